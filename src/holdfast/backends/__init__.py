@@ -1,0 +1,1 @@
+"""Which URL means which backend. One dict, imported on use."""

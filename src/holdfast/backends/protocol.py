@@ -1,0 +1,277 @@
+"""The backend contract. Clauses are numbered; `holdfast.testing.contract` has a test for each.
+
+A backend stores records: opaque payload bytes and a small envelope. It never decodes a payload,
+never computes a link, and never reads the wall clock but to judge leases and due marks.
+
+ (1) `commit` takes a list of commits and answers each, in order, with a Receipt or a Refusal.
+     One refusal never fails its neighbours; a later commit of the list sees the earlier ones.
+ (2) A commit is all or nothing, over every stream it names, its marks included, also after a crash.
+ (3) A Receipt means durable at the backend's `durability`, and visible to every later call here and
+     in any other process.
+ (4) An append is accepted only if the stream's newest revision is `expected` (0: no such stream).
+     A `fork` append is accepted only if the stream does not exist; it then begins at expected + 1.
+ (5) Each stream in `reads` must be at the given revision, else nothing is written.
+ (6) A commit with a fence is accepted only while that lease is held by that owner in that epoch.
+ (7) A key is unique in its stream. A second commit with it is refused as `duplicate` and names the
+     revision that has it, whatever the expected revision was.
+ (8) Checks come in this order: duplicate, fenced, conflict; the first that fails is the refusal.
+     A conflict carries the stream's actual Head, so that the caller need not ask again.
+ (9) Revisions of a stream have no gaps. Positions grow; all records of a commit share one, and
+     nothing ever becomes visible at or below a position that was visible before.
+(10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
+     committed, every byte of payload, envelope and link.
+(11) `heads`, `read`, `find` and `wait` are linearizable: they see every commit whose receipt was
+     returned before they were called.
+(12) Unreadable data raises CorruptError and is never returned as absent.
+(13) After `close`, and in a forked child, every call raises UsageError. `close` twice is fine.
+(14) A name is data: no stream, key, owner or mark becomes a path, a pattern or a statement.
+(15) `objects` keeps named bytes: a `put` is durable and atomic, a second put of a name replaces.
+(16) A lease is held by one owner at a time; each acquire by another owner raises the epoch, which
+     never repeats. An expired lease, or one whose owner is known to be dead, can be acquired.
+(17) `claim` hands a due mark to one owner until the claim expires, the owner is known to be dead,
+     or the mark is set again or cleared; highest priority first, then earliest due, then key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NewType, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+Position = NewType("Position", int)
+START = Position(0)
+
+Durability = Literal["full", "process", "none"]
+
+
+class Record(Struct, frozen=True, gc=False):
+    """One event as it is stored. `position` is 0 until the backend has given one."""
+
+    stream: str
+    revision: int
+    time: int  # microseconds since 1970, never smaller than the stream's previous one
+    type: str
+    actor: str
+    payload: bytes  # UTF-8 JSON text without raw newlines
+    link: bytes  # 32 bytes: sha256 over the previous link, the envelope and the payload
+    key: str | None = None  # the idempotency key, on the first record of its append
+    checkpoint: str | None = None  # the name that this revision was given
+    subject: str | None = None  # a random id of the person whose data this is
+    position: Position = START
+
+
+class Head(Struct, frozen=True, gc=False):
+    """The newest record of a stream, and the first revision that the stream itself holds."""
+
+    revision: int
+    link: bytes
+    time: int
+    position: Position
+    first: int
+
+
+class Append(Struct, frozen=True):
+    """What a commit adds to one stream: at least one record, revisions expected + 1, + 2, …"""
+
+    stream: str
+    expected: int
+    records: tuple[Record, ...]
+    fork: bool = False
+
+
+class Fence(Struct, frozen=True, gc=False):
+    """The lease that a commit is made under."""
+
+    name: str
+    owner: str
+    epoch: int
+
+
+class Mark(Struct, frozen=True, gc=False):
+    """An indexed, claimable note. (index, key) is its identity; setting it again replaces it."""
+
+    index: str
+    key: str
+    due: int = 0  # microseconds since 1970; claimable from then on
+    priority: int = 0
+    group: str = ""
+
+
+class Cleared(Struct, frozen=True, gc=False):
+    """Takes a mark away; clearing one that is not there is fine."""
+
+    index: str
+    key: str
+
+
+class Commit(Struct, frozen=True):
+    """Appended whole or not at all. `time` and `actor` are those of all its records."""
+
+    time: int
+    actor: str
+    appends: tuple[Append, ...] = ()
+    reads: tuple[tuple[str, int], ...] = ()
+    fence: Fence | None = None
+    marks: tuple[Mark | Cleared, ...] = ()
+    watch: tuple[str, ...] = ()
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """The commit is durable. `news` has the newest revision of each watched stream (0: none)."""
+
+    position: Position
+    news: dict[str, int] = {}
+
+
+class Refusal(Struct, frozen=True):
+    """Nothing of the commit was written."""
+
+    reason: Literal["conflict", "fenced", "duplicate"]
+    stream: str  # for "fenced": the lease's name
+    expected: int = 0
+    head: Head | None = None  # for "conflict": where the stream really is
+    revision: int = 0  # for "duplicate": the first record that was committed under the key
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """A time-limited exclusive right. `expires_us` counts on the clock that judges it."""
+
+    name: str
+    owner: str
+    epoch: int
+    expires_us: int
+
+
+class Found(Struct, frozen=True, gc=False):
+    """An answer of `find`: a revision, the name or key it was found by, and its time."""
+
+    revision: int
+    name: str
+    time: int
+
+
+class Finding(Struct, frozen=True, gc=False):
+    """Something that `verify` noticed. `harmless` ones concern only what can be rebuilt."""
+
+    where: str
+    problem: str
+    harmless: bool = False
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """The nine methods that every store stands on."""
+
+    durability: Durability
+    objects: Objects
+    leases: Leases
+    marks: Marks
+    inspect: Inspection
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        """Clauses 1 to 9. An OSError-like failure raises UnavailableError for the whole list."""
+        ...
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns the records with after < revision <= until, the oldest `limit` of them."""
+        ...
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        """Returns records with a greater position: about `limit`, never half a commit."""
+        ...
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        """Returns the head of each stream, None where there is no such stream."""
+        ...
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """Returns stream names that begin with `prefix` and sort behind `after`, sorted."""
+        ...
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        """Returns the record with that key, or those with that checkpoint name, newest first.
+
+        With neither, every record that has a checkpoint name, newest first, at most `limit`.
+        """
+        ...
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        """Returns the newest position, at once if it is greater than `after`, else when it is.
+
+        After `timeout_s` it returns what there is. It does not spin.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases everything. What was acknowledged needs no close to be safe."""
+        ...
+
+
+class Objects(Protocol):
+    """Named bytes beside the log: snapshots (disposable) and blobs. Names are our own digests.
+
+    `kind` is "snapshot" or "blob"; a name is made of [0-9a-z./-] only, at most 120 characters.
+    """
+
+    def put(self, kind: str, name: str, data: bytes) -> None: ...
+    def get(self, kind: str, name: str) -> bytes | None: ...
+    def names(self, kind: str, *, prefix: str = "") -> list[str]: ...
+    def delete(self, kind: str, name: str) -> None: ...
+
+
+class Leases(Protocol):
+    """Who may write what, for how long."""
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        """Returns the lease, also when this owner has it already, or None if another has it."""
+        ...
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        """Returns it with a later end, or None if it is no longer this owner's in this epoch."""
+        ...
+
+    def release(self, lease: Lease) -> None:
+        """Gives it back; a lease that was lost meanwhile is left alone."""
+        ...
+
+    def holder(self, name: str) -> Lease | None:
+        """Returns the lease if somebody holds it now."""
+        ...
+
+
+class Marks(Protocol):
+    """What can be found and claimed without reading streams. Marks are set by commits."""
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]: ...
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        """Ends this owner's claim, so that another may claim the mark at once."""
+        ...
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        """Returns marks in the order of clause 17, claimed or not; of every index if None."""
+        ...
+
+
+class Inspection(Protocol):
+    """What `status`, `check` and `doctor` ask."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns plain facts: kind, place, format, durability, size_bytes, reports of recovery."""
+        ...
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields what is wrong below the level of records; with `read_all` it reads every byte."""
+        ...

@@ -1,0 +1,154 @@
+"""Events as people and programs see them, the built-in event types, and the digest that links them.
+
+An event is one immutable fact in one stream. The built-in types and their data:
+
+    opened        {"parent": "team/red"}            the scope was given a parent
+    changed       [op, op, …]                       state changed; ops are those of `tree.py`
+    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way
+    checkpointed  null                              this revision was given a name, nothing else
+    forked        {"from": "conversation/a", "at": 7}   first event of a fork
+    closed        {"keep": true}                    no more writes; if not keep, state was let go
+    lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
+
+A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
+change costs no second event. Types that begin with a letter and contain a dot belong to layers
+above (`run.created`); an unknown type leaves the state as it is and is shown as it stands.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast import codec
+from holdfast.backends.protocol import Position, Record
+
+OPENED = "opened"
+CHANGED = "changed"
+RESTORED = "restored"
+CHECKPOINTED = "checkpointed"
+FORKED = "forked"
+CLOSED = "closed"
+LEASE = "lease"
+
+ORIGIN = bytes(32)
+"""The link before the first event of a stream that is not a fork."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def next_link(
+    previous: bytes,
+    *,
+    stream: str,
+    revision: int,
+    time: int,
+    type: str,
+    actor: str,
+    payload: bytes,
+    key: str | None = None,
+    checkpoint: str | None = None,
+    subject: str | None = None,
+) -> bytes:
+    """Returns the digest that binds an event to everything before it in its stream.
+
+    Position is left out, so a copy in another backend has equal links. The envelope goes in as one
+    JSON array, so that no two envelopes have the same bytes. The payload goes in as its own digest:
+    erasure may later replace the bytes and keep the digest, and the chain still verifies.
+    """
+    envelope = codec.encode_plain([stream, revision, time, type, actor, key, checkpoint, subject])
+    return sha256(previous + sha256(payload).digest() + envelope).digest()
+
+
+def record_link(previous: bytes, record: Record) -> bytes:
+    """Returns the link that the record must have behind `previous`."""
+    return next_link(
+        previous,
+        stream=record.stream,
+        revision=record.revision,
+        time=record.time,
+        type=record.type,
+        actor=record.actor,
+        payload=record.payload,
+        key=record.key,
+        checkpoint=record.checkpoint,
+        subject=record.subject,
+    )
+
+
+def to_datetime(time_us: int) -> datetime:
+    """Returns the aware datetime of a stored time."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def from_datetime(moment: datetime) -> int:
+    """Returns the stored form of an aware datetime."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class Event:
+    """One stored event; `data` is decoded when it is first asked for."""
+
+    __slots__ = ("_data", "record")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @property
+    def stream(self) -> str:
+        return self.record.stream
+
+    @property
+    def revision(self) -> int:
+        return self.record.revision
+
+    @property
+    def position(self) -> Position:
+        return self.record.position
+
+    @property
+    def type(self) -> str:
+        return self.record.type
+
+    @property
+    def actor(self) -> str:
+        return self.record.actor
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self.record.checkpoint
+
+    @property
+    def key(self) -> str | None:
+        return self.record.key
+
+    @property
+    def time(self) -> datetime:
+        return to_datetime(self.record.time)
+
+    @property
+    def link(self) -> str:
+        return self.record.link.hex()
+
+    @property
+    def data(self) -> Any:
+        try:
+            return self._data
+        except AttributeError:
+            self._data: Any = codec.decode(self.record.payload)
+            return self._data
+
+    def __repr__(self) -> str:
+        return f"<Event {self.stream}@{self.revision} {self.type}>"
+
+
+class Checkpoint(Struct, frozen=True):
+    """A revision that was given a name."""
+
+    name: str
+    stream: str
+    revision: int
+    time: datetime

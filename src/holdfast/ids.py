@@ -1,0 +1,59 @@
+"""Ids that sort by time, and the rule for names that users choose."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.clock import Clock
+from holdfast.errors import UsageError
+
+NAME_BYTES_MAX = 512
+
+_LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_id(clock: Clock) -> str:
+    """Returns 26 characters that sort by creation time: 48 bits of milliseconds, 80 of chance."""
+    number = (clock.now_us() // 1000 & (1 << 48) - 1) << 80
+    number |= int.from_bytes(clock.random_bytes(10), "big")
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def short_id(clock: Clock) -> str:
+    """Returns 8 random characters, enough to tell the workers of one store apart."""
+    number = int.from_bytes(clock.random_bytes(5), "big")
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -1, -5))
+
+
+def check_level(level: object) -> str:
+    """Returns the level, or raises UsageError: lower-case letters, digits, `_` and `-`."""
+    if not isinstance(level, str) or not _LEVEL.match(level):
+        raise UsageError(
+            f"level {level!r} is not a name: expected a lower-case letter, then at most 31 letters, "
+            "digits, '_' or '-'"
+        )
+    return level
+
+
+def check_name(name: object, what: str) -> str:
+    """Returns a user's name for a scope, checkpoint, lease or key, or raises UsageError.
+
+    Any text that a person could type is fine, slashes and emoji included: a name is data, never a
+    path. Control characters and lone surrogates are refused because they could not be shown.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{what} must be text, found {type(name).__name__}")
+    if not name:
+        raise UsageError(f"{what} is empty: expected at least one character")
+    bad = _CONTROL.search(name)
+    if bad:
+        raise UsageError(
+            f"{what} {name[:40]!r} holds the character {bad.group()!r} at {bad.start()}: "
+            "control characters and lone surrogates cannot be part of a name"
+        )
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        raise UsageError(f"{what} {name[:40]!r}… takes {size} bytes: at most {NAME_BYTES_MAX} fit")
+    return name
