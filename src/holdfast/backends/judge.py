@@ -1,0 +1,101 @@
+"""Whether a commit may be written: clauses 4 to 8, for backends that judge in Python.
+
+A backend that applies each commit before it judges the next passes its own lookups to `judge`. One
+that writes a whole list at once judges against an `Overlay`: what is true now, and over it what the
+accepted commits of the list will have made true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.backends.protocol import Append, Commit, Fence, Head, Position, Refusal
+
+HeadOf = Callable[[str], Head | None]
+KeyOf = Callable[[str, str], int | None]
+"""Of a stream and a key, the revision that has the key."""
+
+
+def judge(
+    commit: Commit, head_of: HeadOf, key_of: KeyOf, fence_holds: Callable[[Fence], bool]
+) -> Refusal | None:
+    """Returns why the commit is refused, or None if it is accepted."""
+    check_shape(commit)
+    for append in commit.appends:
+        key = append.records[0].key
+        revision = None if key is None else key_of(append.stream, key)
+        if revision is not None:
+            return Refusal("duplicate", append.stream, append.expected, revision=revision)
+    if commit.fence is not None and not fence_holds(commit.fence):
+        return Refusal("fenced", commit.fence.name)
+    for append in commit.appends:
+        head = head_of(append.stream)
+        fits = head is None if append.fork else _revision(head) == append.expected
+        if not fits:
+            return Refusal("conflict", append.stream, append.expected, head)
+    for stream, expected in commit.reads:
+        head = head_of(stream)
+        if _revision(head) != expected:
+            return Refusal("conflict", stream, expected, head)
+    return None
+
+
+def check_shape(commit: Commit) -> None:
+    """Asserts what a caller owes: a mistake here is one in the code above, never a user's."""
+    streams = [append.stream for append in commit.appends]
+    assert len(set(streams)) == len(streams), f"BUG: a stream twice in one commit: {streams}"
+    marks = [(mark.index, mark.key) for mark in commit.marks]
+    assert len(set(marks)) == len(marks), f"BUG: a mark twice in one commit: {marks}"
+    for append in commit.appends:
+        assert append.records, f"BUG: no records to append to {append.stream!r}"
+        assert append.expected >= 0, f"BUG: {append.stream!r} cannot be at {append.expected}"
+        for revision, record in enumerate(append.records, append.expected + 1):
+            assert (record.stream, record.revision) == (append.stream, revision), (
+                f"BUG: {record.stream!r}@{record.revision} in place of {append.stream!r}@{revision}"
+            )
+            assert record.key is None or record is append.records[0], (
+                f"BUG: a key behind the first record of an append to {append.stream!r}"
+            )
+            assert record.time == commit.time and record.actor == commit.actor, (
+                f"BUG: {record.stream!r}@{revision} has another time or actor than its commit"
+            )
+
+
+def head_after(append: Append, before: Head | None, position: Position) -> Head:
+    """Returns the stream's head once the append is there."""
+    last = append.records[-1]
+    first = append.expected + 1 if before is None else before.first
+    return Head(last.revision, last.link, last.time, position, first)
+
+
+class Overlay:
+    """Heads and keys as they will be when the commits accepted so far are written."""
+
+    def __init__(self, head_of: HeadOf, key_of: KeyOf) -> None:
+        self._head_of = head_of
+        self._key_of = key_of
+        self._heads: dict[str, Head] = {}
+        self._keys: dict[tuple[str, str], int] = {}
+
+    def head_of(self, stream: str) -> Head | None:
+        return self._heads.get(stream) or self._head_of(stream)
+
+    def key_of(self, stream: str, key: str) -> int | None:
+        return self._keys.get((stream, key)) or self._key_of(stream, key)
+
+    def accept(self, commit: Commit, position: Position) -> None:
+        """Counts the commit, which `judge` let pass, among those that will be written."""
+        for append in commit.appends:
+            before = self.head_of(append.stream)
+            self._heads[append.stream] = head_after(append, before, position)
+            first = append.records[0]
+            if first.key is not None:
+                self._keys[append.stream, first.key] = first.revision
+
+    def news(self, commit: Commit) -> dict[str, int]:
+        """Returns what the receipt says of the streams that the commit watches."""
+        return {stream: _revision(self.head_of(stream)) for stream in commit.watch}
+
+
+def _revision(head: Head | None) -> int:
+    return 0 if head is None else head.revision
