@@ -29,6 +29,10 @@ class Handle:
         if self._dead is not None:
             raise UsageError(self._dead)
 
+    @property
+    def is_open(self) -> bool:
+        return self._dead is None
+
     def mark_closed(self) -> bool:
         """Returns True if the handle was open until now, so that `close` knows if there is work.
 
@@ -38,6 +42,12 @@ class Handle:
         if was_open:
             self._dead = _CLOSED
         return was_open
+
+    def mark_inherited(self) -> None:
+        """Ends this process's use of the handle; called in a forked child, before its code runs."""
+        if self._dead is None:
+            self._dead = _INHERITED
+            self.after_fork()
 
     def after_fork(self) -> None:
         """Runs in a forked child, once, after the handle was marked; a backend may override it.
@@ -53,9 +63,7 @@ _handles: WeakSet[Handle] = WeakSet()
 
 def _mark_inherited() -> None:
     for handle in list(_handles):
-        if handle._dead is None:
-            handle._dead = _INHERITED
-            handle.after_fork()
+        handle.mark_inherited()
 
 
 os.register_at_fork(after_in_child=_mark_inherited)

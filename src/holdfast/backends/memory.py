@@ -1,0 +1,326 @@
+"""The contract in its shortest true form: everything in dicts of this process, nothing durable.
+
+It is the model that every other backend is compared with, so it states each clause as plainly as it
+can and leaves every optimisation out. One lock guards it all. Nobody can die and leave a lease or a
+claim behind without the whole store going too, so both end by expiry or release only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Condition
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.backends.handle import Handle
+from holdfast.backends.judge import head_after, judge
+from holdfast.backends.protocol import (
+    START,
+    Cleared,
+    Commit,
+    Durability,
+    Fence,
+    Finding,
+    Found,
+    Head,
+    Inspection,
+    Lease,
+    Leases,
+    Mark,
+    Marks,
+    Objects,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.clock import Clock
+from holdfast.errors import UsageError
+
+
+class MemoryBackend:
+    """A store that lives as long as this object. `durability` is stated, not provided."""
+
+    def __init__(
+        self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
+    ) -> None:
+        self.durability: Durability = durability
+        self._gate = gate = _Gate(clock, read_only)
+        self._leases = _MemoryLeases(gate)
+        self._marks = _MemoryMarks(gate)
+        self.leases: Leases = self._leases
+        self.marks: Marks = self._marks
+        self.objects: Objects = _MemoryObjects(gate)
+        self.inspect: Inspection = _MemoryInspection(self)
+        self._log: list[tuple[Record, ...]] = []  # the commit at position n is at n - 1
+        self._streams: dict[str, list[Record]] = {}
+        self._heads: dict[str, Head] = {}
+        self._keys: dict[tuple[str, str], int] = {}
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        with self._gate.writing():
+            # Applied one by one, so a later commit of the list sees the earlier ones (clause 1).
+            outcomes = [self._commit(commit) for commit in commits]
+            self._gate.changed.notify_all()
+            return outcomes
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        refusal = judge(commit, self._heads.get, self._key_of, self._leases.fence_holds)
+        if refusal is not None:
+            return refusal
+        position = Position(len(self._log) + 1)
+        written: list[Record] = []
+        for append in commit.appends:
+            records = [replace(record, position=position) for record in append.records]
+            before = self._heads.get(append.stream)
+            self._streams.setdefault(append.stream, []).extend(records)
+            self._heads[append.stream] = head_after(append, before, position)
+            if records[0].key is not None:
+                self._keys[append.stream, records[0].key] = records[0].revision
+            written.extend(records)
+        self._log.append(tuple(written))
+        self._marks.apply(commit.marks)
+        return Receipt(position, {stream: self._revision(stream) for stream in commit.watch})
+
+    def _key_of(self, stream: str, key: str) -> int | None:
+        return self._keys.get((stream, key))
+
+    def _revision(self, stream: str) -> int:
+        head = self._heads.get(stream)
+        return 0 if head is None else head.revision
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        with self._gate.reading():
+            records = self._streams.get(stream, [])
+            first = records[0].revision if records else 1
+            end = None if until is None else max(until - first + 1, 0)
+            return records[max(after - first + 1, 0) : end][:limit]
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        with self._gate.reading():
+            records: list[Record] = []
+            for written in self._log[after:]:
+                if len(records) >= limit:
+                    break
+                records.extend(written)
+            return records
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        with self._gate.reading():
+            return [self._heads.get(stream) for stream in streams]
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        with self._gate.reading():
+            names = [name for name in self._heads if name.startswith(prefix) and name > after]
+            return sorted(names)[:limit]
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        with self._gate.reading():
+            found: list[Found] = []
+            for record in reversed(self._streams.get(stream, ())):
+                name = record.checkpoint if key is None else record.key
+                wanted = checkpoint if key is None else key
+                if name is not None and (wanted is None or name == wanted):
+                    found.append(Found(record.revision, name, record.time))
+            return found[:limit]
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        with self._gate.reading():
+            self._gate.changed.wait_for(
+                lambda: len(self._log) > after or not self._gate.is_open, timeout_s
+            )
+            self._gate.check_open()  # closed by another thread meanwhile
+            return Position(len(self._log))
+
+    def size(self) -> int:
+        """Returns the bytes of all payloads."""
+        with self._gate.reading():
+            return sum(len(record.payload) for written in self._log for record in written)
+
+    def close(self) -> None:
+        self._gate.close()
+
+
+class _Gate(Handle):
+    """The one lock, the clock, and whether the store may still be used."""
+
+    def __init__(self, clock: Clock, read_only: bool) -> None:
+        super().__init__()
+        self.clock = clock
+        self.changed = Condition()
+        self._read_only = read_only
+
+    def reading(self) -> Condition:
+        """Returns the lock to take; a forked child is told first, its copy may be held for ever."""
+        self.check_open()
+        return self.changed
+
+    def writing(self) -> Condition:
+        self.check_open()
+        if self._read_only:
+            raise UsageError(
+                "store is open read-only, found a write", hint="open it without read_only"
+            )
+        return self.changed
+
+    def close(self) -> None:
+        if self.mark_closed():
+            with self.changed:
+                self.changed.notify_all()
+
+
+class _MemoryObjects:
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+        self._data: dict[tuple[str, str], bytes] = {}
+
+    def put(self, kind: str, name: str, data: bytes) -> None:
+        with self._gate.writing():
+            self._data[kind, name] = bytes(data)
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        with self._gate.reading():
+            return self._data.get((kind, name))
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        with self._gate.reading():
+            return sorted(n for k, n in self._data if k == kind and n.startswith(prefix))
+
+    def delete(self, kind: str, name: str) -> None:
+        with self._gate.writing():
+            self._data.pop((kind, name), None)
+
+
+class _MemoryLeases:
+    """Ended leases stay in the dict, so that their epochs are never given again (clause 16)."""
+
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+        self._leases: dict[str, Lease] = {}
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        with self._gate.writing():
+            held = self._held(name)
+            if held is not None and held.owner != owner:
+                return None
+            if held is None:
+                last = self._leases.get(name)
+                held = Lease(name, owner, 1 if last is None else last.epoch + 1, 0)
+            return self._extend(held, ttl_s)
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        with self._gate.writing():
+            held = self._held(lease.name)
+            if held is None or (held.owner, held.epoch) != (lease.owner, lease.epoch):
+                return None
+            return self._extend(held, ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        with self._gate.writing():
+            held = self._held(lease.name)
+            if held is not None and (held.owner, held.epoch) == (lease.owner, lease.epoch):
+                self._leases[lease.name] = replace(held, expires_us=0)
+
+    def holder(self, name: str) -> Lease | None:
+        with self._gate.reading():
+            return self._held(name)
+
+    def fence_holds(self, fence: Fence) -> bool:
+        """Answers clause 6; the caller has the lock."""
+        held = self._held(fence.name)
+        return held is not None and (held.owner, held.epoch) == (fence.owner, fence.epoch)
+
+    def _held(self, name: str) -> Lease | None:
+        lease = self._leases.get(name)
+        if lease is None or lease.expires_us <= self._gate.clock.boot_us():
+            return None
+        return lease
+
+    def _extend(self, lease: Lease, ttl_s: float) -> Lease:
+        ends_us = self._gate.clock.boot_us() + round(ttl_s * 1_000_000)
+        # Never sooner than before: a caller may rely on the later end that it was promised.
+        extended = replace(lease, expires_us=max(ends_us, lease.expires_us))
+        self._leases[lease.name] = extended
+        return extended
+
+
+class _MemoryMarks:
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._claims: dict[tuple[str, str], tuple[str, int]] = {}  # owner, end on the boot clock
+
+    def apply(self, marks: Sequence[Mark | Cleared]) -> None:
+        """Sets and clears what a commit says; the caller has the lock. Claims on them end."""
+        for mark in marks:
+            place = mark.index, mark.key
+            self._claims.pop(place, None)
+            if isinstance(mark, Mark):
+                self._marks[place] = mark
+            else:
+                self._marks.pop(place, None)
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        with self._gate.writing():
+            now_us = self._gate.clock.boot_us()
+            due_us = self._gate.clock.now_us()
+            taken = [
+                mark
+                for mark in self._ordered(index)
+                if mark.due <= due_us and not self._claimed(mark, now_us)
+            ][:n]
+            for mark in taken:
+                self._claims[mark.index, mark.key] = owner, now_us + round(ttl_s * 1_000_000)
+            return taken
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        with self._gate.writing():
+            claim = self._claims.get((index, key))
+            if claim is not None and claim[0] == owner:
+                del self._claims[index, key]
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        with self._gate.reading():
+            return [
+                mark for mark in self._ordered(index) if due_before is None or mark.due < due_before
+            ][:limit]
+
+    def _ordered(self, index: str | None) -> Sequence[Mark]:
+        marks = [mark for mark in self._marks.values() if index is None or mark.index == index]
+        return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
+
+    def _claimed(self, mark: Mark, now_us: int) -> bool:
+        claim = self._claims.get((mark.index, mark.key))
+        return claim is not None and now_us < claim[1]
+
+
+class _MemoryInspection:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "memory",
+            "place": "memory:",
+            "format": 1,
+            "durability": self._backend.durability,
+            "size_bytes": self._backend.size(),
+            "reports": [],
+        }
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields nothing: below its records this backend stores no bytes that could be damaged."""
+        self._backend.size()
+        return iter(())
