@@ -1,0 +1,59 @@
+# Everything sets itself up: a virtual environment in .venv (by uv where it is there, else by venv
+# and pip), from whatever package index this machine is configured for.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+QUICK ?=
+ONLY ?=
+
+.PHONY: help
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: .venv/.ready-cli ## See the point in under a minute; the data stays in ./demo-store
+	@mkdir -p demo-store
+	@cd demo-store && ../$(BIN)/holdfast demo
+
+.PHONY: test
+test: .venv/.ready-dev ## Lint, types, import contracts, all tests, the wheel, other interpreters
+	@$(BIN)/python tools/gate.py
+
+.PHONY: lint
+lint: .venv/.ready-dev ## Style, types and import contracts only
+	@$(BIN)/python tools/gate.py style types imports
+
+.PHONY: wheel-smoke
+wheel-smoke: .venv/.ready-dev ## Build the wheel and use it where nothing else is installed
+	@$(BIN)/python tools/gate.py wheel
+
+.PHONY: format
+format: .venv/.ready-dev ## Put the sources into shape
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for two minutes, ONLY=a,c for some
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: clean
+clean: ## Remove everything that the other targets made
+	rm -rf .venv .venvs build dist demo-store bench/out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .import_linter_cache .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready-cli: pyproject.toml tools/environment.sh
+	@tools/environment.sh .venv -e '.[cli]'
+	@touch $@
+
+.venv/.ready-dev: pyproject.toml tools/environment.sh
+	@tools/environment.sh .venv -e '.[dev]'
+	@touch $@ .venv/.ready-cli
+
+.venvs/peers/.ready: bench/peers.txt tools/environment.sh
+	@tools/environment.sh .venvs/peers -r bench/peers.txt
+	@touch $@

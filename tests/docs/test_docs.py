@@ -1,0 +1,118 @@
+"""The documentation tells the truth: its code runs, and everything it must name is named."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast.errors
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
+RUNNABLE = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+
+
+def blocks(path: Path, language: str) -> list[tuple[int, str, str]]:
+    """Returns line number, whole info string and body of each block in that language."""
+    text = path.read_text("utf-8")
+    return [
+        (text.count("\n", 0, match.start("body")) + 1, match["info"].strip(), match["body"])
+        for match in FENCE.finditer(text)
+        if match["info"].split()[:1] == [language]
+    ]
+
+
+def rows(path: Path) -> list[list[str]]:
+    """Returns the cells of every table row, headers and rules left out."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rules = [index for index, row in enumerate(cells) if set(row[0]) <= set("-: ")]
+    headers = {index - 1 for index in rules}
+    return [row for index, row in enumerate(cells) if index not in headers.union(rules)]
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
+def test_code_in_the_documentation_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    # One namespace per page: a page is read from its top to its end.
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, info, body in blocks(path, "python"):
+        assert info == "python", f"{path.name}:{line} {info!r}: every python block is run"
+        tree = ast.increment_lineno(ast.parse(body), line - 1)
+        exec(compile(tree, str(path), "exec"), namespace)
+
+
+def error_classes() -> list[type[holdfast.errors.HoldfastError]]:
+    return [
+        value
+        for value in vars(holdfast.errors).values()
+        if isinstance(value, type) and issubclass(value, holdfast.errors.HoldfastError)
+    ]
+
+
+def test_every_error_is_documented_with_its_exit_code():
+    documented = {row[0].strip("`"): row[1] for row in rows(ROOT / "docs/errors.md")}
+    expected = {error.__name__: str(error.exit_code) for error in error_classes()}
+    assert documented == expected
+
+
+def test_every_error_says_what_to_do():
+    for name, _code, when, remedy in rows(ROOT / "docs/errors.md"):
+        assert when, name
+        assert remedy, name
+
+
+def test_every_decision_is_listed():
+    directory = ROOT / "docs/decisions"
+    listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (directory / "README.md").read_text())
+    assert sorted(listed) == sorted(path.name for path in directory.glob("[0-9]*.md"))
+
+
+def glossary() -> dict[str, list[str]]:
+    """Returns each word of the glossary with the words that stand for the same thing elsewhere."""
+    return {
+        word.strip(): [avoided.strip() for avoided in re.split(r"[,/]", avoid) if avoided.strip()]
+        for words, _meaning, avoid in rows(ROOT / "docs/glossary.md")
+        for word in words.split(",")
+    }
+
+
+def test_every_word_of_the_glossary_has_a_meaning():
+    for word, meaning, _avoid in rows(ROOT / "docs/glossary.md"):
+        assert len(meaning.split()) >= 3, word
+
+
+def test_no_word_is_both_chosen_and_avoided():
+    words = glossary()
+    avoided = {other for others in words.values() for other in others}
+    # A worker is not an instance and a step is not a task; but a task is a thing of its own.
+    assert words.keys() & avoided <= {"version", "scope"}
+
+
+def test_classes_use_the_words_of_the_glossary():
+    """compat.py speaks the words of the document that it is compatible with."""
+    banned = ("Manager", "Driver", "Provider", "Saver", "Topic", "Channel", "Namespace", "Bucket")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        if "compat" not in path.with_suffix("").parts
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and any(word in node.name for word in banned)
+    ]
+    assert not found
+
+
+def test_relative_links_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken

@@ -1,0 +1,226 @@
+"""Rules that hold for the whole tree: sizes, names, where time and chance may come from."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+COLUMNS_MAX = 100
+DRAWERS = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "base", "misc"}
+# Written in parts, so that this file does not find itself.
+UNFINISHED = re.compile(
+    "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "NotImplemented" + "Error"])
+)
+MACHINE = re.compile(
+    r"(?<![\w.])/(?:" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot"]) + r")/\w"
+)
+REGISTRY = re.compile("|".join(["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.org"]))
+ENTRANCES = ["holdfast", "holdfast.aio", "holdfast.cli", "holdfast.compat", "holdfast.testing"]
+"""What users import or start; every other module must be reached from one of these."""
+CLOCKED = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("time", "sleep"),
+    ("os", "urandom"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    found = modules()
+    for directory in ("tests", "bench", "tools"):
+        found += sorted((ROOT / directory).rglob("*.py"))
+    return found
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def tracked_text() -> Iterator[tuple[Path, str]]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    names = listed.stdout.split("\0")[:-1] or [
+        str(path.relative_to(ROOT)) for path in python_files()
+    ]
+    for name in names:
+        path = ROOT / name
+        if path.is_file() and not path.is_symlink():
+            try:
+                yield path, path.read_text("utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_files_are_short_and_narrow():
+    long = [
+        place(path, len(lines))
+        for path in python_files()
+        if len(lines := path.read_text("utf-8").splitlines()) > LINES_MAX
+    ]
+    wide = [
+        place(path, number)
+        for path in python_files()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > COLUMNS_MAX
+    ]
+    assert not long, f"files of more than {LINES_MAX} lines"
+    assert not wide, f"lines of more than {COLUMNS_MAX} columns"
+
+
+def test_functions_are_short():
+    long = [
+        f"{place(path, node.lineno)} {node.name}"
+        for path in python_files()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not long, f"functions of more than {FUNCTION_LINES_MAX} lines"
+
+
+def test_no_module_is_a_drawer():
+    drawers = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if DRAWERS & {part.lstrip("_") for part in path.relative_to(SOURCE).with_suffix("").parts}
+    ]
+    assert not drawers, "name a module by what it does"
+
+
+def test_nothing_is_left_unfinished():
+    found = [
+        f"{place(path, number)} {line.strip()}"
+        for path in python_files()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert not found
+
+
+def test_time_and_chance_come_from_the_clock():
+    found: list[str] = []
+    for path in modules():
+        if name_of(path) == "holdfast.clock":
+            continue
+        for node in ast.walk(parse(path)):
+            names: list[str | None] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            if {"random", "uuid", "secrets"} & set(names):
+                found.append(f"{place(path, node.lineno)} import of {names}")
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and (node.value.id, node.attr) in CLOCKED
+            ):
+                found.append(f"{place(path, node.lineno)} {node.value.id}.{node.attr}")
+    assert not found, "time and chance come from clock.py alone"
+
+
+def test_statements_are_constant():
+    """Guarantee 10: no name ever becomes part of a statement."""
+    found = [
+        place(path, node.lineno)
+        for path in modules()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"execute", "executemany", "executescript"}
+        and any(is_assembled(argument) for argument in node.args[:1])
+    ]
+    assert not found, "an execute() whose statement is put together from parts"
+
+
+def is_assembled(node: ast.expr) -> bool:
+    if isinstance(node, ast.JoinedStr):
+        return any(isinstance(value, ast.FormattedValue) for value in node.values)
+    if isinstance(node, ast.BinOp):
+        return not (isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant))
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr == "format"
+
+
+def test_no_machine_shows_through():
+    found = [
+        f"{place(path, number)} {line.strip()[:80]}"
+        for path, text in tracked_text()
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE.search(line) or REGISTRY.search(line)
+    ]
+    assert not found, "paths of one machine, or hosts of a package registry"
+
+
+def test_every_module_is_reached():
+    known = {name_of(path): path for path in modules()}
+    reached: set[str] = set()
+    waiting = [name for name in ENTRANCES if name in known]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            parent = name.rpartition(".")[0]
+            waiting += {*mentioned(known[name], known), parent} & known.keys()
+    assert not known.keys() - reached, "modules that nothing imports"
+
+
+def mentioned(path: Path, known: dict[str, Path]) -> set[str]:
+    """Returns the modules that are imported here, anywhere, or named in a string."""
+    names: set[str] = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {node.value} & known.keys()
+    return names
+
+
+@pytest.mark.parametrize("what", ["asyncio", "backends"])
+def test_importing_holdfast_loads_little(what: str):
+    program = "import sys, holdfast; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+    loaded = set(done.stdout.split())
+    allowed = {"holdfast.backends", "holdfast.backends.protocol"}
+    if what == "asyncio":
+        assert "asyncio" not in loaded
+    else:
+        assert not {name for name in loaded if name.startswith("holdfast.backends")} - allowed
+        assert "apsw" not in loaded
