@@ -1,0 +1,147 @@
+"""Who is alive on this host, told by the kernel: one locked file per worker.
+
+A worker locks `workers/<first 32 hex digits of sha256(owner)>` for as long as it lives. However it
+ends, the kernel lets go of the lock, so a file that can be locked belonged to a worker that is dead:
+no heartbeat, no time limit, no process number that could be given out again.
+
+`flock` belongs to the open file description. That is why it works between two handles of one
+process, and why a forked child, which shares the description, must give up its copies: otherwise
+the child would keep its dead parent alive. They are closed by a hook that runs in the child first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from threading import Lock
+from weakref import WeakSet
+
+from holdfast.errors import UnavailableError
+
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_PROBE = "probe"
+
+
+class Workers:
+    """The worker files of one directory, which is made when the first worker is held."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = os.fspath(directory)
+        self._directory_fd = -1
+        self._held: dict[str, int] = {}
+        self._mutex = Lock()
+        _open_workers.add(self)
+
+    def hold(self, owner: str) -> None:
+        """Declares that `owner` lives in this process, until `close` or the process's end."""
+        if owner in self._held:
+            return
+        with self._mutex:
+            if owner not in self._held:
+                self._held[owner] = self._lock_file(_file_name(owner))
+
+    def is_alive(self, owner: str) -> bool:
+        """Returns False if no process holds `owner`: it died, or closed, or never was.
+
+        The file of a dead worker is removed, so that the directory holds only the living.
+        """
+        if owner in self._held:
+            return True
+        with self._mutex:
+            try:
+                return self._probe(_file_name(owner))
+            except FileNotFoundError:
+                return False
+            except OSError as exc:
+                raise self._unavailable(exc) from exc
+
+    def close(self) -> None:
+        """Lets every worker of this object go, and removes their files."""
+        with self._mutex:
+            for owner, fd in self._held.items():
+                # Another handle may hold the same owner: then the file stays.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(_file_name(owner), dir_fd=self._directory_fd)
+                os.close(fd)
+            self._held.clear()
+            if self._directory_fd >= 0:
+                os.close(self._directory_fd)
+                self._directory_fd = -1
+
+    def after_fork(self) -> None:
+        """Runs in a forked child: closes its copies, which leaves the parent's locks in place."""
+        self._mutex = Lock()
+        for fd in (*self._held.values(), self._directory_fd):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self._held.clear()
+        self._directory_fd = -1
+
+    def _lock_file(self, name: str) -> int:
+        # The lock is shared, so two handles may hold one owner. A probe that looked at the file
+        # before we locked it may have removed it since: then the lock is on a file that nobody
+        # will find, and we try again.
+        try:
+            while True:
+                fd = os.open(name, _OPEN, 0o600, dir_fd=self._open_directory(create=True))
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_SH)
+                    if os.fstat(fd).st_nlink > 0:
+                        return fd
+                except BaseException:
+                    os.close(fd)
+                    raise
+                os.close(fd)
+        except OSError as exc:
+            raise self._unavailable(exc) from exc
+
+    def _probe(self, name: str) -> bool:
+        directory_fd = self._open_directory(create=False)
+        # Two probes of a dead worker at once would each take the other for the worker: they queue.
+        probe_fd = os.open(_PROBE, _OPEN, 0o600, dir_fd=directory_fd)
+        try:
+            fcntl.flock(probe_fd, fcntl.LOCK_EX)
+            fd = os.open(name, _OPEN & ~os.O_CREAT, dir_fd=directory_fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=directory_fd)
+                return False
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(fd)
+        finally:
+            os.close(probe_fd)
+
+    def _open_directory(self, *, create: bool) -> int:
+        if self._directory_fd < 0:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self._directory, 0o700)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._directory_fd = os.open(self._directory, flags)
+        return self._directory_fd
+
+    def _unavailable(self, exc: OSError) -> UnavailableError:
+        return UnavailableError(
+            f'the workers in "{self._directory}" cannot be told alive or dead: {exc.strerror}'
+        )
+
+
+def _file_name(owner: str) -> str:
+    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+_open_workers: WeakSet[Workers] = WeakSet()
+
+
+def _after_fork() -> None:
+    for workers in list(_open_workers):
+        workers.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
