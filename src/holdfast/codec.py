@@ -1,0 +1,373 @@
+"""Values to bytes and back: the value domain of decision 0003. Pure.
+
+Encoded values are UTF-8 JSON without spaces or raw newlines, keys in insertion order. What JSON
+lacks is an object with one key that begins with `$`:
+
+    {"$float":"nan"}            nan, inf, -inf
+    {"$bytes":"aGk="}           bytes, base64
+    {"$datetime":"2026-11-16T00:14:47.123456+00:00"}
+    {"$text":"\\"\\\\ud800\\""}     a str with lone surrogates, as the JSON text of the string
+    {"$pairs":[[key,value],…]}  a dict that would read as a tag, or has such a str among its keys
+    {"$blob":{"id":"<64 hex digits>","size":123456}}   bytes kept beside the log
+
+A dict of the user's can look like none of these, because it would have become `$pairs`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
+from collections.abc import Callable, ItemsView
+from datetime import datetime
+from typing import Any, NoReturn, cast
+
+import msgspec
+
+from holdfast.errors import CorruptError, ValueDomainError
+
+SIZE_MAX = 64 << 20
+"""The largest encoded value."""
+
+DEPTH_MAX = 100
+"""How many containers may be nested; a state's own levels count, so no state is deeper."""
+
+_INT_END = 10**4000
+# Levels at which zstd costs about 2 ms a MiB; higher ones win little on JSON.
+_ZSTD_LEVEL = 3
+
+Path = tuple[str | int, ...]
+Encoded = bytes | msgspec.Raw
+
+
+class Thawable(ABC):
+    """A container of ours that can give a plain copy of itself, and is stored as that copy."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def thaw(self) -> Any:
+        """Returns plain dicts and lists that share nothing mutable with this."""
+
+
+_dict_items: Callable[[dict[Any, Any]], ItemsView[Any, Any]] = dict.items
+_encoder = msgspec.json.Encoder()
+_sorting_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder()
+
+encode_plain = _encoder.encode
+"""Returns the JSON bytes of a value known to be plain JSON, such as our own envelopes."""
+
+
+def encode(value: Any, *, size_max: int = SIZE_MAX, path: Path = ()) -> bytes:
+    """Returns the JSON bytes of any value of the domain; key order is kept.
+
+    `path` is where the value will stand in a state: errors begin with it, and its length counts
+    as depth. Raises ValueDomainError, which names the place inside the value.
+    """
+    return _encode(value, _encoder, size_max, path)
+
+
+def encode_sorted(value: Any) -> bytes:
+    """Returns bytes that are equal for equal values, whatever the order of their keys.
+
+    For thumbprints and blob ids only: `1` and `1.0` still differ.
+    """
+    return _encode(value, _sorting_encoder, SIZE_MAX, ())
+
+
+def _encode(value: Any, encoder: msgspec.json.Encoder, size_max: int, path: Path) -> bytes:
+    data = None
+    if _is_ordinary(value, DEPTH_MAX - len(path)):
+        try:
+            data = encoder.encode(value)
+        except UnicodeEncodeError:
+            # Some str holds a lone surrogate. Looking for them beforehand would read every
+            # string twice; msgspec notices at no cost.
+            data = None
+    if data is None:
+        data = encoder.encode(_Conversion(encoder is _sorting_encoder).convert(value, path))
+    if len(data) > size_max:
+        raise ValueDomainError(
+            f"value{_at(path)} takes {len(data)} bytes encoded: at most {size_max} fit", path=path
+        )
+    return data
+
+
+def _is_ordinary(value: Any, depth: int) -> bool:
+    """Says whether msgspec encodes the value faithfully as it stands."""
+    kind = cast("type[Any]", type(value))
+    if kind is dict:
+        if depth <= 0 or (len(value) == 1 and _is_tag(next(iter(value)))):
+            return False
+        for key, item in value.items():
+            if type(key) is not str:
+                return False
+            if type(item) is str:
+                continue
+            if not _is_ordinary(item, depth - 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        if depth <= 0:
+            return False
+        for item in value:  # noqa: SIM110  all() with a generator takes twice as long
+            if not _is_ordinary(item, depth - 1):
+                return False
+        return True
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return -_INT_END < value < _INT_END
+    return kind is float and math.isfinite(value)
+
+
+def _is_tag(key: Any) -> bool:
+    return isinstance(key, str) and key[:1] == "$"
+
+
+class _Conversion:
+    """Turns a value of the domain into what msgspec encodes faithfully, or says why it cannot."""
+
+    def __init__(self, is_sorted: bool) -> None:
+        self._is_sorted = is_sorted
+
+    def convert(self, value: Any, path: Path) -> Any:
+        if isinstance(value, Thawable):
+            value = value.thaw()
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return _convert_text(value)
+        if isinstance(value, int):
+            if not -_INT_END < value < _INT_END:
+                _refuse("is an int of more than 4000 digits: store it as text", path)
+            return int.__int__(value)
+        if isinstance(value, float):
+            plain = float.__float__(value)
+            return plain if math.isfinite(plain) else {"$float": repr(plain)}
+        if isinstance(value, dict):
+            return self._convert_dict(cast("dict[Any, Any]", value), path)
+        if isinstance(value, list | tuple):
+            return self._convert_list(cast("list[Any]", value), path)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return {"$bytes": b64encode(bytes(cast("bytes", value))).decode()}
+        if isinstance(value, datetime):
+            return _convert_datetime(value, path)
+        _refuse(
+            f"is a {type(value).__name__}: expected None, bool, int, float, str, bytes, an aware "
+            "datetime, list, tuple or dict",
+            path,
+        )
+
+    def _convert_dict(self, value: dict[Any, Any], path: Path) -> dict[str, Any]:
+        _check_depth(path)
+        pairs: list[tuple[Any, Any]] = []
+        is_plain = True
+        # dict's own items, because a subclass may show other ones than it holds.
+        for key, item in _dict_items(value):
+            if not isinstance(key, str):
+                _refuse(
+                    f"has the key {key!r:.80}, a {type(key).__name__}: keys must be text, because "
+                    "JSON would not tell 1 from '1'",
+                    path,
+                )
+            name = _convert_text(key)
+            is_plain = is_plain and type(name) is str
+            pairs.append((name, self.convert(item, (*path, str.__str__(key)))))
+        if is_plain and not (len(pairs) == 1 and _is_tag(pairs[0][0])):
+            return dict(pairs)
+        if self._is_sorted:
+            pairs.sort(key=lambda pair: encode_plain(pair[0]))
+        return {"$pairs": pairs}
+
+    def _convert_list(self, value: list[Any] | tuple[Any, ...], path: Path) -> list[Any]:
+        _check_depth(path)
+        return [self.convert(item, (*path, index)) for index, item in enumerate(value)]
+
+
+def _check_depth(path: Path) -> None:
+    if len(path) >= DEPTH_MAX:
+        _refuse(
+            f"is nested more than {DEPTH_MAX} levels deep: a value that contains itself, or one "
+            "to store in parts",
+            path,
+        )
+
+
+def _convert_text(value: str) -> Any:
+    if value.isascii():
+        return str.__str__(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"$text": json.dumps(str.__str__(value))}
+    return str.__str__(value)
+
+
+def _convert_datetime(value: datetime, path: Path) -> dict[str, str]:
+    text = datetime.isoformat(value)
+    if value.utcoffset() is None:
+        _refuse("is a datetime without a time zone: give it one, or store text", path)
+    if datetime.fromisoformat(text) != value:
+        _refuse(
+            f"is a {type(value).__name__} that a datetime cannot hold exactly: store text", path
+        )
+    return {"$datetime": text}
+
+
+def show_path(path: Path) -> str:
+    """Returns the path as Python would index it, shortened in the middle."""
+    steps = [f"[{step!r}]" for step in path]
+    if len(steps) > 12:
+        steps[6:-4] = [f"…{len(steps) - 10} more…"]
+    return "".join(steps)
+
+
+def _at(path: Path) -> str:
+    return f" at {show_path(path)}" if path else ""
+
+
+def _refuse(problem: str, path: Path) -> NoReturn:
+    raise ValueDomainError(f"value{_at(path)} {problem}", path=path)
+
+
+def decode(data: Encoded, *, blob: Callable[[str, int], Any] | None = None) -> Any:
+    """Returns the plain, mutable value of encoded bytes, or raises CorruptError.
+
+    `blob` makes the value of a blob reference from its id and size; without it the reference
+    stays a dict, as does every tag that this version does not know.
+    """
+    view = data if type(data) is bytes else bytes(data)
+    try:
+        value = _decoder.decode(view)
+        # Most values have no tags, and a search of the bytes is far cheaper than a walk.
+        if b'"$' in view or b"\\u0024" in view:
+            value = _revive(value, blob)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"stored value is not the JSON of a value: {error}") from error
+    return value
+
+
+def _revive(value: Any, blob: Callable[[str, int], Any] | None) -> Any:
+    if type(value) is dict:
+        table = cast("dict[str, Any]", value)
+        if len(table) == 1:
+            key = next(iter(table))
+            if key[:1] == "$":
+                return _revive_tag(table, key, blob)
+        for key, item in table.items():
+            if type(item) is dict or type(item) is list:
+                table[key] = _revive(item, blob)
+    elif type(value) is list:
+        items = cast("list[Any]", value)
+        for index, item in enumerate(items):
+            if type(item) is dict or type(item) is list:
+                items[index] = _revive(item, blob)
+    return cast("Any", value)
+
+
+def _revive_tag(table: dict[str, Any], tag: str, blob: Callable[[str, int], Any] | None) -> Any:
+    content = table[tag]
+    if tag == "$blob":
+        reference = _blob_fields(content)
+        return table if blob is None else blob(*reference)
+    revive = _REVIVERS.get(tag)
+    if tag == "$pairs":
+        return _revive_pairs(_revive(content, blob))
+    if revive is None:
+        table[tag] = _revive(content, blob)
+        return table
+    try:
+        return revive(content)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(f"stored value has a malformed {tag}: {content!r:.80}") from error
+
+
+def _revive_pairs(content: Any) -> dict[str, Any]:
+    pairs = cast("list[Any]", content) if type(content) is list else None
+    if pairs is None or not all(type(p) is list and len(p) == 2 for p in pairs):
+        raise CorruptError(f"stored value has a malformed $pairs: {content!r:.80}")
+    table = {key: item for key, item in pairs if type(key) is str}
+    if len(table) != len(pairs):
+        raise CorruptError("stored value has $pairs with a key twice, or one that is not text")
+    return table
+
+
+def _revive_text(content: str) -> str:
+    text = json.loads(content)
+    if type(text) is not str:
+        raise TypeError("not the JSON text of a string")
+    return text
+
+
+def _revive_datetime(content: str) -> datetime:
+    moment = datetime.fromisoformat(content)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_REVIVERS: dict[str, Callable[[Any], Any]] = {
+    "$float": lambda content: _FLOATS[content],
+    "$bytes": lambda content: b64decode(content, validate=True),
+    "$datetime": _revive_datetime,
+    "$text": _revive_text,
+}
+
+_BLOB_PREFIX = b'{"$blob":{"id":"'
+_BLOB = re.compile(rb'\{"\$blob":\{"id":"([0-9a-f]{64})","size":(0|[1-9][0-9]{0,15})\}\}\Z')
+# The shortest and the longest text that the pattern matches: everything else is not looked at.
+_BLOB_SIZES = range(len(_BLOB_PREFIX) + 64 + 12, len(_BLOB_PREFIX) + 64 + 28)
+
+
+def blob_ref(id: str, size: int) -> bytes:
+    """Returns the encoded reference to a blob: its sha256 in hex, and its length in bytes."""
+    return b'%s%s","size":%d}}' % (_BLOB_PREFIX, id.encode(), size)
+
+
+def parse_blob_ref(raw: Encoded) -> tuple[str, int] | None:
+    """Returns id and size if the encoded value is a reference to a blob."""
+    if len(raw) not in _BLOB_SIZES:
+        return None
+    match = _BLOB.match(raw)
+    return (match[1].decode(), int(match[2])) if match else None
+
+
+def _blob_fields(content: Any) -> tuple[str, int]:
+    raw = encode_plain({"$blob": content})
+    reference = parse_blob_ref(raw)
+    if reference is None:
+        raise CorruptError(f"stored value has a malformed $blob: {content!r:.80}")
+    return reference
+
+
+def compress(data: bytes) -> bytes:
+    """Returns one zstd frame that records its content's size and checksum."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(data)
+
+
+def decompress(data: bytes, *, size_max: int) -> bytes:
+    """Returns what `compress` was given; CorruptError if it is damaged or above `size_max`.
+
+    The size is judged by the frame's header before anything is allocated, and zstd refuses a frame
+    that yields more than its header says: a few bytes cannot ask for all memory.
+    """
+    import zstandard
+
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= size_max:
+            found = "an unknown size" if size < 0 else f"{size} bytes"
+            raise CorruptError(f"compressed data holds {found}: expected at most {size_max} bytes")
+        content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"compressed data is damaged: {error}") from error
+    if len(content) != size:
+        raise CorruptError(f"compressed data is damaged: {len(content)} bytes, not {size}")
+    return content
