@@ -1,0 +1,32 @@
+"""The messages that are said: seeded prose of an exact size, the same for every contender."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+SAID = 1_000
+"""Bytes of one message as compact JSON, unless a benchmark says otherwise."""
+
+_SYLLABLES = "ba de fi go hu ka le mi no pu ra se ti vo xu za che dri pla sto".split()
+
+
+def words(seed: int) -> Iterator[str]:
+    """Yields made-up words without end; they compress about as well as a language does."""
+    chance = random.Random(seed)
+    lexicon = ["".join(chance.choices(_SYLLABLES, k=chance.randint(1, 4))) for _ in range(3_000)]
+    weights = [1 / rank for rank in range(1, len(lexicon) + 1)]
+    while True:
+        yield from chance.choices(lexicon, weights, k=1_000)
+
+
+def messages(size: int = SAID, *, seed: int = 7) -> Iterator[dict[str, str]]:
+    """Yields messages that each encode to exactly `size` bytes of compact JSON."""
+    source = words(seed)
+    frame = len(json.dumps({"role": "user", "content": ""}, separators=(",", ":")))
+    while True:
+        text = next(source)
+        while len(text) < size - frame:
+            text += " " + next(source)
+        yield {"role": "user", "content": text[: size - frame]}
