@@ -56,7 +56,7 @@ def check_shape(commit: Commit) -> None:
             assert record.key is None or record is append.records[0], (
                 f"BUG: a key behind the first record of an append to {append.stream!r}"
             )
-            assert record.time == commit.time and record.actor == commit.actor, (
+            assert (record.time, record.actor) == (commit.time, commit.actor), (
                 f"BUG: {record.stream!r}@{revision} has another time or actor than its commit"
             )
 

@@ -1,0 +1,29 @@
+"""For tests of what is built on holdfast, and for proving a backend.
+
+`FakeClock`, `RecordBuilder`, `FaultyBackend` and `CrashPoints` are here. The contract classes are
+in `holdfast.testing.contract` and `holdfast.testing.durable`, the state machine in
+`holdfast.testing.machine`: they need pytest and Hypothesis, which nothing else here does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.faults import CrashPoints, FaultyBackend
+from holdfast.testing.records import RecordBuilder
+
+__all__ = ["CrashPoints", "FakeClock", "FaultyBackend", "RecordBuilder"]
+
+_ASSERTING = (
+    "holdfast.testing.commits",
+    "holdfast.testing.contract",
+    "holdfast.testing.durable",
+    "holdfast.testing.leases",
+    "holdfast.testing.machine",
+    "holdfast.testing.reads",
+)
+
+if "pytest" in sys.modules:
+    # Without this a failing clause would say "AssertionError" and not what was found.
+    sys.modules["pytest"].register_assert_rewrite(*_ASSERTING)

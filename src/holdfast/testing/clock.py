@@ -1,0 +1,59 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from hashlib import shake_256
+from threading import Lock
+
+START_US = 1_700_000_000_000_000
+"""A fixed moment in November 2023."""
+
+
+class FakeClock:
+    """Time and chance under a test's hand; the same seed gives the same bytes in the same order."""
+
+    def __init__(self, start_us: int = START_US, *, seed: int = 0) -> None:
+        self.slept: list[float] = []
+        """Every `sleep` so far, in seconds."""
+        self._lock = Lock()
+        self._seed = seed
+        self._drawn = 0
+        self._now_us = start_us
+        self._boot_us = 1_000_000
+        self._boots = 1
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def boot_us(self) -> int:
+        return self._boot_us
+
+    def boot_id(self) -> str:
+        return f"fake-boot-{self._boots}"
+
+    def random_bytes(self, n: int) -> bytes:
+        with self._lock:
+            self._drawn += 1
+            return shake_256(b"%d/%d" % (self._seed, self._drawn)).digest(n)
+
+    def sleep(self, seconds: float) -> None:
+        """Returns at once, that much later."""
+        self.slept.append(seconds)
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Moves wall time and boot time forward together."""
+        assert seconds >= 0, f"time does not go back by {-seconds} s; set() moves wall time alone"
+        with self._lock:
+            self._now_us += round(seconds * 1_000_000)
+            self._boot_us += round(seconds * 1_000_000)
+
+    def set(self, now_us: int) -> None:
+        """Makes wall time jump, either way, as when somebody sets the host's clock."""
+        self._now_us = now_us
+
+    def reboot(self) -> None:
+        """Begins another boot: boot time starts again, under another id."""
+        with self._lock:
+            self._boots += 1
+            self._boot_us = 1_000_000

@@ -1,0 +1,123 @@
+"""Trouble on demand: a backend that fails when told to, and crashes at named points."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Commit,
+    Found,
+    Head,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.errors import UnavailableError
+
+
+class FaultyBackend:
+    """A backend around a backend whose nth `commit` fails, counted from 1.
+
+    `plan` says which and when: "before" the inner commit, so that nothing was written, or "after"
+    it, so that everything was. The caller sees the same in both cases, an UnavailableError whose
+    outcome is unknown. All other calls go through.
+    """
+
+    def __init__(self, inner: Backend, plan: Mapping[int, Literal["before", "after"]]) -> None:
+        self.durability = inner.durability
+        self.objects = inner.objects
+        self.leases = inner.leases
+        self.marks = inner.marks
+        self.inspect = inner.inspect
+        self.commits = 0
+        """How many times `commit` was called."""
+        self._inner = inner
+        self._plan = plan
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        self.commits += 1
+        when = self._plan.get(self.commits)
+        if when == "before":
+            raise self._fault()
+        outcomes = self._inner.commit(commits)
+        if when == "after":
+            raise self._fault()
+        return outcomes
+
+    def _fault(self) -> UnavailableError:
+        return UnavailableError(
+            f"backend failed as planned at commit {self.commits}, expected an answer",
+            outcome_known=False,
+            hint="open the store again and look whether it is there",
+        )
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        return self._inner.read(stream, after=after, until=until, limit=limit)
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        return self._inner.read_all(after=after, limit=limit)
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        return self._inner.heads(streams)
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        return self._inner.streams(prefix=prefix, after=after, limit=limit)
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        return self._inner.find(stream, key=key, checkpoint=checkpoint, limit=limit)
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        return self._inner.wait(after, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class CrashPoints:
+    """The named points that a backend passes on its way, and what happens at them.
+
+    `reach` goes into a backend as its `reach=` option. By itself it only takes names down, so that
+    a first run tells a test which points there are and how often each is passed.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        """Every point reached so far, in order."""
+        self._counts: Counter[str] = Counter()
+        self._plan: dict[tuple[str, int], BaseException | None] = {}
+
+    def kill_at(self, name: str, nth: int = 1) -> None:
+        """Plans SIGKILL of this process when the point is reached for the nth time from now."""
+        self._plan[name, self._counts[name] + nth] = None
+
+    def raise_at(self, name: str, error: BaseException, nth: int = 1) -> None:
+        """Plans an exception when the point is reached for the nth time from now."""
+        self._plan[name, self._counts[name] + nth] = error
+
+    def reach(self, name: str) -> None:
+        """Takes the name down and does what was planned for this passage."""
+        self.names.append(name)
+        self._counts[name] += 1
+        passage = name, self._counts[name]
+        if passage not in self._plan:
+            return
+        error = self._plan.pop(passage)
+        if error is not None:
+            raise error
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,343 @@
+"""Clauses 6, 16 and 17: leases and fences, marks and claims."""
+
+from __future__ import annotations
+
+from threading import Barrier, Thread
+
+import pytest
+
+from holdfast.backends.protocol import Backend, Cleared, Fence, Lease, Mark, Refusal
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.records import RecordBuilder
+from holdfast.testing.trial import HOSTILE_NAMES, Trial, accepted, refused, write
+
+
+class LeaseClauses(Trial):
+    """Who may write what, for how long."""
+
+    def test_clause_06_a_fence_lets_its_owner_through(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        append = build.append("a", key="k")
+        accepted(backend, build.commit(append, marks=[Mark("i", "m")], fence=fence_of(lease)))
+        self.pass_time(clock, 6)
+        lease = backend.leases.renew(lease, ttl_s=10)
+        assert lease is not None
+        self.pass_time(clock, 6)
+        commit = build.commit(marks=[Cleared("i", "m")], fence=fence_of(lease))
+        accepted(backend, commit)
+        assert backend.marks.list() == []
+
+    @pytest.mark.parametrize("how", ["expired", "released", "passed on", "owner", "epoch", "name"])
+    def test_clause_06_a_fence_refuses_everybody_else(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder, how: str
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        fence = fence_of(lease)
+        if how in ("expired", "passed on"):
+            self.pass_time(clock, 11)
+        if how == "passed on":
+            acquired(backend, "l", "w2")
+        elif how == "released":
+            backend.leases.release(lease)
+        elif how == "owner":
+            fence = Fence("l", "w2", lease.epoch)
+        elif how == "epoch":
+            fence = Fence("l", "w1", lease.epoch + 1)
+        elif how == "name":
+            fence = Fence("l2", "w1", lease.epoch)
+        commit = build.commit(build.append("a"), marks=[Mark("i", "m")], fence=fence)
+        refusal = refused(backend, commit)
+        assert (refusal.reason, refusal.stream) == ("fenced", fence.name)
+        assert backend.streams() == []
+        refusal = refused(backend, build.commit(marks=[Mark("i", "m")], fence=fence))
+        assert refusal.reason == "fenced"
+
+    def test_clause_06_a_fenced_commit_leaves_its_neighbours_alone(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        late = Fence("l", "w1", lease.epoch - 1)
+        commits = [build.commit(build.append("a"), fence=fence_of(lease))]
+        commits.append(build.commit(build.append("b"), fence=late))
+        commits.append(build.commit(build.append("c")))
+        outcomes = backend.commit(commits)
+        assert [isinstance(outcome, Refusal) for outcome in outcomes] == [False, True, False]
+        assert backend.streams() == ["a", "c"]
+
+    def test_clause_16_one_owner_holds_a_lease(self, backend: Backend) -> None:
+        assert backend.leases.holder("l") is None
+        lease = acquired(backend, "l", "w1")
+        assert (lease.name, lease.owner) == ("l", "w1")
+        assert lease.epoch > 0
+        assert backend.leases.holder("l") == lease
+        assert backend.leases.acquire("l", "w2", ttl_s=10) is None
+        assert backend.leases.holder("l") == lease
+        assert acquired(backend, "l2", "w2").owner == "w2"
+
+    def test_clause_16_the_holder_acquires_again_in_the_same_epoch(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        self.pass_time(clock, 5)
+        again = acquired(backend, "l", "w1")
+        assert again.epoch == lease.epoch
+        assert again.expires_us > lease.expires_us
+        self.pass_time(clock, 7)
+        assert backend.leases.holder("l") == again
+
+    def test_clause_16_an_expired_lease_passes_on_in_a_higher_epoch(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        self.pass_time(clock, 9.5)
+        assert backend.leases.acquire("l", "w2", ttl_s=10) is None
+        self.pass_time(clock, 1)
+        assert backend.leases.holder("l") is None
+        assert backend.leases.renew(lease, ttl_s=10) is None
+        second = acquired(backend, "l", "w2")
+        assert second.epoch > lease.epoch
+        assert backend.leases.renew(lease, ttl_s=10) is None
+        backend.leases.release(lease)
+        assert backend.leases.holder("l") == second
+
+    def test_clause_16_a_renewed_lease_ends_later(self, backend: Backend, clock: FakeClock) -> None:
+        lease = acquired(backend, "l", "w1")
+        for _ in range(3):
+            self.pass_time(clock, 6)
+            renewed = backend.leases.renew(lease, ttl_s=10)
+            assert renewed is not None
+            assert (renewed.owner, renewed.epoch) == (lease.owner, lease.epoch)
+            assert renewed.expires_us > lease.expires_us
+            assert backend.leases.holder("l") == renewed
+            lease = renewed
+        assert backend.leases.renew(Lease("l", "w2", lease.epoch, 0), ttl_s=10) is None
+        assert backend.leases.renew(Lease("l", "w1", lease.epoch + 1, 0), ttl_s=10) is None
+        assert backend.leases.renew(Lease("l2", "w1", lease.epoch, 0), ttl_s=10) is None
+        self.pass_time(clock, 11)
+        assert backend.leases.holder("l") is None
+
+    def test_clause_16_a_released_lease_is_free_at_once(self, backend: Backend) -> None:
+        lease = acquired(backend, "l", "w1")
+        backend.leases.release(lease)
+        backend.leases.release(lease)
+        assert backend.leases.holder("l") is None
+        assert backend.leases.renew(lease, ttl_s=10) is None
+        second = acquired(backend, "l", "w2")
+        assert second.epoch > lease.epoch
+        backend.leases.release(lease)
+        backend.leases.release(Lease("l", "w2", second.epoch - 1, second.expires_us))
+        assert backend.leases.holder("l") == second
+
+    def test_clause_16_epochs_never_repeat(self, backend: Backend, clock: FakeClock) -> None:
+        last = 0
+        for n in range(20):
+            lease = acquired(backend, "l", f"w{n % 3}")
+            assert lease.epoch > last
+            last = lease.epoch
+            if n % 2:
+                backend.leases.release(lease)
+            else:
+                self.pass_time(clock, 11)
+
+    def test_clause_16_a_wall_clock_that_jumps_does_not_move_a_lease(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        lease = acquired(backend, "l", "w1")
+        now_us = clock.now_us()
+        for jump_s in (3600, -3600):
+            clock.set(now_us + jump_s * 1_000_000)
+            assert backend.leases.acquire("l", "w2", ttl_s=10) is None
+            assert backend.leases.holder("l") == lease
+        backend.leases.release(lease)
+        assert acquired(backend, "l", "w2").epoch > lease.epoch
+
+    def test_clause_16_eight_threads_get_one_lease(self, backend: Backend) -> None:
+        start, got = Barrier(8), list[Lease | None]()
+
+        def compete(owner: str) -> None:
+            start.wait()
+            got.append(backend.leases.acquire("l", owner, ttl_s=10))
+
+        threads = [Thread(target=compete, args=(f"w{n}",)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(got) == 8
+        assert [lease for lease in got if lease] == [backend.leases.holder("l")]
+
+    def test_clause_14_lease_names_and_owners_are_data(self, backend: Backend) -> None:
+        leases = {name: acquired(backend, name, name) for name in HOSTILE_NAMES}
+        for name, lease in leases.items():
+            assert backend.leases.holder(name) == lease
+            assert (lease.name, lease.owner) == (name, name)
+
+
+class MarkClauses(Trial):
+    """What can be found and claimed without reading streams."""
+
+    def test_clause_17_marks_are_set_replaced_and_cleared(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        first = Mark("i", "m", due=5, priority=-3, group="g")
+        write(backend, build, "a", marks=[first, Mark("i", "n")])
+        assert backend.marks.list("i") == [Mark("i", "n"), first]
+        second = Mark("i", "m", due=7, priority=2, group="h")
+        accepted(backend, build.commit(marks=[second, Cleared("i", "n"), Cleared("i", "none")]))
+        assert backend.marks.list("i") == [second]
+        accepted(backend, build.commit(marks=[Cleared("i", "m")]))
+        assert backend.marks.list("i") == []
+
+    def test_clause_17_marks_are_listed_in_the_order_of_claims(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        ordered = _ordered_marks()
+        accepted(backend, build.commit(marks=ordered[::-1]))
+        accepted(backend, build.commit(marks=[Mark("other", "x", due=2, priority=9)]))
+        assert backend.marks.list("i") == ordered
+        assert backend.marks.list("i", limit=3) == ordered[:3]
+        assert backend.marks.list("i", limit=0) == []
+        assert backend.marks.list("i", due_before=20) == [m for m in ordered if m.due < 20]
+        assert backend.marks.list("i", due_before=0) == []
+        assert backend.marks.list() == [Mark("other", "x", due=2, priority=9), *ordered]
+        assert backend.marks.list(due_before=3, limit=1) == [Mark("other", "x", 2, 9)]
+        assert backend.marks.list("none") == []
+
+    def test_clause_17_claims_go_by_priority_then_due_then_key(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        ordered = _ordered_marks()
+        accepted(backend, build.commit(marks=ordered[::-1]))
+        accepted(backend, build.commit(marks=[Mark("other", "x", priority=9)]))
+        assert backend.marks.claim("i", "w1", n=0, ttl_s=10) == []
+        assert backend.marks.claim("i", "w1", n=3, ttl_s=10) == ordered[:3]
+        assert backend.marks.claim("i", "w2", n=2, ttl_s=10) == ordered[3:5]
+        assert backend.marks.claim("i", "w1", n=100, ttl_s=10) == ordered[5:]
+        assert backend.marks.claim("i", "w1", n=1, ttl_s=10) == []
+        assert backend.marks.list("i") == ordered
+        assert [mark.key for mark in backend.marks.claim("other", "w1", n=5, ttl_s=10)] == ["x"]
+        assert backend.marks.claim("none", "w1", n=1, ttl_s=10) == []
+
+    def test_clause_17_a_mark_is_claimable_from_its_due_time_on(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        now_us = self.now_us(clock)
+        soon = Mark("i", "soon", due=now_us + 5_000_000, priority=9)
+        past = Mark("i", "past", due=now_us - 1)
+        accepted(backend, build.commit(marks=[soon, past]))
+        assert backend.marks.claim("i", "w1", n=9, ttl_s=60) == [past]
+        self.pass_time(clock, 5)
+        assert backend.marks.claim("i", "w1", n=9, ttl_s=60) == [soon]
+
+    def test_clause_17_a_claim_ends_when_it_expires(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        accepted(backend, build.commit(marks=[Mark("i", "m")]))
+        assert claimed(backend, "w1") == ["m"]
+        self.pass_time(clock, 9.5)
+        assert claimed(backend, "w2") == []
+        self.pass_time(clock, 1)
+        assert claimed(backend, "w2") == ["m"]
+        # The first owner comes late: the claim is no longer its to release.
+        backend.marks.release("i", "m", "w1")
+        assert claimed(backend, "w3") == []
+
+    def test_clause_17_a_claim_ends_when_it_is_released(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        accepted(backend, build.commit(marks=[Mark("i", "m"), Mark("j", "m")]))
+        assert claimed(backend, "w1") == ["m"]
+        backend.marks.release("i", "m", "w2")
+        backend.marks.release("j", "m", "w1")
+        backend.marks.release("i", "none", "w1")
+        assert claimed(backend, "w2") == []
+        backend.marks.release("i", "m", "w1")
+        assert claimed(backend, "w2") == ["m"]
+        backend.marks.release("i", "m", "w1")
+        assert claimed(backend, "w1") == []
+
+    def test_clause_17_a_claim_ends_when_the_mark_is_set_again_or_cleared(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        accepted(backend, build.commit(marks=[Mark("i", "m")]))
+        assert claimed(backend, "w1") == ["m"]
+        accepted(backend, build.commit(marks=[Mark("i", "m")]))
+        assert claimed(backend, "w2") == ["m"]
+        accepted(backend, build.commit(marks=[Cleared("i", "m")]))
+        assert claimed(backend, "w3") == [] == backend.marks.list()
+        accepted(backend, build.commit(marks=[Mark("i", "m")]))
+        assert claimed(backend, "w3") == ["m"]
+
+    def test_clause_17_a_refused_commit_ends_no_claim(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        accepted(backend, build.commit(build.append("a"), marks=[Mark("i", "m")]))
+        assert claimed(backend, "w1") == ["m"]
+        refused(backend, build.commit(build.append("a"), marks=[Mark("i", "m", priority=1)]))
+        refused(backend, build.commit(build.append("a"), marks=[Cleared("i", "m")]))
+        assert claimed(backend, "w2") == []
+
+    def test_clause_17_four_threads_claim_each_mark_once(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        keys = [f"m{n:02}" for n in range(60)]
+        accepted(backend, build.commit(marks=[Mark("i", key) for key in keys]))
+        start, taken = Barrier(4), list[str]()
+
+        def work(owner: str) -> None:
+            start.wait()
+            while got := backend.marks.claim("i", owner, n=5, ttl_s=60):
+                taken.extend(mark.key for mark in got)
+
+        threads = [Thread(target=work, args=(f"w{n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(taken) == keys
+
+    def test_clause_14_mark_names_are_data(self, backend: Backend, build: RecordBuilder) -> None:
+        marks = [Mark(name, name, group=name) for name in HOSTILE_NAMES]
+        accepted(backend, build.commit(marks=marks))
+        for mark in marks:
+            assert backend.marks.list(mark.index) == [mark]
+            assert backend.marks.claim(mark.index, mark.key, n=9, ttl_s=10) == [mark]
+            assert backend.marks.claim(mark.index, "other", n=9, ttl_s=10) == []
+            backend.marks.release(mark.index, mark.key, mark.key)
+            assert backend.marks.claim(mark.index, "other", n=9, ttl_s=10) == [mark]
+        accepted(backend, build.commit(marks=[Cleared("%", "%")]))
+        assert len(backend.marks.list()) == len(marks) - 1
+
+
+def acquired(backend: Backend, name: str, owner: str) -> Lease:
+    """Acquires for ten seconds, and expects to get it."""
+    lease = backend.leases.acquire(name, owner, ttl_s=10)
+    assert lease is not None, f"expected lease {name!r} for {owner!r}, found it taken"
+    return lease
+
+
+def claimed(backend: Backend, owner: str) -> list[str]:
+    """Claims from the index "i" for ten seconds; returns the keys."""
+    return [mark.key for mark in backend.marks.claim("i", owner, n=9, ttl_s=10)]
+
+
+def fence_of(lease: Lease) -> Fence:
+    return Fence(lease.name, lease.owner, lease.epoch)
+
+
+def _ordered_marks() -> list[Mark]:
+    """Returns marks as they are to be listed and claimed."""
+    return [
+        Mark("i", "z", due=30, priority=2),
+        Mark("i", "y", due=0, priority=1, group="g"),
+        Mark("i", "B", due=20, priority=1),
+        Mark("i", "a", due=20, priority=1),
+        Mark("i", "é", due=20, priority=1),
+        Mark("i", "\uffee", due=20, priority=1),
+        Mark("i", "\U0001f600", due=20, priority=1),
+        Mark("i", "c", due=19, priority=0),
+        Mark("i", "a2", due=20, priority=0),
+        Mark("i", "b2", due=1, priority=-1),
+    ]

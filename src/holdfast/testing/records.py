@@ -1,0 +1,82 @@
+"""Commits as the log would send them: right revisions, right links, one time and one actor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import Append, Cleared, Commit, Fence, Head, Mark, Record
+from holdfast.event import CHANGED, ORIGIN, record_link
+
+
+class RecordBuilder:
+    """Builds commits for a backend's tests; each is a microsecond later than the one before."""
+
+    def __init__(self, time: int = 1_700_000_000_000_000, *, actor: str = "tester") -> None:
+        self.time = time
+        self.actor = actor
+        self._count = 0
+
+    def append(
+        self,
+        stream: str,
+        *payloads: bytes,
+        behind: Head | Record | Append | None = None,
+        fork: bool = False,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        subject: str | None = None,
+        type: str = CHANGED,
+    ) -> Append:
+        """Returns an append of one record per payload, behind what the stream ends with.
+
+        With `fork` it begins a new stream behind a record of another one. Without payloads it has
+        one record, with a payload that no other has. The key goes to the first record, the
+        checkpoint to the last.
+        """
+        last = behind.records[-1] if isinstance(behind, Append) else behind
+        expected, link = (0, ORIGIN) if last is None else (last.revision, last.link)
+        if last is not None:
+            self.time = max(self.time, last.time)
+        records: list[Record] = []
+        for number, payload in enumerate(payloads or (self._payload(),), 1):
+            record = Record(
+                stream=stream,
+                revision=expected + number,
+                time=self.time,
+                type=type,
+                actor=self.actor,
+                payload=payload,
+                link=b"",
+                key=key if number == 1 else None,
+                checkpoint=checkpoint if number >= len(payloads) else None,
+                subject=subject,
+            )
+            record = linked(record, link)
+            link = record.link
+            records.append(record)
+        return Append(stream, expected, tuple(records), fork)
+
+    def commit(
+        self,
+        *appends: Append,
+        reads: Sequence[tuple[str, int]] = (),
+        fence: Fence | None = None,
+        marks: Sequence[Mark | Cleared] = (),
+        watch: Sequence[str] = (),
+    ) -> Commit:
+        """Returns the commit of appends that were built since the last one."""
+        time, self.time = self.time, self.time + 1
+        return Commit(
+            time, self.actor, appends, tuple(reads), fence, tuple(marks), watch=tuple(watch)
+        )
+
+    def _payload(self) -> bytes:
+        self._count += 1
+        return b'{"n":%d}' % self._count
+
+
+def linked(record: Record, previous: bytes) -> Record:
+    """Returns the record with the link that it has behind `previous`."""
+    return replace(record, link=record_link(previous, record))
