@@ -9,7 +9,23 @@ from collections.abc import Iterator
 SAID = 1_000
 """Bytes of one message as compact JSON, unless a benchmark says otherwise."""
 
-_SYLLABLES = "ba de fi go hu ka le mi no pu ra se ti vo xu za che dri pla sto".split()
+_SYLLABLES = [
+    "ba",
+    "de",
+    "fi",
+    "go",
+    "hu",
+    "ka",
+    "le",
+    "mi",
+    "no",
+    "pu",
+    "ra",
+    "se",
+    "ti",
+    "vo",
+    "xu",
+]
 
 
 def words(seed: int) -> Iterator[str]:

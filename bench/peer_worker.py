@@ -28,7 +28,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.messages import messages  # noqa: E402
+from bench.messages import messages
 
 
 class Conversation:

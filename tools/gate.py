@@ -139,8 +139,11 @@ def on(minor: tuple[int, int], python: Path) -> Callable[[], None]:
 
     def group() -> None:
         environment = ROOT / f".venvs/{minor[0]}.{minor[1]}"
-        make = (ROOT / "tools/environment.sh", environment, "-e", ".[test]")
-        run(*make, quiet=True, PYTHON=str(python))
+        ready = environment / ".ready"
+        if not ready.exists() or ready.stat().st_mtime < (ROOT / "pyproject.toml").stat().st_mtime:
+            make = (ROOT / "tools/environment.sh", environment, "-e", ".[test]")
+            run(*make, quiet=True, PYTHON=str(python))
+            ready.touch()
         suites = [suite for suite in PORTABLE if (ROOT / suite).is_dir()]
         pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, quiet=True)
         print(f"{', '.join(suites)} pass on {python}")

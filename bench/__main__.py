@@ -1,0 +1,43 @@
+"""Runs the benchmarks: python -m bench [--quick] [--only a,c]."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from bench import conversation, harness, inside, reading, writing
+
+BENCHMARKS = {
+    "a": writing.one_writer,
+    "b": conversation.conversation,
+    "c": writing.many_writers,
+    "d": reading.newest,
+    "e": reading.past,
+    "f": inside.wide_state,
+    "g": inside.import_time,
+    "h": writing.many_processes,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
+    parser.add_argument("--only", default="", help="letters of the benchmarks, such as a,c")
+    arguments = parser.parse_args()
+    chosen = [letter for letter in arguments.only.split(",") if letter] or list(BENCHMARKS)
+    unknown = set(chosen) - BENCHMARKS.keys()
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    size = harness.Size(quick=arguments.quick)
+    start = time.monotonic()
+    reports: dict[str, harness.Report] = {}
+    for letter in chosen:
+        reports[letter] = BENCHMARKS[letter](size)
+        harness.show(reports[letter])
+    harness.show_bars(reports)
+    path = harness.save(reports, size=size, seconds=time.monotonic() - start)
+    print(f"\nwritten to {path.relative_to(harness.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

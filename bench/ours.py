@@ -1,0 +1,97 @@
+"""Holdfast as a contender, and the stores that the read benchmarks need."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from bench.harness import Loop
+from bench.messages import SAID, messages
+
+KINDS = ("files", "sqlite")
+SCOPES = 1_000
+"""Scopes of a large store, each with its share of the events."""
+
+
+def url(kind: str, place: Path) -> str:
+    """Returns the URL of a store of that kind at that place."""
+    return f"sqlite:{place}/state.db" if kind == "sqlite" else str(place / "store")
+
+
+def open_store(kind: str, place: Path, **options: Any) -> holdfast.Store:
+    """Opens a store of that kind in a directory that is made if it is not there."""
+    place.mkdir(parents=True, exist_ok=True)
+    return holdfast.open(url(kind, place), **options)
+
+
+def turns(
+    chat: holdfast.Scope, *, size: int = SAID, first: int = 1, checkpoints: bool = True
+) -> Callable[[], object]:
+    """Returns a function that says one more message: one commit, with a named checkpoint."""
+    said, numbers = messages(size), count(first)
+
+    def turn() -> object:
+        name = f"turn {next(numbers)}" if checkpoints else None
+        return chat.append("messages", next(said), checkpoint=name)
+
+    return turn
+
+
+def append_loop(kind: str, place: Path) -> Loop:
+    """One writer: a commit of one 1 KB message an operation, at full durability."""
+    hf = open_store(kind, place)
+    return Loop(f"holdfast {kind}", turns(hf.conversation("c1"), checkpoints=False), hf.close)
+
+
+def turn_loop(kind: str, place: Path, *, size: int = SAID) -> Loop:
+    """A conversation: a message and a named checkpoint in one commit an operation."""
+    hf = open_store(kind, place)
+    return Loop(f"holdfast {kind}", turns(hf.conversation("c1"), size=size), hf.close)
+
+
+def build_conversation(kind: str, place: Path, *, length: int, size: int = SAID) -> None:
+    """Makes a store with one conversation of that many turns, and closes it."""
+    with open_store(kind, place, durability="none") as hf:
+        turn = turns(hf.conversation("c1"), size=size)
+        for _ in range(length):
+            turn()
+
+
+def build_keys(kind: str, place: Path, *, length: int, keys: int) -> None:
+    """Makes a store with one scope in which `keys` keys were set in turn, `length` times."""
+    with open_store(kind, place, durability="none") as hf:
+        scope = hf.workflow("w1")
+        for number in range(length):
+            scope.set(f"key {number % keys}", {"value": number, "by": "worker"})
+
+
+def build_many(kind: str, place: Path, *, events: int) -> None:
+    """Makes a store of that many small events, spread over 1,000 scopes (fewer if it is small)."""
+    scopes = min(SCOPES, events // 20)
+    said = messages(100)
+    with open_store(kind, place, durability="none") as hf:
+        chats = [hf.conversation(f"c{number}") for number in range(scopes)]
+        for _ in range(events // scopes):
+            with hf.commit() as tx:
+                for chat in chats:
+                    tx.scope(chat).append("messages", next(said))
+
+
+def stored_bytes(place: Path) -> int:
+    """Returns the size of everything that a store keeps below a directory."""
+    return sum(path.lstat().st_size for path in place.rglob("*") if path.is_file())
+
+
+def forget_snapshots(kind: str, place: Path) -> None:
+    """Removes every snapshot and, on files, the index: the next read folds the whole log."""
+    with open_store(kind, place) as hf:
+        objects = hf.log.backend.objects
+        for name in objects.names("snapshot"):
+            objects.delete("snapshot", name)
+    if kind == "files":
+        for path in (place / "store").glob("index*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
