@@ -1,1 +1,61 @@
-"""Which URL means which backend. One dict, imported on use."""
+"""Which URL means which backend: one explicit table, each backend imported when it is used."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from holdfast.backends.protocol import Backend
+from holdfast.errors import UsageError
+
+SCHEMES = ("memory:", "sqlite:", "files:", "file:")
+
+
+def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
+    """Returns the backend that a URL or path names, and the URL as it should be shown.
+
+    A plain path means files. `options` are those of every backend: clock, durability, create,
+    read_only, and the seams for tests (`reach`, `disk`).
+    """
+    if isinstance(url, os.PathLike):
+        url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not isinstance(url, str) or not url or "\0" in url:
+        raise UsageError(
+            f"a store is named by a path or a URL, found {url!r}",
+            hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
+        )
+    if url.startswith("memory:"):
+        return _memory(url, options), "memory:"
+    if url.startswith("sqlite:"):
+        from holdfast.backends.sqlite import SqliteBackend
+
+        return SqliteBackend(_path(url, "sqlite:"), **options), url
+    if "://" in url and not url.startswith(SCHEMES):
+        raise UsageError(
+            f'"{url.partition("://")[0]}" is not a backend that is built in',
+            hint='use a path, "sqlite:state.db" or "memory:"',
+        )
+    from holdfast.backends.files import FilesBackend
+
+    for scheme in ("files:", "file:"):
+        if url.startswith(scheme):
+            return FilesBackend(_path(url, scheme), **options), url
+    return FilesBackend(url, **options), url
+
+
+def _memory(url: str, options: dict[str, Any]) -> Backend:
+    from holdfast.backends.memory import MemoryBackend
+
+    if url not in ("memory:", "memory://"):
+        raise UsageError(f'a memory store has no place, found "{url}"', hint='use "memory:"')
+    # A store in memory survives nothing, whatever was asked for; it says so in its status.
+    return MemoryBackend(clock=options["clock"], read_only=options["read_only"])
+
+
+def _path(url: str, scheme: str) -> str:
+    path = url[len(scheme) :]
+    if path.startswith("//"):
+        path = path[2:]
+    if not path:
+        raise UsageError(f'"{url}" names no path', hint=f'write it as "{scheme}some/path"')
+    return path

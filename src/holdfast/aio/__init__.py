@@ -1,0 +1,29 @@
+"""The same store for asyncio: equal names, awaited.
+
+Writes go from the loop into the group-commit queue and await a future; the committing thread
+answers a whole batch with one call into the loop, so the thread hop is paid per batch. Reads that
+memory can answer do not leave the loop. Everything else is one hop into an executor of our own.
+
+A write is shielded: a cancelled caller waits until the outcome is known, then is cancelled. What
+the caller is told and what the store holds never differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.aio.scope import AsyncScope
+from holdfast.aio.store import AsyncStore
+from holdfast.store import DEFAULT_PLACE, open_store
+
+__all__ = ["AsyncScope", "AsyncStore", "open"]
+
+
+async def open(url: object = DEFAULT_PLACE, *, threads: int = 4, **options: Any) -> AsyncStore:
+    """Opens a store for the running loop; the options are those of `holdfast.open`."""
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-aio")
+    loop = asyncio.get_running_loop()
+    store = await loop.run_in_executor(executor, lambda: open_store(url, **options))
+    return AsyncStore(store, executor)

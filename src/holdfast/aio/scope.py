@@ -1,0 +1,253 @@
+"""Scopes, edits and joint commits for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, overload
+
+from holdfast import tree
+from holdfast.aio.loop import Loop, Reading
+from holdfast.draft import Draft
+from holdfast.errors import ConflictError
+from holdfast.event import Checkpoint, Event, to_datetime
+from holdfast.fold import Folded
+from holdfast.paths import Path, check_path, update_ops
+from holdfast.scope import Change, Moment, Scope, Subscriber, state_of
+from holdfast.tree import Map, Op
+from holdfast.wanted import Part, Wanted, Written
+
+
+class AsyncScope:
+    """One scope of an AsyncStore; see `Scope` for what each method does."""
+
+    def __init__(self, loop: Loop, scope: Scope) -> None:
+        self._loop = loop
+        self.sync = scope
+        self.level = scope.level
+        self.id = scope.id
+        self.name = scope.name
+
+    def __repr__(self) -> str:
+        return f"<AsyncScope {self.name}>"
+
+    async def _newest(self) -> Folded:
+        log = self._loop.store.log
+        folded = log.peek(self.name)
+        return folded if folded is not None else await self._loop.hop(log.newest, self.name)
+
+    async def _state(self) -> Map:
+        return state_of(await self._newest(), self.name)
+
+    @property
+    def state(self) -> Reading[Map]:
+        return Reading(self._state)
+
+    @property
+    def revision(self) -> Reading[int]:
+        async def read() -> int:
+            return (await self._newest()).revision
+
+        return Reading(read)
+
+    @property
+    def is_closed(self) -> Reading[bool]:
+        async def read() -> bool:
+            return (await self._newest()).closed_at > 0
+
+        return Reading(read)
+
+    @property
+    def parent(self) -> Reading[AsyncScope | None]:
+        async def read() -> AsyncScope | None:
+            parent = await self._loop.hop(lambda: self.sync.parent)
+            return None if parent is None else AsyncScope(self._loop, parent)
+
+        return Reading(read)
+
+    async def get(self, path: Path, default: Any = None) -> Any:
+        return tree.get(await self._state(), check_path(path), default)
+
+    async def lookup(self, path: Path, default: Any = None) -> Any:
+        return await self._loop.hop(self.sync.lookup, path, default)
+
+    async def to_dict(self) -> dict[str, Any]:
+        return (await self._state()).to_dict()
+
+    async def at(self, moment: Moment) -> Map:
+        return await self._loop.hop(self.sync.at, moment)
+
+    async def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
+        return await self._loop.hop(self.sync.diff, since, until)
+
+    async def modified(self, since: Moment) -> list[str | int]:
+        return await self._loop.hop(self.sync.modified, since)
+
+    async def history(
+        self, *, after: int = 0, until: int | None = None
+    ) -> AsyncIterator[Event]:
+        async for event in self._loop.steps(self.sync.history(after=after, until=until)):
+            yield event
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        return await self._loop.hop(self.sync.checkpoints)
+
+    async def revision_of(self, moment: Moment) -> int:
+        return await self._loop.hop(self.sync.revision_of, moment)
+
+    async def set(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        op = tree.set_op(check_path(path), value)
+        return await self._change([op], expected, key, checkpoint)
+
+    async def update(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._change(update_ops(values), expected, key, checkpoint)
+
+    async def delete(
+        self,
+        path: Path,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._change([tree.delete_op(check_path(path))], expected, key, checkpoint)
+
+    async def append(
+        self,
+        path: Path,
+        item: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        op = tree.append_op(check_path(path), item)
+        return await self._change([op], expected, key, checkpoint)
+
+    async def increment(
+        self,
+        path: Path,
+        by: int | float = 1,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        op = tree.increment_op(check_path(path), by)
+        return await self._change([op], expected, key, checkpoint)
+
+    async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
+        written = await self._commit(self.sync.checkpoint_part(name, expected, None))
+        after = written.after[0]
+        return Checkpoint(name, self.name, after.revision, to_datetime(after.time))
+
+    @overload
+    def edit(self, *, key: str | None = None, checkpoint: str | None = None) -> AsyncEdit: ...
+    @overload
+    def edit(
+        self,
+        function: Callable[[Draft], object],
+        *,
+        retries: int = 3,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> Awaitable[int]: ...
+    def edit(
+        self,
+        function: Callable[[Draft], object] | None = None,
+        *,
+        retries: int = 3,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> AsyncEdit | Awaitable[int]:
+        if function is None:
+            return AsyncEdit(self, key=key, checkpoint=checkpoint)
+        return self._edit(function, retries, key, checkpoint)
+
+    async def _edit(
+        self,
+        function: Callable[[Draft], object],
+        retries: int,
+        key: str | None,
+        checkpoint: str | None,
+    ) -> int:
+        while True:
+            edit = AsyncEdit(self, key=key, checkpoint=checkpoint)
+            try:
+                async with edit as draft:
+                    function(draft)
+            except ConflictError:
+                if retries <= 0:
+                    raise
+                retries -= 1
+            else:
+                return edit.revision
+
+    async def restore(self, to: Moment, *, expected: int | None = None) -> int:
+        return await self._loop.hop_shielded(self.sync.restore, to, expected=expected)
+
+    async def undo(self) -> int:
+        return await self._loop.hop_shielded(self.sync.undo)
+
+    async def fork(self, id: str, *, at: Moment | None = None) -> AsyncScope:
+        return AsyncScope(
+            self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at)
+        )
+
+    async def close(self, *, keep: bool | None = None) -> int:
+        return await self._loop.hop_shielded(self.sync.close, keep=keep)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        return self.sync.subscribe(subscriber)
+
+    async def _change(
+        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        if any(self._loop.store.log.blobs.is_large(op) for op in ops):
+            make = self.sync.change_part
+            part = await self._loop.hop(make, ops, expected, key, checkpoint)
+        else:
+            part = self.sync.change_part(ops, expected, key, checkpoint)
+        return (await self._commit(part)).after[0].revision
+
+    async def _commit(self, part: Part) -> Written:
+        written = await self._loop.commit(Wanted((part,)))
+        self.sync.announce(part, written.before[0], written.after[0])
+        return written
+
+
+class AsyncEdit:
+    """The block of `async with scope.edit() as draft:`."""
+
+    def __init__(self, scope: AsyncScope, *, key: str | None, checkpoint: str | None) -> None:
+        self._scope = scope
+        self._key = key
+        self._checkpoint = checkpoint
+        self.revision = 0
+
+    async def __aenter__(self) -> Draft:
+        base = await self._scope._newest()  # pyright: ignore[reportPrivateUsage]
+        self.revision = base.revision
+        self._draft = Draft(state_of(base, self._scope.name))
+        return self._draft
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is None and self._draft.ops:
+            self.revision = await self._scope._change(  # pyright: ignore[reportPrivateUsage]
+                self._draft.ops, self.revision, self._key, self._checkpoint
+            )
+        return False

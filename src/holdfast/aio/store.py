@@ -1,0 +1,198 @@
+"""The store for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal
+
+from holdfast import tree
+from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.scope import AsyncScope
+from holdfast.backends.protocol import START, Lease, Mark, Position
+from holdfast.check import Report
+from holdfast.event import Event
+from holdfast.follow import Follower
+from holdfast.log import READ_CHUNK
+from holdfast.paths import Path, check_path
+from holdfast.scope import Change
+from holdfast.store import Store
+from holdfast.together import PendingCommit, PendingScope, View
+from holdfast.tree import Map
+from holdfast.wanted import Written
+
+
+class AsyncPendingCommit:
+    """What `async with store.commit() as tx:` hands out; see `PendingCommit`.
+
+    Inside it, reads come from memory where they can and block the loop where they cannot; scopes
+    that were awaited before are in memory.
+    """
+
+    def __init__(self, loop: Loop, pending: PendingCommit) -> None:
+        self._loop = loop
+        self._pending = pending
+
+    def scope(self, scope: AsyncScope) -> PendingScope:
+        return self._pending.scope(scope.sync)
+
+    def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
+        self._pending.mark(index, key, due=due, priority=priority)
+
+    def clear(self, index: str, key: str) -> None:
+        self._pending.clear(index, key)
+
+    def watch(self, scope: AsyncScope) -> None:
+        self._pending.watch(scope.sync)
+
+    @property
+    def news(self) -> dict[str, int]:
+        return self._pending.news
+
+    @property
+    def written(self) -> Written | None:
+        return self._pending.written
+
+    async def __aenter__(self) -> AsyncPendingCommit:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        wanted = self._pending.wanted() if kind is None else None
+        if wanted is not None:
+            self._pending.finish(wanted, await self._loop.commit(wanted))
+        return False
+
+
+class AsyncView:
+    """Several scopes at one position; see `View`."""
+
+    def __init__(self, loop: Loop, view: View) -> None:
+        self._loop = loop
+        self._view = view
+        self.position = view.position
+
+    async def state(self, scope: AsyncScope) -> Map:
+        return await self._loop.hop(self._view.state, scope.sync)
+
+    async def revision(self, scope: AsyncScope) -> int:
+        return await self._loop.hop(self._view.revision, scope.sync)
+
+    async def get(self, scope: AsyncScope, path: Path, default: Any = None) -> Any:
+        return tree.get(await self.state(scope), check_path(path), default)
+
+
+class AsyncStore:
+    """A store for one event loop; see `Store` for what each method does."""
+
+    def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
+        self._loop = Loop(store, executor)
+        self._store = store
+        self.url = store.url
+        self.worker = store.worker
+        self.levels = store.levels
+        self.log = store.log
+
+    def global_(self) -> AsyncScope:
+        return AsyncScope(self._loop, self._store.global_())
+
+    def team(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
+        return self.scope("team", id, parent=parent)
+
+    def workflow(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
+        return self.scope("workflow", id, parent=parent)
+
+    def conversation(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
+        return self.scope("conversation", id, parent=parent)
+
+    def scope(
+        self, level: str, id: str | None = None, *, parent: AsyncScope | None = None
+    ) -> AsyncScope:
+        above = None if parent is None else parent.sync
+        return AsyncScope(self._loop, self._store.scope(level, id, parent=above))
+
+    async def scopes(self, level: str | None = None) -> AsyncIterator[AsyncScope]:
+        async for scope in self._loop.steps(self._store.scopes(level)):
+            yield AsyncScope(self._loop, scope)
+
+    def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
+        self._store.register_level(name, below=below, keep=keep)
+
+    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
+        return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+
+    async def view(self) -> AsyncView:
+        return AsyncView(self._loop, await self._loop.hop(self._store.view))
+
+    @property
+    def position(self) -> Reading[Position]:
+        return Reading(lambda: self._loop.hop(lambda: self._store.position))
+
+    async def events(
+        self, *, after: Position = START, timeout_s: float | None = 0
+    ) -> AsyncIterator[Event]:
+        while True:
+            records = await self._loop.hop(
+                self.log.backend.read_all, after=after, limit=READ_CHUNK
+            )
+            for record in records:
+                yield Event(record)
+            if records:
+                after = records[-1].position
+            elif not await self._loop.news(after, timeout_s):
+                return
+
+    async def follow(
+        self,
+        scope: AsyncScope | str,
+        *,
+        after: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Change]:
+        name = scope if isinstance(scope, str) else scope.name
+        follower = await self._loop.hop(Follower, self.log, self.scope(name).name, after)
+        while True:
+            changes = await self._loop.hop(follower.news)
+            for change in changes or ():
+                yield change
+            if changes is None and not await self._loop.news(follower.position, timeout_s):
+                return
+
+    async def lease(self, name: str, *, ttl_s: float = 30.0) -> Lease:
+        return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s)
+
+    async def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
+        return await self._loop.hop_shielded(self._store.renew, lease, ttl_s=ttl_s)
+
+    async def release(self, lease: Lease) -> None:
+        await self._loop.hop_shielded(self._store.release, lease)
+
+    async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
+        return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
+
+    async def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
+        return await self._loop.hop(self._store.marks, index, limit=limit)
+
+    async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
+        return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)
+
+    async def status(self) -> dict[str, Any]:
+        return await self._loop.hop(self._store.status)
+
+    async def close(self) -> None:
+        await self._loop.hop_shielded(self._store.close)
+        self._loop.executor.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncStore {self.url}>"

@@ -1,0 +1,229 @@
+"""Group commit: one sync for everybody who is waiting.
+
+A request is put into one queue. Whoever finds nobody leading becomes the leader and runs all that
+has gathered; the others wait for their answer, or to be told to lead the next batch. A lone caller
+pays two lock operations and no thread hop. Requests that nobody waits for in a thread (`submit`,
+asyncio) are led by one background thread, which stays leader while they keep coming: one hop per
+batch, not per request.
+
+The order of the queue is the order of the batches, so what one thread submitted and then committed
+is written in that order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
+
+
+class Waker(Protocol):
+    """Told once per batch which of its requests are answered (from the leader's thread)."""
+
+    def __call__(self, answered: Sequence[Request], /) -> None: ...
+
+
+class Request:
+    """Something to be committed, and then its answer."""
+
+    __slots__ = ("answered", "context", "error", "gate", "leads", "result", "waker", "work")
+
+    def __init__(self, work: Any, waker: Waker | None = None, context: Any = None) -> None:
+        self.work = work
+        self.waker = waker
+        self.context = context
+        self.gate: threading.Lock | None = None
+        self.answered = False
+        self.leads = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def succeed(self, result: Any) -> None:
+        self.result = result
+        self.answered = True
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.answered = True
+
+    def outcome(self) -> Any:
+        """Returns the result, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Queue:
+    """Requests on their way into `run`, which must answer each of those it is given."""
+
+    def __init__(self, run: Callable[[list[Request]], None], *, batch_max: int = 1024) -> None:
+        self._run = run
+        self._batch_max = batch_max
+        self._lock = threading.Lock()
+        self._waiting: deque[Request] = deque()
+        self._led = False
+        self._closed = False
+        self._work = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+
+    def commit(self, request: Request) -> Any:
+        """Commits the request, with whatever else has gathered, and returns its result."""
+        with self._lock:
+            self._check_open()
+            self._waiting.append(request)
+            if self._led:
+                request.gate = threading.Lock()
+                request.gate.acquire()
+            else:
+                self._led = True
+        if request.gate is not None:
+            request.gate.acquire()
+            if request.answered:
+                return request.outcome()
+        self._lead(request)
+        return request.outcome()
+
+    def submit(self, request: Request) -> None:
+        """Puts the request into the queue and returns; its waker is called when it is answered."""
+        with self._lock:
+            self._check_open()
+            self._waiting.append(request)
+            if not self._led:
+                if self._thread is None:
+                    self._start_thread()
+                self._work.notify()
+
+    def wait(self, request: Request) -> Any:
+        """Waits for a submitted request and returns its result."""
+        with self._lock:
+            if request.answered:
+                return request.outcome()
+            if self._led:
+                request.gate = threading.Lock()
+                request.gate.acquire()
+            else:
+                self._led = True
+        if request.gate is None:
+            self._lead(request)
+            return request.outcome()
+        request.gate.acquire()
+        if not request.answered:
+            self._lead(request)
+        return request.outcome()
+
+    def close(self) -> None:
+        """Refuses new requests, and returns when those that were waiting are answered."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._work.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        with self._lock:
+            while self._led:
+                self._work.wait()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(
+                "the store is closed: nothing was written",
+                hint="open it again with holdfast.open",
+            )
+
+    def _lead(self, mine: Request) -> None:
+        """Runs batches until `mine` is answered, then passes leadership on."""
+        while True:
+            with self._lock:
+                batch = self._take()
+            if batch:
+                self._answer(batch)
+            with self._lock:
+                if (mine.answered or not batch) and self._pass_on():
+                    return
+
+    def _take(self) -> list[Request]:
+        waiting = self._waiting
+        if len(waiting) <= self._batch_max:
+            batch = list(waiting)
+            waiting.clear()
+            return batch
+        return [waiting.popleft() for _ in range(self._batch_max)]
+
+    def _pass_on(self) -> bool:
+        """Hands leadership to the next waiting thread, to the background thread, or to nobody."""
+        for request in self._waiting:
+            if request.gate is not None:
+                request.leads = True
+                request.gate.release()
+                return True
+        if self._waiting:
+            if self._closed:
+                return False
+            if self._thread is None:
+                self._start_thread()
+            self._work.notify()
+        self._led = False
+        if self._closed:
+            self._work.notify_all()
+        return True
+
+    def _answer(self, batch: list[Request]) -> None:
+        try:
+            self._run(batch)
+        except BaseException as error:
+            self._fail(batch, error)
+        wakers: dict[Waker, list[Request]] = {}
+        with self._lock:
+            for request in batch:
+                if request.gate is not None and not request.leads:
+                    request.gate.release()
+                if request.waker is not None:
+                    wakers.setdefault(request.waker, []).append(request)
+        for waker, answered in wakers.items():
+            waker(answered)
+
+    def _fail(self, batch: list[Request], error: BaseException) -> None:
+        """Fails what has no answer yet.
+
+        An error of the store concerns everybody in the batch. Anything else (an interrupt, a bug)
+        belongs to the thread it happened in; its neighbours only know that they know nothing.
+        """
+        for request in batch:
+            if request.answered:
+                continue
+            if isinstance(error, HoldfastError) or request.gate is None or request.leads:
+                request.fail(error)
+            else:
+                request.fail(
+                    UnavailableError(
+                        "the thread that was committing for several callers was interrupted: "
+                        f"{type(error).__name__}",
+                        outcome_known=False,
+                        hint="read the scope again, or repeat the commit with its key",
+                    )
+                )
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(
+            target=self._lead_in_background, name="holdfast-commit", daemon=True
+        )
+        self._thread.start()
+
+    def _lead_in_background(self) -> None:
+        while True:
+            with self._lock:
+                while self._led or not self._waiting:
+                    if self._closed and not self._led:
+                        return
+                    self._work.wait()
+                self._led = True
+                batch = self._take()
+            while batch:
+                self._answer(batch)
+                with self._lock:
+                    batch = self._take()
+            with self._lock:
+                self._pass_on()

@@ -1,0 +1,60 @@
+"""Large values beside the log: content-addressed, deduplicated, compressed, loaded when touched."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from msgspec import Raw
+
+from holdfast import codec
+from holdfast.backends.protocol import Objects
+from holdfast.errors import CorruptError
+from holdfast.tree import Op
+
+BLOB_BYTES_MIN = 64 * 1024
+
+
+class Blobs:
+    """The blobs of one store."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._known: set[str] = set()
+
+    def is_large(self, op: Op) -> bool:
+        """Returns whether `spill` would have to write a blob."""
+        return len(bytes(op.value)) >= BLOB_BYTES_MIN
+
+    def spill(self, op: Op) -> Op:
+        """Returns the op with a large value moved out of the log into a blob.
+
+        The blob is durable before the commit that names it, and is named by its digest: a crash
+        between the two leaves an unused object, never a dangling name.
+        """
+        raw = bytes(op.value)
+        if len(raw) < BLOB_BYTES_MIN:
+            return op
+        name = sha256(raw).hexdigest()
+        if name not in self._known:
+            self._objects.put("blob", name, codec.compress(raw))
+            self._known.add(name)
+        return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
+
+    def read(self, name: str, size: int) -> bytes:
+        """Returns the bytes of a blob, verified against its name."""
+        data = self._objects.get("blob", name)
+        if data is None:
+            raise CorruptError(
+                f'blob "{name}" is missing: an event refers to it',
+                where=f"blob {name}",
+                hint="restore it from a backup; its name is the sha256 of its bytes",
+            )
+        raw = codec.decompress(data, size_max=size)
+        if len(raw) != size or sha256(raw).hexdigest() != name:
+            raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
+        self._known.add(name)
+        return raw
+
+    def named_by(self, op: Op) -> tuple[str, int] | None:
+        """Returns id and size of the blob that an op's value stands for, None if it has none."""
+        return codec.parse_blob_ref(bytes(op.value))

@@ -1,0 +1,130 @@
+"""Verifies a store against its numbered guarantees, and says what it found."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from msgspec import Struct
+
+from holdfast import event
+from holdfast.backends.protocol import START, Finding, Record
+from holdfast.errors import CorruptError, HoldfastError
+from holdfast.fold import ops_of
+from holdfast.log import READ_CHUNK, Log
+
+
+class Report(Struct):
+    """What a check found. `digest` names the whole logical content: equal in an equal copy."""
+
+    findings: list[Finding]
+    streams: int
+    events: int
+    digest: str
+    read_all: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is damaged; harmless findings concern only what can be rebuilt."""
+        return all(finding.harmless for finding in self.findings)
+
+
+def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
+    """Verifies the backend's own structure, then every stream's chain against its head."""
+    findings = list(log.backend.inspect.verify(read_all=read_all))
+    links: dict[str, tuple[int, bytes]] = {}
+    events = 0
+    if read_all:
+        try:
+            events = _follow_chains(log, links, findings)
+        except HoldfastError as error:
+            findings.append(_finding(error))
+    streams, digest = _compare_heads(log, links if read_all else None, findings)
+    if read_all:
+        _check_snapshots(log, links, findings)
+    if expect is not None and expect != digest:
+        findings.append(
+            Finding(
+                "store",
+                f"its digest is {digest}, expected {expect}: events were added or taken away "
+                "since that digest was noted",
+            )
+        )
+    return Report(findings, streams, events, digest, read_all)
+
+
+def _follow_chains(
+    log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]
+) -> int:
+    """Recomputes every link in the order of commit; returns how many events there are."""
+    events = 0
+    position = START
+    while records := log.backend.read_all(after=position, limit=READ_CHUNK):
+        for record in records:
+            events += 1
+            try:
+                _check_record(log, record, links)
+            except HoldfastError as error:
+                findings.append(_finding(error))
+            links[record.stream] = (record.revision, record.link)
+        position = records[-1].position
+    return events
+
+
+def _check_record(log: Log, record: Record, links: dict[str, tuple[int, bytes]]) -> None:
+    known = links.get(record.stream)
+    if known is None:
+        origin = log.origin(record.stream)
+        known = (0, event.ORIGIN)
+        if origin is not None:
+            before = log.records(origin[0], after=origin[1] - 1, until=origin[1])
+            known = (origin[1], before[0].link if before else b"")
+    revision, link = known
+    where = f'event {record.revision} of "{record.stream}"'
+    if record.revision != revision + 1:
+        raise CorruptError(f"{where} follows revision {revision}: an event is missing or doubled")
+    if event.record_link(link, record) != record.link:
+        raise CorruptError(f"{where} does not match its link: it or an event before it changed")
+    for op in ops_of(record):
+        name_and_size = log.blobs.named_by(op)
+        if name_and_size is not None:
+            log.blobs.read(*name_and_size)
+
+
+def _compare_heads(
+    log: Log, links: dict[str, tuple[int, bytes]] | None, findings: list[Finding]
+) -> tuple[int, str]:
+    """Compares chains with heads; returns the number of streams and the digest of all heads."""
+    digest = sha256()
+    count = 0
+    after = ""
+    while names := log.backend.streams(after=after):
+        for name, head in zip(names, log.backend.heads(names), strict=True):
+            count += 1
+            if head is None:
+                findings.append(Finding(f'stream "{name}"', "is listed but has no head"))
+                continue
+            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
+            if links is not None and links.get(name) != (head.revision, head.link):
+                findings.append(
+                    Finding(f'stream "{name}"', f"does not end at its head {head.revision}")
+                )
+        after = names[-1]
+    return count, digest.hexdigest()
+
+
+def _check_snapshots(
+    log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]
+) -> None:
+    for stream in links:
+        for revision in log.snapshots.revisions(stream):
+            try:
+                log.snapshots.read(stream, revision)
+            except HoldfastError as error:
+                findings.append(
+                    Finding(f'snapshot of "{stream}"', error.message, harmless=True)
+                )
+
+
+def _finding(error: HoldfastError) -> Finding:
+    stream: str | None = getattr(error, "stream", None)
+    return Finding(f'stream "{stream}"' if stream else "store", error.message)

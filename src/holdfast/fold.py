@@ -1,0 +1,125 @@
+"""From events to state: the one left fold that everything else is a cache of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Raw, Struct
+
+from holdfast import codec, event
+from holdfast.backends.protocol import Record
+from holdfast.errors import CorruptError, UsageError
+from holdfast.tree import Map, Op, apply, decode_ops
+
+BlobReader = Callable[[str, int], bytes]
+
+NOTHING = Map()
+
+
+class Folded(Struct, frozen=True):
+    """What a stream's events fold to at one revision."""
+
+    revision: int
+    link: bytes
+    time: int
+    root: Map
+    parent: str | None = None
+    closed_at: int = 0  # the revision that closed the scope, 0 while it is open
+    dropped: bool = False  # the state was let go when the scope was closed
+
+
+EMPTY = Folded(revision=0, link=event.ORIGIN, time=0, root=NOTHING)
+
+
+class _Restored(Struct):
+    to: int
+    ops: Raw
+
+
+class _Opened(Struct):
+    parent: str | None = None
+
+
+class _Closed(Struct):
+    keep: bool = True
+
+
+def ops_of(record: Record) -> tuple[Op, ...]:
+    """Returns the ops that a record applies to the state; none for types that leave it alone."""
+    if record.type == event.CHANGED:
+        return decode_ops(record.payload)
+    if record.type == event.RESTORED:
+        return decode_ops(bytes(codec.decode_as(record.payload, _Restored).ops))
+    return ()
+
+
+def restored_payload(to: int, ops_payload: bytes) -> bytes:
+    """Returns the payload of a `restored` event; ops stand in it as `changed` writes them."""
+    return b'{"to":%d,"ops":%b}' % (to, ops_payload)
+
+
+def advance(
+    folded: Folded,
+    *,
+    link: bytes,
+    time: int,
+    type: str,
+    payload: bytes,
+    ops: tuple[Op, ...],
+    blobs: BlobReader,
+) -> Folded:
+    """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
+    revision = folded.revision + 1
+    if ops:
+        root = apply(folded.root, ops, revision=revision, blobs=blobs)
+        return Folded(
+            revision, link, time, root, folded.parent, folded.closed_at, folded.dropped
+        )
+    root, parent = folded.root, folded.parent
+    closed_at, dropped = folded.closed_at, folded.dropped
+    if type == event.OPENED:
+        parent = codec.decode_as(payload, _Opened).parent
+    elif type == event.CLOSED:
+        closed_at = revision
+        if not codec.decode_as(payload, _Closed).keep:
+            root, dropped = NOTHING, True
+    elif type == event.FORKED:
+        closed_at, dropped = 0, False
+    return Folded(revision, link, time, root, parent, closed_at, dropped)
+
+
+def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
+    """Returns the fold after the records, having verified order and links (guarantees 6 and 7)."""
+    for record in records:
+        if record.revision != folded.revision + 1:
+            raise CorruptError(
+                f'stream "{record.stream}" skips from revision {folded.revision} '
+                f"to {record.revision}: an event is missing",
+                stream=record.stream,
+                revision=folded.revision + 1,
+            )
+        if event.record_link(folded.link, record) != record.link:
+            raise CorruptError(
+                f'event {record.revision} of "{record.stream}" does not match its link: '
+                "its bytes, or those of an event before it, have changed",
+                stream=record.stream,
+                revision=record.revision,
+            )
+        try:
+            folded = advance(
+                folded,
+                link=record.link,
+                time=record.time,
+                type=record.type,
+                payload=record.payload,
+                ops=ops_of(record),
+                blobs=blobs,
+            )
+        except UsageError as misfit:
+            raise CorruptError(
+                f'event {record.revision} of "{record.stream}" does not fit the state '
+                f"before it: {misfit.message}",
+                stream=record.stream,
+                revision=record.revision,
+            ) from misfit
+    return folded

@@ -1,0 +1,41 @@
+"""Following one scope: what changed since the last look, event by event."""
+
+from __future__ import annotations
+
+from holdfast import tree
+from holdfast.backends.protocol import START, Position
+from holdfast.fold import fold, ops_of
+from holdfast.log import READ_CHUNK, Log
+from holdfast.scope import Change
+
+
+class Follower:
+    """A place in a scope's stream that moves forward. It never waits: that is its caller's part."""
+
+    def __init__(self, log: Log, name: str, after: int | None) -> None:
+        self._log = log
+        self._name = name
+        self._before = log.newest(name) if after is None else log.at(name, after)
+        self.position: Position = START  # where the store was when there was nothing more to read
+
+    def news(self) -> list[Change] | None:
+        """Returns the changes of the next events; None if there are none to read.
+
+        An event may have no change, so an empty list does not mean that the end was reached.
+        """
+        position = self._log.position()
+        records = self._log.records(
+            self._name, after=self._before.revision, limit=READ_CHUNK
+        )
+        if not records:
+            self.position = position
+            return None
+        changes: list[Change] = []
+        for record in records:
+            behind = fold(self._before, [record], self._log.blobs.read)
+            for change in tree.touched(ops_of(record), self._before.root, behind.root):
+                changes.append(
+                    Change(self._name, record.revision, change.path, change.old, change.new)
+                )
+            self._before = behind
+        return changes

@@ -1,0 +1,77 @@
+"""The levels of scopes: which stands above which, and whether state outlives its scope."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.errors import ExistsError, UsageError
+from holdfast.ids import check_level, check_name
+
+GLOBAL = "global"
+TEAM = "team"
+WORKFLOW = "workflow"
+CONVERSATION = "conversation"
+
+
+class Level(Struct, frozen=True):
+    """A kind of scope. `keep` says whether closing one keeps its state, unless told otherwise."""
+
+    name: str
+    keep: bool = True
+
+
+class Levels:
+    """The levels that a store knows, from the widest to the narrowest."""
+
+    def __init__(self) -> None:
+        self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
+
+    def register(self, name: str, *, below: str, keep: bool = True) -> None:
+        """Adds a level right below another one (VIC-24)."""
+        check_level(name)
+        if any(level.name == name for level in self._order):
+            raise ExistsError(f'level "{name}" is registered already')
+        self._order.insert(self._rank(below) + 1, Level(name, keep))
+
+    def names(self) -> list[str]:
+        """Returns the names, widest first."""
+        return [level.name for level in self._order]
+
+    def keeps(self, name: str) -> bool:
+        """Returns the level's policy for the state of a closed scope."""
+        return self._order[self._rank(name)].keep
+
+    def check_scope(self, level: str, id: str | None) -> tuple[str, str | None]:
+        """Returns level and id of a scope that may exist, or raises UsageError."""
+        self._rank(level)
+        if level == GLOBAL:
+            if id is not None:
+                raise UsageError("there is one global scope: it takes no id")
+            return level, None
+        if id is None:
+            raise UsageError(f"a {level} scope needs an id")
+        return level, check_name(id, "scope id")
+
+    def check_parent(self, name: str, parent: str) -> None:
+        """Raises UsageError unless the parent's level stands above the scope's."""
+        level, above = split_name(name)[0], split_name(parent)[0]
+        if self._rank(above) >= self._rank(level):
+            raise UsageError(
+                f'scope "{parent}" cannot be the parent of "{name}": expected a level above '
+                f'"{level}", which are {", ".join(self.names()[: self._rank(level)])}'
+            )
+
+    def _rank(self, name: str) -> int:
+        for rank, level in enumerate(self._order):
+            if level.name == name:
+                return rank
+        raise UsageError(
+            f'there is no level "{name}": expected one of {", ".join(self.names())}',
+            hint="register_level adds one",
+        )
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Returns level and id of a scope's name: `global`, or `level/id`."""
+    level, slash, id = name.partition("/")
+    return level, id if slash else None

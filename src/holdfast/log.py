@@ -1,0 +1,425 @@
+"""The log: the only caller of backends. Records below, folded state above.
+
+A write: requests gather in a queue (`batch.py`); the leader lays each on the fold it will follow,
+which proves that the event can be folded and gives its revision, time and link; the backend judges
+the guards and writes; the new folds become the cache. A read: the backend says where the stream
+is, and the cached fold is returned if it is there already; else the newest snapshot at or below
+is loaded and what lies behind it is folded, every link verified.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast import codec, event
+from holdfast.backends.protocol import START, Backend, Head, Position, Receipt, Record, Refusal
+from holdfast.batch import Queue, Request, Waker
+from holdfast.blobs import Blobs
+from holdfast.clock import Clock
+from holdfast.errors import (
+    ClosedError,
+    CorruptError,
+    HoldfastError,
+    LeaseLostError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from holdfast.fold import EMPTY, Folded, fold, ops_of
+from holdfast.snapshots import Snapshots
+from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, lay
+
+READ_CHUNK = 1000
+FETCH_CHUNK = 64
+RETRIES_MAX = 1000
+
+
+class Log:
+    """Streams of events, folded."""
+
+    def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.actor = actor
+        self.reports: list[str] = []
+        self.blobs = Blobs(backend.objects)
+        self._queue = Queue(self._run)
+        self._folds: dict[str, Folded] = {}
+        self._folds_max = 4096
+        self._origins: dict[str, tuple[str, int] | None] = {}
+        self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
+        self.snapshots = Snapshots(
+            backend,
+            link_of=self._link_of,
+            source_of=self._source,
+            blobs=self.blobs.read,
+            report=self.reports.append,
+        )
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def commit(self, wanted: Wanted) -> Written:
+        """Commits and returns when it is durable, or raises and has written nothing.
+
+        UnavailableError with `outcome_known` False is the one exception: nobody knows.
+        """
+        return self._queue.commit(Request(wanted))
+
+    def submit(
+        self, wanted: Wanted, *, waker: Waker | None = None, context: Any = None
+    ) -> Request:
+        """Puts the commit in line without waiting for it; `wait` on what it returns does.
+
+        A waker is told once per batch which of its requests are answered; `context` is its own.
+        """
+        request = Request(wanted, waker, context)
+        self._queue.submit(request)
+        return request
+
+    def wait(self, request: Request) -> Written:
+        return self._queue.wait(request)
+
+    def _run(self, requests: list[Request]) -> None:
+        """Answers every request of a batch: lays, sends, and does again what came too late."""
+        pending = requests
+        for _ in range(RETRIES_MAX):
+            laid = self._lay_all(pending)
+            if not laid:
+                return
+            answers = self.backend.commit([one.commit for one in laid])
+            pending = []
+            for one, answer in zip(laid, answers, strict=True):
+                if isinstance(answer, Receipt):
+                    self._accept(one, answer)
+                else:
+                    self._judge(one, answer, pending)
+            if not pending:
+                return
+        for request in pending:
+            request.fail(
+                UnavailableError(
+                    f"other writers were faster {RETRIES_MAX} times in a row: nothing was written",
+                    hint="retry later, or write to a scope of your own",
+                )
+            )
+
+    def _lay_all(self, requests: list[Request]) -> list[Laid]:
+        laid: list[Laid] = []
+        overlay: dict[str, Folded] = {}
+        for request in requests:
+            try:
+                one = self._lay(request, overlay)
+            except (UsageError, ClosedError):
+                one = self._lay_again(request, overlay)
+            except HoldfastError as error:
+                request.fail(error)
+                continue
+            if one is None:
+                continue
+            for part, after in zip(request.work.parts, one.after, strict=True):
+                overlay[part.stream] = after
+            laid.append(one)
+        return laid
+
+    def _lay_again(self, request: Request, overlay: dict[str, Folded]) -> Laid | None:
+        """Lays a request that did not fit on the newest folds: those in memory may be behind."""
+        for part in request.work.parts:
+            if part.stream not in overlay:
+                self._remember(part.stream, self.newest(part.stream))
+        try:
+            return self._lay(request, overlay)
+        except HoldfastError as error:
+            request.fail(error)
+            return None
+
+    def _lay(self, request: Request, overlay: dict[str, Folded]) -> Laid:
+        wanted: Wanted = request.work
+        before = tuple([self._base(part, overlay) for part in wanted.parts])
+        return lay(
+            request, before, now=self.clock.now_us(), actor=self.actor, blobs=self.blobs.read
+        )
+
+    def _base(self, part: Part, overlay: dict[str, Folded]) -> Folded:
+        """Returns the fold that a part will follow, having checked what can be checked here."""
+        stream = part.stream
+        if part.origin is not None:
+            return self.at(*part.origin)
+        base = overlay.get(stream) or self._folds.get(stream) or self.newest(stream)
+        if part.expected is not None and part.expected != base.revision:
+            # The cached fold may be behind: ask before refusing.
+            base = overlay.get(stream) or self.newest(stream)
+            if part.expected != base.revision:
+                raise conflict(stream, part.expected, base.revision)
+        if base.closed_at:
+            raise ClosedError(
+                f'scope "{stream}" was closed at revision {base.closed_at}: it takes no writes',
+                stream=stream,
+                hint="fork it, or open a scope with another id",
+            )
+        return base
+
+    def _accept(self, one: Laid, receipt: Receipt) -> None:
+        parts = one.request.work.parts
+        for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
+            self._remember(part.stream, folded)
+            grown = sum([len(record.payload) for record in append.records])
+            self.snapshots.grown(part.stream, folded, grown)
+        one.request.succeed(Written(receipt.position, one.before, one.after, receipt.news))
+
+    def _judge(self, one: Laid, refusal: Refusal, retry: list[Request]) -> None:
+        """Turns a refusal into the caller's answer, or lets an unguarded request try again."""
+        wanted: Wanted = one.request.work
+        if refusal.reason == "fenced":
+            assert wanted.fence is not None, "BUG: fenced without a fence"
+            one.request.fail(
+                LeaseLostError(
+                    f'lease "{refusal.stream}" is no longer held by "{wanted.fence.owner}" '
+                    f"in epoch {wanted.fence.epoch}: nothing was written",
+                    lease=refusal.stream,
+                    epoch=wanted.fence.epoch,
+                    hint="stop this worker's work; another worker may be doing it",
+                )
+            )
+            return
+        if refusal.reason == "duplicate":
+            try:
+                one.request.succeed(self._earlier(one, refusal))
+            except HoldfastError as error:
+                one.request.fail(error)
+            return
+        actual = refusal.head.revision if refusal.head else 0
+        self._folds.pop(refusal.stream, None)
+        for stream, expected in wanted.reads:
+            if stream == refusal.stream:
+                one.request.fail(conflict(stream, expected, actual))
+                return
+        part = next(part for part in wanted.parts if part.stream == refusal.stream)
+        if part.origin is not None:
+            one.request.fail(exists(part.stream))
+        elif part.expected is not None:
+            one.request.fail(conflict(part.stream, part.expected, actual))
+        else:
+            retry.append(one.request)
+
+    def _earlier(self, one: Laid, refusal: Refusal) -> Written:
+        """Returns what an earlier commit with the same key wrote, if it wrote the same."""
+        before: list[Folded] = []
+        after: list[Folded] = []
+        position = START
+        for part in one.request.work.parts:
+            found = self.backend.find(part.stream, key=part.key) if part.key else []
+            first = found[0].revision if found else 0
+            stored = self.records(part.stream, after=first - 1, until=first + len(part.proposals))
+            if stored and stored[0].type == event.OPENED:
+                stored = stored[1:]
+            stored = stored[: len(part.proposals)]
+            wanted = [(proposal.type, proposal.payload) for proposal in part.proposals]
+            if not found or [(record.type, record.payload) for record in stored] != wanted:
+                raise UsageError(
+                    f'key "{part.key}" was used in "{refusal.stream}" at revision '
+                    f"{refusal.revision} for another change: a key names one change for ever",
+                    hint="use a new key",
+                )
+            before.append(self.at(part.stream, first - 1))
+            after.append(self.at(part.stream, stored[-1].revision))
+            position = max(position, stored[-1].position)
+        return Written(position, tuple(before), tuple(after))
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def head(self, stream: str) -> Head | None:
+        return self.backend.heads([stream])[0]
+
+    def newest(self, stream: str) -> Folded:
+        """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
+        head = self.backend.heads((stream,))[0]
+        folded = self._folds.get(stream)
+        if head is None:
+            return EMPTY
+        if folded is not None and folded.revision == head.revision and folded.link == head.link:
+            return folded
+        return self._load(stream, head, head.revision)
+
+    def peek(self, stream: str) -> Folded | None:
+        """Returns the newest fold if it is in memory, else None: never reads events."""
+        head = self.backend.heads((stream,))[0]
+        if head is None:
+            return EMPTY
+        folded = self._folds.get(stream)
+        if folded is not None and folded.revision == head.revision and folded.link == head.link:
+            return folded
+        return None
+
+    def at(self, stream: str, revision: int) -> Folded:
+        """Returns the fold at an old revision, without a replay from the start."""
+        if revision == 0:
+            return EMPTY
+        folded = self._folds.get(stream)
+        if folded is not None and folded.revision == revision:
+            return folded
+        head = self.head(stream)
+        if head is None or not 0 < revision <= head.revision:
+            newest = head.revision if head else 0
+            raise NotFoundError(
+                f'scope "{stream}" has no revision {revision}: it has 1 to {newest}'
+                if newest
+                else f'scope "{stream}" has no events yet'
+            )
+        return self._load(stream, head, revision)
+
+    def _load(self, stream: str, head: Head, revision: int) -> Folded:
+        if revision < head.first:
+            origin = self.origin(stream)
+            assert origin is not None, "BUG: no origin below the first revision"
+            return self.at(origin[0], revision)
+        folded = self._folds.get(stream)
+        if folded is None or folded.revision > revision:
+            folded = self.snapshots.nearest(stream, revision)
+        if folded is None:
+            folded = self._root(stream)
+        while folded.revision < revision:
+            records = self.backend.read(
+                stream, after=folded.revision, until=revision, limit=READ_CHUNK
+            )
+            if not records:
+                raise CorruptError(
+                    f'stream "{stream}" ends at revision {folded.revision}: its head says '
+                    f"{head.revision}",
+                    stream=stream,
+                    revision=folded.revision + 1,
+                )
+            folded = fold(folded, records, self.blobs.read)
+        if revision == head.revision:
+            if folded.link != head.link:
+                raise CorruptError(
+                    f'stream "{stream}" does not fold to its head at revision {revision}',
+                    stream=stream,
+                    revision=revision,
+                )
+            self._remember(stream, folded)
+        return folded
+
+    def _root(self, stream: str) -> Folded:
+        origin = self.origin(stream)
+        return EMPTY if origin is None else self.at(*origin)
+
+    def _link_of(self, stream: str, revision: int) -> bytes | None:
+        records = self.backend.read(stream, after=revision - 1, until=revision)
+        return records[0].link if records else None
+
+    def _remember(self, stream: str, folded: Folded) -> None:
+        folds = self._folds
+        if stream not in folds and len(folds) >= self._folds_max:
+            folds.pop(next(iter(folds)), None)
+        folds[stream] = folded
+
+    def origin(self, stream: str) -> tuple[str, int] | None:
+        """Returns the stream and revision that a fork began at, None if it is not a fork."""
+        if stream not in self._origins:
+            head = self.head(stream)
+            if head is None:
+                return None
+            self._origins[stream] = None
+            if head.first > 1:
+                first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
+                data = codec.decode(first.payload)
+                self._origins[stream] = (data["from"], data["at"])
+        return self._origins[stream]
+
+    def records(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns records by revision, those of a fork's ancestors included."""
+        head = self.head(stream)
+        if head is None:
+            return []
+        last = head.revision if until is None else min(until, head.revision)
+        if limit is not None:
+            last = min(last, after + limit)
+        records: list[Record] = []
+        if after + 1 < head.first:
+            origin = self.origin(stream)
+            assert origin is not None, "BUG: no origin below the first revision"
+            records = self.records(origin[0], after=after, until=min(last, origin[1]))
+        if last >= head.first:
+            records += self.backend.read(stream, after=max(after, head.first - 1), until=last)
+        return records
+
+    def _source(self, stream: str) -> Callable[[int, int], bytes]:
+        """Returns the reader of list items that a snapshot holds as references to events."""
+
+        def fetch(revision: int, op_index: int) -> bytes:
+            block = (revision - 1) // FETCH_CHUNK
+            for cached_stream, cached_block, records in self._fetched:
+                if cached_stream == stream and cached_block == block:
+                    break
+            else:
+                start = block * FETCH_CHUNK
+                records = self.records(stream, after=start, until=start + FETCH_CHUNK)
+                if len(records) == FETCH_CHUNK:
+                    self._fetched.append((stream, block, records))
+            record = records[revision - 1 - block * FETCH_CHUNK]
+            return bytes(ops_of(record)[op_index].value)
+
+        return fetch
+
+    def revision_at_position(self, stream: str, position: Position) -> int:
+        """Returns the newest revision that was there at a position of the store."""
+        return self._search(stream, lambda record: record.position <= position)
+
+    def revision_at_time(self, stream: str, time: int) -> int:
+        """Returns the newest revision at or before a time; 0 if the stream began later."""
+        return self._search(stream, lambda record: record.time <= time)
+
+    def _search(self, stream: str, holds: Callable[[Record], bool]) -> int:
+        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
+
+        A fork's inherited events have their ancestor's positions and times, which are older.
+        """
+        head = self.head(stream)
+        low, high = 0, head.revision if head else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # --- following -------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """Returns the newest position."""
+        return self.backend.wait(START, timeout_s=0)
+
+    def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
+        """Yields every record of the store behind `after`, in order, as it comes (guarantee 5).
+
+        It ends when nothing came for `timeout_s`; None waits for ever, 0 yields what is there.
+        """
+        while True:
+            records = self.backend.read_all(after=after, limit=READ_CHUNK)
+            yield from records
+            if records:
+                after = records[-1].position
+            elif not self.woken(after, timeout_s):
+                return
+
+    def woken(self, after: Position, timeout_s: float | None) -> bool:
+        """Waits for something behind `after`; False if the time is up."""
+        while True:
+            step = 1.0 if timeout_s is None else timeout_s
+            if self.backend.wait(after, timeout_s=step) > after:
+                return True
+            if timeout_s is not None:
+                return False
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
+        self._queue.close()
+        self.snapshots.flush(self._folds)
+        self.backend.close()

@@ -1,0 +1,500 @@
+"""Scopes: owners of state with a level and an id, and what can be done with one.
+
+Every write is one event in the scope's stream, durable when the call returns. Every write takes
+`expected` (a revision: refuse if the scope moved on), `key` (idempotency: the same key writes once)
+and `checkpoint` (a name for the revision that the write makes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, overload
+
+from msgspec import Struct
+
+from holdfast import codec, event, tree
+from holdfast.draft import Draft
+from holdfast.errors import ClosedError, ConflictError, NotFoundError, UsageError
+from holdfast.event import Checkpoint, Event
+from holdfast.fold import Folded, ops_of, restored_payload
+from holdfast.ids import check_name
+from holdfast.levels import GLOBAL, Levels, split_name
+from holdfast.log import Log
+from holdfast.paths import Path, check_expected, check_path, update_ops
+from holdfast.tree import MISSING, Map, Op
+from holdfast.wanted import Part, Proposal, Wanted, Written, changed
+
+Moment = int | str | datetime | Checkpoint
+
+RESTORE_RETRIES = 8
+HISTORY_CHUNK = 200
+
+
+class Change(Struct, frozen=True):
+    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`."""
+
+    scope: str
+    revision: int
+    path: tuple[str | int, ...]
+    old: Any
+    new: Any
+
+
+Subscriber = Callable[[Change], None]
+
+
+class Scope:
+    """One scope of a store. Making one writes nothing; the first write creates its stream."""
+
+    def __init__(
+        self,
+        log: Log,
+        level: str,
+        id: str | None,
+        *,
+        levels: Levels,
+        parent: Scope | None,
+        subscribers: dict[str, list[Subscriber]],
+    ) -> None:
+        self.level = level
+        self.id = id
+        self.name = level if id is None else f"{level}/{id}"
+        self._log = log
+        self._levels = levels
+        self._parent = parent
+        self._subscribers = subscribers
+        if parent is not None:
+            levels.check_parent(self.name, parent.name)
+
+    def __repr__(self) -> str:
+        return f"<Scope {self.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scope) and (other.name, other._log) == (self.name, self._log)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Map:
+        """The newest state: frozen, free to keep, never changes in your hands."""
+        return state_of(self._log.newest(self.name), self.name)
+
+    @property
+    def revision(self) -> int:
+        """The newest revision; 0 before the first write."""
+        return self._log.newest(self.name).revision
+
+    @property
+    def is_closed(self) -> bool:
+        return self._log.newest(self.name).closed_at > 0
+
+    @property
+    def parent(self) -> Scope | None:
+        """The scope that `lookup` goes on to: the one given here, or the one recorded."""
+        if self._parent is not None:
+            return self._parent
+        recorded = self._log.newest(self.name).parent
+        return None if recorded is None else self._sibling(recorded)
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns the value at a key or path of this scope alone, or the default."""
+        return tree.get(self.state, check_path(path), default)
+
+    def lookup(self, path: Path, default: Any = None) -> Any:
+        """Returns the value here, else in the parents in turn, else in the global scope."""
+        path = check_path(path)
+        for scope in self._upwards():
+            value = tree.get(scope.state, path, MISSING)
+            if value is not MISSING:
+                return value
+        return default
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as plain dicts and lists of your own."""
+        return self.state.to_dict()
+
+    def at(self, moment: Moment) -> Map:
+        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
+        return state_of(self._log.at(self.name, self.revision_of(moment)), self.name)
+
+    def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
+        """Returns what differs between two moments; the second is now unless given."""
+        revision = self.revision if until is None else self.revision_of(until)
+        old = self._log.at(self.name, self.revision_of(since))
+        new = self._log.at(self.name, revision)
+        return [
+            Change(self.name, revision, change.path, change.old, change.new)
+            for change in tree.diff(old.root, new.root)
+        ]
+
+    def modified(self, since: Moment) -> list[str | int]:
+        """Returns the top-level keys that differ from what they were at a moment."""
+        return list(dict.fromkeys(change.path[0] for change in self.diff(since) if change.path))
+
+    def history(self, *, after: int = 0, until: int | None = None) -> Iterator[Event]:
+        """Yields the scope's events, oldest first; those that a fork inherited come first."""
+        last = self.revision if until is None else until
+        while after < last:
+            records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
+            if not records:
+                return
+            for record in records:
+                yield Event(record)
+            after = records[-1].revision
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Returns the named revisions, newest first; a name may have been given again."""
+        return [
+            Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
+            for stream, until in self._lineage()
+            for found in self._log.backend.find(stream)
+            if found.revision <= until
+        ]
+
+    def revision_of(self, moment: Moment) -> int:
+        """Returns the revision that a moment means. A name means its newest checkpoint."""
+        if isinstance(moment, Checkpoint):
+            return moment.revision
+        if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
+            raise UsageError(
+                f"a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
+                f"found {type(moment).__name__}"
+            )
+        if isinstance(moment, int):
+            return moment if moment >= 0 else self.revision + moment
+        if isinstance(moment, datetime):
+            if moment.tzinfo is None:
+                raise UsageError("a datetime needs a time zone: use datetime.now(UTC)")
+            return self._log.revision_at_time(self.name, event.from_datetime(moment))
+        for stream, until in self._lineage():
+            for found in self._log.backend.find(stream, checkpoint=moment):
+                if found.revision <= until:
+                    return found.revision
+        raise NotFoundError(
+            f'scope "{self.name}" has no checkpoint "{moment}"',
+            hint="checkpoints() lists those that there are",
+        )
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def set(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Puts a value at a key (text) or path (tuple) and returns the new revision."""
+        op = tree.set_op(check_path(path), value)
+        return self._change([op], expected, key, checkpoint)
+
+    def update(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Sets several keys in one event and returns the new revision."""
+        return self._change(update_ops(values), expected, key, checkpoint)
+
+    def delete(
+        self,
+        path: Path,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Takes away what is at a key or path, which must be there; returns the new revision."""
+        return self._change([tree.delete_op(check_path(path))], expected, key, checkpoint)
+
+    def append(
+        self,
+        path: Path,
+        item: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Appends to the list at a key or path, making it if need be; returns the new revision.
+
+        Appends of several writers commute: all of them get in, in some order.
+        """
+        op = tree.append_op(check_path(path), item)
+        return self._change([op], expected, key, checkpoint)
+
+    def increment(
+        self,
+        path: Path,
+        by: int | float = 1,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Adds to the number at a key or path (0 if absent); returns the new revision."""
+        op = tree.increment_op(check_path(path), by)
+        return self._change([op], expected, key, checkpoint)
+
+    def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
+        """Names the state as it is now. `checkpoint=` of a write names that write instead."""
+        written = self._commit(self.checkpoint_part(name, expected, None))
+        after = written.after[0]
+        return Checkpoint(name, self.name, after.revision, event.to_datetime(after.time))
+
+    @overload
+    def edit(self, *, key: str | None = None, checkpoint: str | None = None) -> Edit: ...
+    @overload
+    def edit(
+        self,
+        function: Callable[[Draft], object],
+        *,
+        retries: int = 3,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int: ...
+    def edit(
+        self,
+        function: Callable[[Draft], object] | None = None,
+        *,
+        retries: int = 3,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> Edit | int:
+        """Reads, lets you change, and commits if nobody else committed meanwhile.
+
+        `with scope.edit() as draft:` raises ConflictError if somebody did. `scope.edit(function)`
+        calls function(draft) again on the newer state, up to `retries` times, and returns the new
+        revision. A block or function that raises writes nothing.
+        """
+        if function is None:
+            return Edit(self, key=key, checkpoint=checkpoint)
+        for attempt in range(retries + 1):
+            try:
+                edit = Edit(self, key=key, checkpoint=checkpoint)
+                with edit as draft:
+                    function(draft)
+            except ConflictError:
+                if attempt == retries:
+                    raise
+            else:
+                return edit.revision
+        raise AssertionError("BUG: an edit neither committed nor raised")
+
+    def restore(self, to: Moment, *, expected: int | None = None) -> int:
+        """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
+        target_revision = self.revision_of(to)
+        target = self._log.at(self.name, target_revision)
+        state_of(target, self.name)
+        for _ in range(RESTORE_RETRIES):
+            now = self._log.newest(self.name)
+            ops = tuple(self._log.blobs.spill(op) for op in tree.diff_ops(now.root, target.root))
+            payload = restored_payload(target_revision, tree.encode_ops(ops))
+            proposal = Proposal(event.RESTORED, payload, ops)
+            guard = now.revision if expected is None else expected
+            try:
+                return self._commit(self._part((proposal,), guard, None, None)).revision
+            except ConflictError:
+                if expected is not None:
+                    raise
+        raise UsageError(
+            f'scope "{self.name}" changed {RESTORE_RETRIES} times while it was being restored: '
+            "nothing was written",
+            hint="stop its other writers first",
+        )
+
+    def undo(self) -> int:
+        """Takes back the newest change, which may itself be an undo; returns the new revision."""
+        for revision in range(self.revision, 0, -1):
+            record = self._log.records(self.name, after=revision - 1, until=revision)[0]
+            if ops_of(record):
+                return self.restore(revision - 1)
+        raise NotFoundError(f'scope "{self.name}" has no change to undo')
+
+    def fork(self, id: str, *, at: Moment | None = None) -> Scope:
+        """Returns a new scope of this level that begins where this one was, by reference."""
+        revision = self.revision if at is None else self.revision_of(at)
+        if revision == 0:
+            raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
+        fork = Scope(
+            self._log,
+            self.level,
+            check_name(id, "scope id"),
+            levels=self._levels,
+            parent=self._parent,
+            subscribers=self._subscribers,
+        )
+        payload = codec.encode_plain({"from": self.name, "at": revision})
+        part = Part(
+            fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision)
+        )
+        self._log.commit(Wanted((part,)))
+        return fork
+
+    def close(self, *, keep: bool | None = None) -> int:
+        """Ends the scope: it takes no more writes. Returns the new revision.
+
+        With `keep=False` the state is let go: reading it raises ClosedError, earlier revisions
+        can still be read until retention removes them. None asks the level's policy.
+        """
+        if keep is None:
+            keep = self._levels.keeps(self.level)
+        proposal = Proposal(event.CLOSED, codec.encode_plain({"keep": keep}))
+        return self._commit(self._part((proposal,), None, None, None)).revision
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls `subscriber(change)` for every change that this process makes here.
+
+        It is called after the change is durable, in the thread that made it. For the changes of
+        other processes use `follow`. Returns the function that ends it.
+        """
+        listening = self._subscribers.setdefault(self.name, [])
+        listening.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in listening:
+                listening.remove(subscriber)
+
+        return unsubscribe
+
+    # --- like a dict -----------------------------------------------------------------------------
+
+    def __getitem__(self, key: str) -> Any:
+        return self.state[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self.delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _change(
+        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        part = self.change_part(ops, expected, key, checkpoint)
+        return self._commit(part).after[0].revision
+
+    def change_part(
+        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+    ) -> Part:
+        """Returns what a commit adds to this scope's stream to apply ops."""
+        spill = self._log.blobs.spill
+        proposal = changed([spill(op) for op in ops])
+        return self._part((proposal,), expected, key, checkpoint)
+
+    def checkpoint_part(self, name: str | None, expected: int | None, key: str | None) -> Part:
+        """Returns what a commit adds to this scope's stream to name its state as it is."""
+        return self._part((Proposal(event.CHECKPOINTED, b"null"),), expected, key, name)
+
+    def _part(
+        self,
+        proposals: tuple[Proposal, ...],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+    ) -> Part:
+        if expected is not None:
+            check_expected(expected)
+        if key is not None:
+            check_name(key, "key")
+        if checkpoint is not None:
+            check_name(checkpoint, "checkpoint name")
+        parent = None if self._parent is None else self._parent.name
+        return Part(self.name, proposals, expected, key, checkpoint, parent)
+
+    def _commit(self, part: Part) -> Written:
+        written = self._log.commit(Wanted((part,)))
+        if self._subscribers:
+            self.announce(part, written.before[0], written.after[0])
+        return written
+
+    def announce(self, part: Part, before: Folded, after: Folded) -> None:
+        """Tells subscribers what a part of a commit changed here."""
+        listening = self._subscribers.get(self.name)
+        if not listening:
+            return
+        ops = [op for proposal in part.proposals for op in proposal.ops]
+        for change in tree.touched(ops, before.root, after.root):
+            told = Change(self.name, after.revision, change.path, change.old, change.new)
+            for subscriber in tuple(listening):
+                subscriber(told)
+
+    def _sibling(self, name: str) -> Scope:
+        level, id = split_name(name)
+        return Scope(
+            self._log, level, id, levels=self._levels, parent=None, subscribers=self._subscribers
+        )
+
+    def _upwards(self) -> Iterator[Scope]:
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            if scope.level == GLOBAL:
+                return
+            scope = scope.parent
+        yield self._sibling(GLOBAL)
+
+    def _lineage(self) -> Iterator[tuple[str, int]]:
+        """Yields this stream and those it was forked from, each with its last revision here."""
+        stream, until = self.name, self.revision
+        while True:
+            yield stream, until
+            origin = self._log.origin(stream)
+            if origin is None:
+                return
+            stream, until = origin[0], min(until, origin[1])
+
+
+class Edit:
+    """The block of `with scope.edit() as draft:`."""
+
+    def __init__(self, scope: Scope, *, key: str | None, checkpoint: str | None) -> None:
+        self._scope = scope
+        self._key = key
+        self._checkpoint = checkpoint
+        self.revision = 0
+
+    def __enter__(self) -> Draft:
+        base = self._scope._log.newest(self._scope.name)  # pyright: ignore[reportPrivateUsage]
+        self.revision = base.revision
+        self._draft = Draft(state_of(base, self._scope.name))
+        return self._draft
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is None and self._draft.ops:
+            self.revision = self._scope._change(  # pyright: ignore[reportPrivateUsage]
+                self._draft.ops, self.revision, self._key, self._checkpoint
+            )
+        return False
+
+
+def state_of(folded: Folded, name: str) -> Map:
+    """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
+    if folded.dropped:
+        raise ClosedError(
+            f'the state of scope "{name}" was let go when it was closed at revision '
+            f"{folded.closed_at}",
+            stream=name,
+            hint=f"at({folded.closed_at - 1}) still reads what it was",
+        )
+    return folded.root

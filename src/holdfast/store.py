@@ -1,0 +1,202 @@
+"""The store: what `holdfast.open` returns. It puts the parts together and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from holdfast.backends import open_backend
+from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
+from holdfast.check import Report, check_store
+from holdfast.clock import Clock, SystemClock
+from holdfast.event import Event
+from holdfast.follow import Follower
+from holdfast.ids import check_name, short_id
+from holdfast.leases import acquire
+from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
+from holdfast.log import Log
+from holdfast.scope import Change, Scope, Subscriber
+from holdfast.together import PendingCommit, View
+
+DEFAULT_PLACE = ".holdfast"
+
+
+class Store:
+    """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
+
+    def __init__(self, log: Log, *, url: str, worker: str) -> None:
+        self.log = log
+        self.url = url
+        self.worker = worker
+        self.levels = Levels()
+        self._subscribers: dict[str, list[Subscriber]] = {}
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    def global_(self) -> Scope:
+        """Returns the one global scope."""
+        return self.scope(GLOBAL)
+
+    def team(self, id: str, *, parent: Scope | None = None) -> Scope:
+        """Returns a team's scope."""
+        return self.scope(TEAM, id, parent=parent)
+
+    def workflow(self, id: str, *, parent: Scope | None = None) -> Scope:
+        """Returns a workflow's scope."""
+        return self.scope(WORKFLOW, id, parent=parent)
+
+    def conversation(self, id: str, *, parent: Scope | None = None) -> Scope:
+        """Returns a conversation's scope."""
+        return self.scope(CONVERSATION, id, parent=parent)
+
+    def scope(self, level: str, id: str | None = None, *, parent: Scope | None = None) -> Scope:
+        """Returns a scope by level and id, or by its whole name such as `team/red`."""
+        if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            level, id = split_name(level)
+        level, id = self.levels.check_scope(level, id)
+        return Scope(
+            self.log,
+            level,
+            id,
+            levels=self.levels,
+            parent=parent,
+            subscribers=self._subscribers,
+        )
+
+    def scopes(self, level: str | None = None) -> Iterator[Scope]:
+        """Yields the scopes that have events, by name; of one level if given."""
+        known = set(self.levels.names())
+        prefix = "" if level is None else level if level == GLOBAL else f"{level}/"
+        after = ""
+        while names := self.log.backend.streams(prefix=prefix, after=after):
+            for name in names:
+                if split_name(name)[0] in known:
+                    yield self.scope(name)
+            after = names[-1]
+
+    def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
+        """Adds a level of scopes; `keep` says what closing one does to its state."""
+        self.levels.register(name, below=below, keep=keep)
+
+    # --- several at once -------------------------------------------------------------------------
+
+    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
+        """Returns a block that commits over several scopes, all or nothing, under a lease if given."""
+        if key is not None:
+            check_name(key, "key")
+        return PendingCommit(self.log, key=key, lease=lease)
+
+    def view(self) -> View:
+        """Returns all scopes as they are at this moment, together."""
+        return View(self.log, self.log.position())
+
+    # --- following -------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """The newest position, to follow from."""
+        return self.log.position()
+
+    def events(
+        self, *, after: Position = START, timeout_s: float | None = 0
+    ) -> Iterator[Event]:
+        """Yields the events of the whole store behind a position; see `follow` for the time."""
+        for record in self.log.follow(after=after, timeout_s=timeout_s):
+            yield Event(record)
+
+    def follow(
+        self, scope: Scope | str, *, after: int | None = None, timeout_s: float | None = None
+    ) -> Iterator[Change]:
+        """Yields each change of a scope as it is committed, by whichever process (guarantee 5).
+
+        It begins behind revision `after`, by default behind the newest one. It waits for ever,
+        or until nothing came for `timeout_s`.
+        """
+        name = scope if isinstance(scope, str) else scope.name
+        follower = Follower(self.log, self.scope(name).name, after)
+        while True:
+            changes = follower.news()
+            yield from changes or ()
+            if changes is None and not self.log.woken(follower.position, timeout_s):
+                return
+
+    # --- leases and marks ------------------------------------------------------------------------
+
+    def lease(self, name: str, *, ttl_s: float = 30.0) -> Lease:
+        """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
+
+        Pass it to `commit(lease=…)`: such a commit is refused once the lease has passed on.
+        """
+        return acquire(self.log, check_name(name, "lease"), self.worker, ttl_s=ttl_s)
+
+    def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
+        """Returns the lease with a later end, None if it was lost."""
+        return self.log.backend.leases.renew(lease, ttl_s=ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        """Gives a lease back."""
+        self.log.backend.leases.release(lease)
+
+    def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
+        """Takes up to n due marks of an index for this worker, under a lease of their own."""
+        return self.log.backend.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
+
+    def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
+        """Returns the marks that are set, claimed or not."""
+        return self.log.backend.marks.list(index, limit=limit)
+
+    # --- looking after it ------------------------------------------------------------------------
+
+    def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
+        """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
+        return check_store(self.log, read_all=read_all, expect=expect)
+
+    def status(self) -> dict[str, Any]:
+        """Returns plain facts about the store: kind, place, format, durability, size, reports."""
+        facts = self.log.backend.inspect.describe()
+        return {**facts, "worker": self.worker, "reports": [*facts["reports"], *self.log.reports]}
+
+    def close(self) -> None:
+        """Closes the store. What was acknowledged is safe without it."""
+        self.log.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url}>"
+
+
+def open_store(
+    url: object = DEFAULT_PLACE,
+    *,
+    durability: Durability = "full",
+    actor: str | None = None,
+    create: bool = True,
+    read_only: bool = False,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Store:
+    """Opens a store, making it if it is not there.
+
+    `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db" or
+    "memory:". `actor` is written into every event; by default it is this worker's id.
+    """
+    clock = clock or SystemClock()
+    worker = short_id(clock)
+    if actor is not None:
+        check_name(actor, "actor")
+    backend, shown = open_backend(
+        url, clock=clock, durability=durability, create=create, read_only=read_only, **options
+    )
+    log = Log(backend, clock=clock, actor=actor or worker)
+    return Store(log, url=shown, worker=worker)

@@ -1,0 +1,188 @@
+"""Several scopes at once: a commit over them (both or neither), and a view of them (one moment)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from holdfast import tree
+from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
+from holdfast.fold import Folded
+from holdfast.log import Log
+from holdfast.paths import Path, check_expected, check_path, update_ops
+from holdfast.scope import Scope, state_of
+from holdfast.tree import Map, Op
+from holdfast.wanted import Part, Wanted, Written
+
+
+class PendingCommit:
+    """What `with store.commit() as tx:` hands out. Nothing is written before the block ends.
+
+    A scope that was read through it is guarded: if somebody changed it meanwhile, the commit
+    raises ConflictError and nothing of it is written, in any scope (guarantees 2 and 3).
+    """
+
+    def __init__(self, log: Log, *, key: str | None, lease: Lease | None) -> None:
+        self._log = log
+        self._key = key
+        self._lease = lease
+        self._scopes: dict[str, PendingScope] = {}
+        self._marks: list[Mark | Cleared] = []
+        self._watch: list[str] = []
+        self.written: Written | None = None
+
+    def scope(self, scope: Scope) -> PendingScope:
+        """Returns the scope as this commit will leave it."""
+        pending = self._scopes.get(scope.name)
+        if pending is None:
+            pending = self._scopes[scope.name] = PendingScope(self._log, scope)
+        return pending
+
+    def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
+        """Sets a mark in the same atomic unit."""
+        self._marks.append(Mark(index, key, due, priority))
+
+    def clear(self, index: str, key: str) -> None:
+        """Clears a mark in the same atomic unit."""
+        self._marks.append(Cleared(index, key))
+
+    def watch(self, scope: Scope) -> None:
+        """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
+        self._watch.append(scope.name)
+
+    @property
+    def news(self) -> dict[str, int]:
+        """The newest revisions of the watched scopes, known when the block has ended."""
+        return {} if self.written is None else self.written.news
+
+    def __enter__(self) -> PendingCommit:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        wanted = self.wanted() if kind is None else None
+        if wanted is not None:
+            self.finish(wanted, self._log.commit(wanted))
+        return False
+
+    def wanted(self) -> Wanted | None:
+        """Returns what the block gathered; None if there is nothing to write."""
+        fence = None
+        if self._lease is not None:
+            fence = Fence(self._lease.name, self._lease.owner, self._lease.epoch)
+        parts: list[Part] = []
+        reads: list[tuple[str, int]] = []
+        for pending in self._scopes.values():
+            part = pending.part(self._key)
+            if part is not None:
+                parts.append(part)
+            elif pending.base is not None:
+                reads.append((pending.name, pending.base.revision))
+        if not parts and not self._marks:
+            return None
+        return Wanted(tuple(parts), tuple(reads), fence, tuple(self._marks), tuple(self._watch))
+
+    def finish(self, wanted: Wanted, written: Written) -> None:
+        """Keeps the answer, and tells the subscribers of every scope."""
+        self.written = written
+        for part, before, after in zip(wanted.parts, written.before, written.after, strict=True):
+            self._scopes[part.stream].announce(part, before, after)
+
+
+class PendingScope:
+    """One scope inside a pending commit: its writes gather, its reads see them."""
+
+    def __init__(self, log: Log, scope: Scope) -> None:
+        self.name = scope.name
+        self.base: Folded | None = None
+        self._scope = scope
+        self._log = log
+        self._ops: list[Op] = []
+        self._expected: int | None = None
+        self._checkpoint: str | None = None
+
+    @property
+    def state(self) -> Map:
+        """The state as the commit would leave it; reading it guards the scope."""
+        if self.base is None:
+            self.base = self._log.newest(self.name)
+        root = state_of(self.base, self.name)
+        if not self._ops:
+            return root
+        return tree.apply(
+            root, self._ops, revision=self.base.revision + 1, blobs=self._log.blobs.reads.read
+        )
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns a value; reading it guards the scope."""
+        return tree.get(self.state, check_path(path), default)
+
+    def set(self, path: Path, value: Any) -> None:
+        self._add(tree.set_op(check_path(path), value))
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        for op in update_ops(values):
+            self._add(op)
+
+    def delete(self, path: Path) -> None:
+        self._add(tree.delete_op(check_path(path)))
+
+    def append(self, path: Path, item: Any) -> None:
+        self._add(tree.append_op(check_path(path), item))
+
+    def increment(self, path: Path, by: int | float = 1) -> None:
+        self._add(tree.increment_op(check_path(path), by))
+
+    def checkpoint(self, name: str) -> None:
+        """Names the revision that the commit makes of this scope."""
+        self._checkpoint = name
+
+    def expect(self, revision: int) -> None:
+        """Guards the scope at a revision that was read elsewhere."""
+        self._expected = check_expected(revision)
+
+    def part(self, key: str | None) -> Part | None:
+        """Returns what the commit adds to this scope's stream, None if nothing."""
+        if not self._ops and self._checkpoint is None:
+            return None
+        expected = self._expected
+        if expected is None and self.base is not None:
+            expected = self.base.revision
+        if not self._ops:
+            return self._scope.checkpoint_part(self._checkpoint, expected, key)
+        return self._scope.change_part(self._ops, expected, key, self._checkpoint)
+
+    def announce(self, part: Part, before: Folded, after: Folded) -> None:
+        self._scope.announce(part, before, after)
+
+    def _add(self, op: Op) -> None:
+        self._ops.append(op)
+
+
+class View:
+    """Several scopes at one position: it never straddles a commit (guarantee 2)."""
+
+    def __init__(self, log: Log, position: Position) -> None:
+        self._log = log
+        self.position = position
+
+    def state(self, scope: Scope) -> Map:
+        """Returns the scope's state as it was at the view's position."""
+        return state_of(self._folded(scope), scope.name)
+
+    def revision(self, scope: Scope) -> int:
+        """Returns the scope's revision at the view's position."""
+        return self._folded(scope).revision
+
+    def get(self, scope: Scope, path: Path, default: Any = None) -> Any:
+        """Returns one value of a scope at the view's position."""
+        return tree.get(self.state(scope), check_path(path), default)
+
+    def _folded(self, scope: Scope) -> Folded:
+        head = self._log.head(scope.name)
+        if head is None or head.position <= self.position:
+            folded = self._log.newest(scope.name)
+            if head is None or folded.revision == head.revision:
+                return folded
+        return self._log.at(
+            scope.name, self._log.revision_at_position(scope.name, self.position)
+        )
