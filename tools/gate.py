@@ -15,11 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+PROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 11)
 PORTABLE = ["tests/unit", "tests/conformance", "tests/property"]
 """What is run again on the other interpreters."""
@@ -134,21 +137,23 @@ def _probe(python: Path) -> tuple[int, int, int] | None:
     return int(words[0]), int(words[1]), int(words[2])
 
 
-def on(minor: tuple[int, int], python: Path) -> Callable[[], None]:
-    """Returns the group that runs the portable tests on another interpreter."""
+def portable(name: str, python: Path | str, *requirements: str) -> None:
+    """Runs the portable tests in an environment of their own, `.venvs/NAME`."""
+    environment = ROOT / ".venvs" / name
+    ready = environment / ".ready"
+    if not ready.exists() or ready.stat().st_mtime < PROJECT.stat().st_mtime:
+        make = (ROOT / "tools/environment.sh", environment, "-e", ".[test]", *requirements)
+        run(*make, quiet=True, PYTHON=str(python))
+        ready.touch()
+    suites = [suite for suite in PORTABLE if (ROOT / suite).is_dir()]
+    pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, quiet=True)
+    print(f"{', '.join(suites)} pass")
 
-    def group() -> None:
-        environment = ROOT / f".venvs/{minor[0]}.{minor[1]}"
-        ready = environment / ".ready"
-        if not ready.exists() or ready.stat().st_mtime < (ROOT / "pyproject.toml").stat().st_mtime:
-            make = (ROOT / "tools/environment.sh", environment, "-e", ".[test]")
-            run(*make, quiet=True, PYTHON=str(python))
-            ready.touch()
-        suites = [suite for suite in PORTABLE if (ROOT / suite).is_dir()]
-        pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, quiet=True)
-        print(f"{', '.join(suites)} pass on {python}")
 
-    return group
+def oldest() -> None:
+    """Runs the portable tests with the oldest dependencies that we say we work with."""
+    asked = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
+    portable("oldest", sys.executable, *(f"{one.replace('>=', '==')}.*" for one in asked))
 
 
 def main(chosen: list[str]) -> int:
@@ -158,10 +163,12 @@ def main(chosen: list[str]) -> int:
         "imports": imports,
         "tests": tests,
         "wheel": wheel,
+        "oldest": oldest,
     }
     if not chosen:
         for minor, python in interpreters().items():
-            groups[f"python {minor[0]}.{minor[1]}"] = on(minor, python)
+            version = f"{minor[0]}.{minor[1]}"
+            groups[f"python {version}"] = partial(portable, version, python)
     rows: list[tuple[str, str, float]] = []
     for name, group in groups.items():
         if chosen and name not in chosen:
