@@ -1,0 +1,245 @@
+"""A persistent vector: 32-way nodes and a tail. A change copies one path and shares the rest.
+
+Items are in leaves of exactly 32, below branches of at most 32; what is left over (1 to 32 items,
+none only in the empty vector) is the tail. An append copies the tail; one in 32 moves it into the
+tree.
+
+A node may be made without its content, from a Source, and asks for it when it is first looked
+into: a list of 100,000 references that came from a snapshot costs nothing until it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+WIDTH = 32
+_BITS = 5
+_MASK = WIDTH - 1
+
+
+class Source(Protocol):
+    """Where unread nodes get their items."""
+
+    def items(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Returns the items with these indexes; the same or equal ones at every call."""
+        ...
+
+
+class Node(Struct, eq=False):
+    """A leaf of items (shift 0) or a branch of nodes.
+
+    `content` of an unread node and `memo`, which is for whoever walks the tree, are filled in
+    later, with what any thread would compute: readers need no lock.
+    """
+
+    content: tuple[Any, ...] | None
+    source: Source | None = None
+    start: int = 0
+    stop: int = 0
+    memo: Any = None
+
+    def load(self, shift: int) -> tuple[Any, ...]:
+        """Returns the content, made from the source if it was not there."""
+        content = self.content
+        if content is None:
+            source, start, stop = self.source, self.start, self.stop
+            assert source is not None, "BUG: a vector node has neither content nor source"
+            if shift:
+                step = 1 << shift
+                content = tuple(
+                    Node(None, source, first, min(first + step, stop))
+                    for first in range(start, stop, step)
+                )
+            else:
+                content = source.items(start, stop)
+            self.content = content
+        return content
+
+
+class Vector(Struct, eq=False):
+    """An immutable sequence; every method that changes something returns another one."""
+
+    count: int
+    shift: int
+    root: Node
+    tail: tuple[Any, ...]
+
+    def get(self, index: int) -> Any:
+        """Returns an item; the index must be in range."""
+        first = self.count - len(self.tail)
+        if index >= first:
+            return self.tail[index - first]
+        shift, node = self.shift, self.root
+        while shift:
+            node = (node.content or node.load(shift))[index >> shift & _MASK]
+            shift -= _BITS
+        return (node.content or node.load(0))[index & _MASK]
+
+    def append(self, item: Any) -> Vector:
+        tail = self.tail
+        count = self.count
+        if len(tail) < WIDTH:
+            return Vector(count + 1, self.shift, self.root, (*tail, item))
+        shift, root, filled = self.shift, self.root, count - WIDTH
+        if filled == WIDTH << shift:
+            root = Node((root, _spine(shift, Node(tail))))
+            shift += _BITS
+        else:
+            root = _push(root, shift, filled, Node(tail))
+        return Vector(count + 1, shift, root, (item,))
+
+    def set(self, index: int, item: Any) -> Vector:
+        """Returns the vector with one item replaced; the index must be in range."""
+        first = self.count - len(self.tail)
+        if index >= first:
+            tail = list(self.tail)
+            tail[index - first] = item
+            return Vector(self.count, self.shift, self.root, tuple(tail))
+        return Vector(self.count, self.shift, _set(self.root, self.shift, index, item), self.tail)
+
+    def truncate(self, count: int) -> Vector:
+        """Returns the first `count` items, which must not be more than there are."""
+        if count == self.count:
+            return self
+        if not count:
+            return EMPTY
+        first = self.count - len(self.tail)
+        if count > first:
+            return Vector(count, self.shift, self.root, self.tail[: count - first])
+        filled = (count - 1) & ~_MASK
+        shift, root = self.shift, self.root
+        tail = self._leaf(filled).load(0)[: count - filled]
+        root = _prune(root, shift, filled)
+        while shift > _BITS and len(root.load(shift)) == 1:
+            root = root.load(shift)[0]
+            shift -= _BITS
+        return Vector(count, shift, root, tail)
+
+    def slice(self, start: int, stop: int) -> list[Any]:
+        """Returns the items from start to stop, which must be in range, as a list."""
+        items: list[Any] = []
+        first = self.count - len(self.tail)
+        for base in range(start & ~_MASK, min(stop, first), WIDTH):
+            leaf = self._leaf(base).load(0)
+            items.extend(leaf[max(start - base, 0) : stop - base])
+        if stop > first:
+            items.extend(self.tail[max(start - first, 0) : stop - first])
+        return items
+
+    def chunks(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the items in order, 32 or fewer at a time."""
+        for base in range(0, self.count - len(self.tail), WIDTH):
+            yield self._leaf(base).load(0)
+        if self.tail:
+            yield self.tail
+
+    def _leaf(self, index: int) -> Node:
+        shift, node = self.shift, self.root
+        while shift:
+            node = node.load(shift)[index >> shift & _MASK]
+            shift -= _BITS
+        return node
+
+
+EMPTY = Vector(0, _BITS, Node(()), ())
+
+
+def from_items(items: Sequence[Any]) -> Vector:
+    """Returns a vector of the items, built at once."""
+    count = len(items)
+    if count <= WIDTH:
+        return Vector(count, _BITS, EMPTY.root, tuple(items)) if count else EMPTY
+    filled = (count - 1) & ~_MASK
+    nodes = [Node(tuple(items[i : i + WIDTH])) for i in range(0, filled, WIDTH)]
+    shift = _BITS
+    while len(nodes) > WIDTH:
+        nodes = [Node(tuple(nodes[i : i + WIDTH])) for i in range(0, len(nodes), WIDTH)]
+        shift += _BITS
+    return Vector(count, shift, Node(tuple(nodes)), tuple(items[filled:]))
+
+
+def from_source(source: Source, count: int) -> Vector:
+    """Returns a vector whose items are asked for when they are needed; only the tail is made."""
+    if not count:
+        return EMPTY
+    filled = (count - 1) & ~_MASK
+    shift = _BITS
+    while filled > WIDTH << shift:
+        shift += _BITS
+    root = Node(None, source, 0, filled) if filled else EMPTY.root
+    return Vector(count, shift, root, source.items(filled, count))
+
+
+def changed_indexes(old: Vector, new: Vector) -> Iterator[int]:
+    """Yields the indexes, of those that both have, whose items are not the same object.
+
+    Nodes that both share are skipped whole.
+    """
+    filled = min(old.count - len(old.tail), new.count - len(new.tail))
+    a, b = _descend(old, new.shift), _descend(new, old.shift)
+    yield from _changed_nodes(a, b, min(old.shift, new.shift), 0, filled)
+    for index in range(filled, min(old.count, new.count)):
+        if old.get(index) is not new.get(index):
+            yield index
+
+
+def _descend(vector: Vector, shift: int) -> Node:
+    # A taller tree has all that the lower one can have in its first child.
+    node = vector.root
+    for level in range(vector.shift, shift, -_BITS):
+        node = node.load(level)[0]
+    return node
+
+
+def _changed_nodes(a: Node, b: Node, shift: int, base: int, stop: int) -> Iterator[int]:
+    if a is b or base >= stop or (a.content is None and _is_same_unread(a, b)):
+        return
+    pairs = zip(a.load(shift), b.load(shift), strict=False)
+    if shift:
+        for child, (x, y) in enumerate(pairs):
+            yield from _changed_nodes(x, y, shift - _BITS, base + (child << shift), stop)
+    else:
+        for index, (x, y) in enumerate(pairs, base):
+            if x is not y:
+                yield index
+
+
+def _is_same_unread(a: Node, b: Node) -> bool:
+    return b.content is None and (a.source, a.start, a.stop) == (b.source, b.start, b.stop)
+
+
+def _spine(shift: int, node: Node) -> Node:
+    for _ in range(0, shift, _BITS):
+        node = Node((node,))
+    return node
+
+
+def _push(node: Node, shift: int, filled: int, leaf: Node) -> Node:
+    content = node.load(shift)
+    if shift == _BITS:
+        return Node((*content, leaf))
+    place = filled >> shift & _MASK
+    if place == len(content):
+        return Node((*content, _spine(shift - _BITS, leaf)))
+    return Node((*content[:place], _push(content[place], shift - _BITS, filled, leaf)))
+
+
+def _set(node: Node, shift: int, index: int, item: Any) -> Node:
+    content = list(node.load(shift))
+    place = index >> shift & _MASK
+    content[place] = _set(content[place], shift - _BITS, index, item) if shift else item
+    return Node(tuple(content))
+
+
+def _prune(node: Node, shift: int, filled: int) -> Node:
+    """Returns the node with its first `filled` items, a multiple of 32."""
+    if not filled:
+        return EMPTY.root
+    content = node.load(shift)
+    whole, rest = divmod(filled, 1 << shift)
+    if not rest:
+        return Node(content[:whole])
+    return Node((*content[:whole], _prune(content[whole], shift - _BITS, rest)))
