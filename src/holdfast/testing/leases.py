@@ -130,6 +130,20 @@ class LeaseClauses(Trial):
         backend.leases.release(Lease("l", "w2", second.epoch - 1, second.expires_us))
         assert backend.leases.holder("l") == second
 
+    @pytest.mark.parametrize("how", ["released", "expired"])
+    def test_clause_16_a_lease_that_ended_is_given_again_in_a_higher_epoch(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder, how: str
+    ) -> None:
+        """Also to the same owner: what it began under the old one must not come through late."""
+        first = acquired(backend, "l", "w1")
+        if how == "released":
+            backend.leases.release(first)
+        else:
+            self.pass_time(clock, 11)
+        assert acquired(backend, "l", "w1").epoch > first.epoch
+        commit = build.commit(build.append("a"), fence=fence_of(first))
+        assert refused(backend, commit).reason == "fenced"
+
     def test_clause_16_epochs_never_repeat(self, backend: Backend, clock: FakeClock) -> None:
         last = 0
         for n in range(20):

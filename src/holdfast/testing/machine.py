@@ -1,0 +1,344 @@
+"""Any backend in lock step with the memory backend, driven by Hypothesis.
+
+    class TestMine(machine_for(make, reopen=make).TestCase): ...
+
+Every rule does the same to both and compares the answers. The memory backend is the model because
+it is short enough to be read against the contract. Positions and epochs are the backend's own to
+choose, so they are compared by the order that they promise, never by value.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import (
+    START,
+    Append,
+    Backend,
+    Cleared,
+    Commit,
+    Fence,
+    Head,
+    Lease,
+    Mark,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.clock import Clock
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.records import RecordBuilder
+
+Make = Callable[[Path, Clock], Backend]
+
+STEADY = settings(
+    max_examples=30,
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+"""No deadline, because a sync takes as long as it takes; a failure prints what replays it."""
+
+_STREAMS = st.sampled_from(["a", "b", "a/b", "%", "é", "'\U0001f600"])
+_KEYS = st.none() | st.sampled_from(["k1", "k2", "K1"])
+_CHECKPOINTS = st.none() | st.sampled_from(["p", "q"])
+_OWNERS = st.sampled_from(["w1", "w2", "w3"])
+_LEASES = st.sampled_from(["l1", "l2"])
+_INDEXES = st.sampled_from(["i", "j"])
+_MARK_KEYS = st.sampled_from(["m", "n", "o", "é"])
+_SECONDS = st.sampled_from([0.0, 1.0, 4.0, 11.0])
+_LIMITS = st.none() | st.integers(0, 5)
+_OFFSETS = st.sampled_from([0, 0, 0, 0, -1, 1])
+
+
+class Openers(NamedTuple):
+    """How a backend is opened in an empty directory, and where it was (None: it is gone then)."""
+
+    make: Make
+    reopen: Make | None
+
+
+class BackendMachine(RuleBasedStateMachine):
+    """The rules. `machine_for` gives it the backend that it is about."""
+
+    openers: ClassVar[Openers]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(prefix="holdfast-machine-"))
+        self.clock = FakeClock()
+        self.build = RecordBuilder(self.clock.now_us())
+        self.model: Backend = MemoryBackend(clock=self.clock)
+        self.real = self.openers.make(self.place, self.clock)
+        self.positions: dict[Position, Position] = {START: START}
+        """The backend's position of each commit, by the model's."""
+        self.leases: list[tuple[Lease, Lease]] = []
+        """Every lease that was ever given, as the model and as the backend gave it."""
+
+    def teardown(self) -> None:
+        self.real.close()
+        shutil.rmtree(self.place)
+
+    @rule(
+        plans=st.lists(
+            st.lists(
+                st.tuples(_STREAMS, _OFFSETS, st.integers(1, 3), _KEYS, _CHECKPOINTS),
+                min_size=1,
+                max_size=3,
+                unique_by=lambda plan: plan[0],
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        read=st.none() | st.tuples(_STREAMS, _OFFSETS),
+    )
+    def commit(
+        self,
+        plans: list[list[tuple[str, int, int, str | None, str | None]]],
+        read: tuple[str, int] | None,
+    ) -> None:
+        """A list of commits, each over some streams, some of them stale."""
+        commits: list[Commit] = []
+        tails: dict[str, Head | Append] = {}
+        for plan in plans:
+            appends = [
+                self._append(tails.get(stream), stream, offset, size, key, checkpoint)
+                for stream, offset, size, key, checkpoint in plan
+            ]
+            # Laid upon the commit before, though that one may be refused: then so is this.
+            tails |= {append.stream: append for append in appends}
+            reads = [(read[0], max(0, self._revision(read[0]) + read[1]))] if read else []
+            commits.append(self.build.commit(*appends, reads=reads))
+        watched = replace(commits[-1], watch=("a", "none"))
+        self._commit([*commits[:-1], watched])
+
+    @rule(
+        index=_INDEXES,
+        marks=st.lists(
+            st.tuples(_MARK_KEYS, st.sampled_from([None, 0, 5]), st.integers(-1, 1)),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda mark: mark[0],
+        ),
+        stale=st.booleans(),
+    )
+    def mark(self, index: str, marks: list[tuple[str, int | None, int]], stale: bool) -> None:
+        """A commit of marks, set (due now or in a while) or cleared, with a record or without."""
+        now_us = self.clock.now_us()
+        changes = [
+            Cleared(index, key)
+            if delay is None
+            else Mark(index, key, now_us + delay * 1_000_000, priority, "g")
+            for key, delay, priority in marks
+        ]
+        reads = [("a", self._revision("a") + stale)]
+        self._commit([self.build.commit(reads=reads, marks=changes)])
+
+    @rule(stream=_STREAMS, name=st.sampled_from(["f1", "f2", "a"]), at=st.integers(0, 3))
+    def fork(self, stream: str, name: str, at: int) -> None:
+        parents = self.model.read(stream, limit=at)
+        behind = parents[-1] if parents else None
+        self._commit([self.build.commit(self.build.append(name, behind=behind, fork=True))])
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(data=st.data(), stream=_STREAMS, wrong=st.sampled_from([0, 0, 0, 10**15]))
+    def fenced(self, data: st.DataObject, stream: str, wrong: int) -> None:
+        """A commit under a lease that was given some time, and may have been lost since."""
+        ours, theirs = data.draw(st.sampled_from(self.leases))
+        append = self.build.append(stream, behind=self.model.heads([stream])[0])
+        commit = self.build.commit(append)
+        self._commit(
+            [replace(commit, fence=Fence(ours.name, ours.owner, ours.epoch + wrong))],
+            [replace(commit, fence=Fence(theirs.name, theirs.owner, theirs.epoch + wrong))],
+        )
+
+    def _append(
+        self,
+        tail: Head | Append | None,
+        stream: str,
+        offset: int,
+        size: int,
+        key: str | None,
+        checkpoint: str | None,
+    ) -> Append:
+        behind = tail or self.model.heads([stream])[0]
+        if offset:
+            revision = max(0, self._revision(stream) + offset)
+            behind = Head(revision, bytes(32), 0, START, 1) if revision else None
+        payloads = [b'"%d"' % (self.build.time + n) for n in range(size)]
+        return self.build.append(stream, *payloads, behind=behind, key=key, checkpoint=checkpoint)
+
+    def _commit(self, commits: list[Commit], real: list[Commit] | None = None) -> None:
+        expected = self.model.commit(commits)
+        found = self.real.commit(commits if real is None else real)
+        assert len(found) == len(expected)
+        for ours, theirs in zip(expected, found, strict=True):
+            if isinstance(ours, Receipt):
+                assert isinstance(theirs, Receipt), f"expected a receipt, found {theirs}"
+                assert theirs.news == ours.news
+                assert theirs.position > max(self.positions.values())
+                self.positions[ours.position] = theirs.position
+            else:
+                assert isinstance(theirs, Refusal), f"expected {ours}, found {theirs}"
+                assert (theirs.reason, theirs.stream) == (ours.reason, ours.stream)
+                assert theirs.revision == ours.revision
+                if ours.reason == "conflict":
+                    assert theirs == replace(ours, head=self._placed(ours.head))
+
+    def _revision(self, stream: str) -> int:
+        [head] = self.model.heads([stream])
+        return head.revision if head else 0
+
+    def _placed(self, item: Any) -> Any:
+        """Returns a head or record of the model as the backend must have it."""
+        return item and replace(item, position=self.positions[item.position])
+
+    @rule(
+        stream=st.one_of(_STREAMS, st.sampled_from(["f1", "none"])),
+        after=st.integers(0, 8),
+        until=st.none() | st.integers(0, 8),
+        limit=_LIMITS,
+    )
+    def read(self, stream: str, after: int, until: int | None, limit: int | None) -> None:
+        expected = self.model.read(stream, after=after, until=until, limit=limit)
+        found = self.real.read(stream, after=after, until=until, limit=limit)
+        assert found == [self._placed(record) for record in expected]
+
+    @rule(limit=st.integers(1, 7))
+    def read_all(self, limit: int) -> None:
+        """Page by page; pages may differ in size, never in what they hold together."""
+        found: list[Record] = []
+        while page := self.real.read_all(after=found[-1].position if found else START, limit=limit):
+            found += page
+        expected = self.model.read_all(limit=1_000_000)
+        assert found == [self._placed(record) for record in expected]
+
+    @rule(
+        prefix=st.sampled_from(["", "a", "f", "%", "é"]),
+        after=st.sampled_from(["", "%", "a", "a/b", "f1"]),
+        limit=st.integers(0, 5),
+    )
+    def streams(self, prefix: str, after: str, limit: int) -> None:
+        expected = self.model.streams(prefix=prefix, after=after, limit=limit)
+        assert self.real.streams(prefix=prefix, after=after, limit=limit) == expected
+
+    @rule(stream=_STREAMS, key=_KEYS, checkpoint=_CHECKPOINTS, limit=_LIMITS)
+    def find(self, stream: str, key: str | None, checkpoint: str | None, limit: int | None) -> None:
+        if key is not None:
+            assert self.real.find(stream, key=key) == self.model.find(stream, key=key)
+        expected = self.model.find(stream, checkpoint=checkpoint, limit=limit)
+        assert self.real.find(stream, checkpoint=checkpoint, limit=limit) == expected
+
+    @invariant()
+    def heads_agree(self) -> None:
+        names = [*self.model.streams(), "none"]
+        assert self.real.heads(names) == [self._placed(head) for head in self.model.heads(names)]
+        newest = self.model.wait(START, timeout_s=0)
+        assert self.real.wait(START, timeout_s=0) == self.positions[newest]
+
+    @rule(seconds=_SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(name=_LEASES, owner=_OWNERS, ttl_s=st.sampled_from([2.0, 10.0]))
+    def acquire(self, name: str, owner: str, ttl_s: float) -> None:
+        ours = self.model.leases.acquire(name, owner, ttl_s=ttl_s)
+        theirs = self.real.leases.acquire(name, owner, ttl_s=ttl_s)
+        assert (theirs is None) == (ours is None), f"expected {ours}, found {theirs}"
+        if ours is None or theirs is None:
+            return
+        assert (theirs.name, theirs.owner) == (ours.name, ours.owner)
+        given = [pair for pair in self.leases if pair[0].name == name]
+        if given:
+            before, last = given[-1]
+            assert theirs.epoch >= last.epoch
+            assert (theirs.epoch == last.epoch) == (ours.epoch == before.epoch)
+        self.leases.append((ours, theirs))
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(data=st.data(), ttl_s=st.sampled_from([2.0, 10.0]))
+    def renew(self, data: st.DataObject, ttl_s: float) -> None:
+        ours, theirs = data.draw(st.sampled_from(self.leases))
+        expected = self.model.leases.renew(ours, ttl_s=ttl_s)
+        found = self.real.leases.renew(theirs, ttl_s=ttl_s)
+        assert (found is None) == (expected is None), f"expected {expected}, found {found}"
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        ours, theirs = data.draw(st.sampled_from(self.leases))
+        self.model.leases.release(ours)
+        self.real.leases.release(theirs)
+
+    @rule(name=_LEASES)
+    def holder(self, name: str) -> None:
+        ours, theirs = self.model.leases.holder(name), self.real.leases.holder(name)
+        assert (theirs and theirs.owner) == (ours and ours.owner)
+
+    @rule(index=_INDEXES, owner=_OWNERS, n=st.integers(0, 3), ttl_s=st.sampled_from([2.0, 10.0]))
+    def claim(self, index: str, owner: str, n: int, ttl_s: float) -> None:
+        expected = self.model.marks.claim(index, owner, n=n, ttl_s=ttl_s)
+        assert self.real.marks.claim(index, owner, n=n, ttl_s=ttl_s) == expected
+
+    @rule(index=_INDEXES, key=_MARK_KEYS, owner=_OWNERS)
+    def unclaim(self, index: str, key: str, owner: str) -> None:
+        self.model.marks.release(index, key, owner)
+        self.real.marks.release(index, key, owner)
+
+    @rule(index=_INDEXES, before=st.none() | st.integers(0, 9), limit=st.integers(0, 9))
+    def marks(self, index: str, before: int | None, limit: int) -> None:
+        due = None if before is None else self.clock.now_us() + before * 1_000_000
+        expected = self.model.marks.list(index, due_before=due, limit=limit)
+        assert self.real.marks.list(index, due_before=due, limit=limit) == expected
+
+    @rule(name=st.sampled_from(["ab/0", "ab/01", "c"]), data=st.none() | st.binary(max_size=9))
+    def object(self, name: str, data: bytes | None) -> None:
+        for backend in (self.model, self.real):
+            if data is None:
+                backend.objects.delete("blob", name)
+            else:
+                backend.objects.put("blob", name, data)
+        assert self.real.objects.get("blob", name) == data
+        assert self.real.objects.names("blob") == self.model.objects.names("blob")
+
+    @precondition(lambda self: self.openers.reopen is not None)
+    @rule(closed=st.booleans())
+    def open_again(self, closed: bool) -> None:
+        """Leases and claims may end with the handle that took them, so they are let run out."""
+        reopen = self.openers.reopen
+        assert reopen is not None
+        self.clock.advance(11)
+        before = self.real
+        if closed:
+            before.close()
+        self.real = reopen(self.place, self.clock)
+        before.close()
+        assert self.real.marks.list() == self.model.marks.list()
+
+
+def machine_for(
+    make: Make, *, reopen: Make | None = None, steady: settings = STEADY
+) -> type[BackendMachine]:
+    """Returns the machine for one backend; its `TestCase` is what a test class derives from.
+
+    `make` opens the backend in an empty directory. `reopen` opens it where it was, for a backend
+    that is durable.
+    """
+
+    class Machine(BackendMachine):
+        openers = Openers(make, reopen)
+
+    Machine.TestCase.settings = steady
+    return Machine
