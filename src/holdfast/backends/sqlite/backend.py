@@ -1,0 +1,328 @@
+"""The backend itself: commits in one transaction each list, reads on a connection of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from holdfast.backends.liveness import Workers
+from holdfast.backends.protocol import (
+    START,
+    Commit,
+    Durability,
+    Found,
+    Head,
+    Inspection,
+    Leases,
+    Marks,
+    Objects,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.backends.sqlite.batch import (
+    CHECKPOINTS_EVERY,
+    Batch,
+    catch_up,
+    find_head,
+    find_stream,
+)
+from holdfast.backends.sqlite.connection import NEWEST, Execute, Gate, Writer
+from holdfast.backends.sqlite.heads import Heads, Stream
+from holdfast.backends.sqlite.inspection import SqliteInspection
+from holdfast.backends.sqlite.leases import SqliteLeases
+from holdfast.backends.sqlite.marks import SqliteMarks
+from holdfast.backends.sqlite.objects import SqliteObjects
+from holdfast.backends.sqlite.opening import (
+    connect,
+    examine,
+    initialise,
+    place_of,
+    prepare_file,
+    use_wal,
+)
+from holdfast.backends.sqlite.rows import (
+    ORDINAL,
+    ORDINAL_MAX,
+    POSITION,
+    READ,
+    READ_ALL,
+    STREAM,
+    Row,
+    decode,
+    prefix_end,
+)
+from holdfast.clock import Clock
+from holdfast.errors import CorruptError, FormatError
+
+_STREAMS = (
+    "SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
+)
+_STREAM_NAME = "SELECT name FROM streams WHERE id = ?"
+_BY_KEY = """SELECT e.revision, e.key, e.time FROM keys JOIN events e USING (stream, revision)
+ WHERE keys.stream = ? AND keys.key = ?"""
+_BY_CHECKPOINT = """SELECT e.revision, e.checkpoint, e.time
+ FROM checkpoints c JOIN events e ON e.ordinal = c.ordinal
+ WHERE c.stream = ? AND (?2 IS NULL OR c.name = ?2) ORDER BY c.ordinal DESC LIMIT ?"""
+_BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
+ WHERE ordinal > ? AND stream = ? AND checkpoint IS NOT NULL ORDER BY ordinal DESC"""
+
+_POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
+
+
+class SqliteBackend:
+    """A store in one SQLite file, for many threads and processes of one host."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock,
+        durability: Durability = "full",
+        create: bool = True,
+        read_only: bool = False,
+        reach: Callable[[str], None] | None = None,
+    ) -> None:
+        self.durability: Durability = durability
+        self._gate = gate = _open(
+            place_of(path),
+            clock,
+            durability=durability,
+            create=create and not read_only,
+            read_only=read_only,
+            reach=reach,
+        )
+        self._cache = Heads()
+        self._seen = -1
+        self._workers = workers = Workers(gate.path + ".workers")
+        self._leases = SqliteLeases(gate, workers)
+        self._marks = SqliteMarks(gate, workers)
+        self.leases: Leases = self._leases
+        self.marks: Marks = self._marks
+        self.objects: Objects = SqliteObjects(gate)
+        self.inspect: Inspection = SqliteInspection(gate, durability)
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        writer = self._gate.writer
+        if not commits:
+            return []
+        with self._gate.errors:
+            batch = writer.transact(lambda: self._write(writer, commits), self._publish)
+        self._gate.wake()
+        return batch.outcomes
+
+    def _write(self, writer: Writer, commits: Sequence[Commit]) -> Batch:
+        # Inside a transaction the pager's own counter is up to date: it has moved if any other
+        # connection committed since ours last did. (Outside one it would not see other processes.)
+        if writer.connection.data_version() != self._seen:
+            catch_up(writer.execute, self._cache)
+        batch = Batch(
+            writer, self._cache, self._gate.tables, self._leases, self._marks, self._gate.path
+        )
+        for commit in commits:
+            batch.take(commit)
+        batch.finish()
+        return batch
+
+    def _publish(self, batch: Batch) -> None:
+        self._cache.publish(batch.position, batch.heads, batch.streams)
+        self._seen = self._gate.writer.connection.data_version()
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        gate, cache = self._gate, self._cache
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            execute = gate.reader.execute
+            newest: int = execute(NEWEST).get or 0
+            if newest <= cache.position:
+                heads = [cache.heads.get(stream) for stream in streams]
+                if None not in heads:
+                    return heads
+            return self._find_heads(streams, execute)
+
+    def _find_heads(self, streams: Sequence[str], execute: Execute) -> list[Head | None]:
+        # One read transaction, so that all answers are of one position and can be remembered.
+        execute("BEGIN")
+        try:
+            position = catch_up(execute, self._cache)
+            answers: list[Head | None] = []
+            found: dict[str, Head] = {}
+            known: dict[str, Stream] = {}
+            for name in streams:
+                stream = self._cache.streams.get(name) or find_stream(execute, name)
+                head = self._cache.heads.get(name) if position == self._cache.position else None
+                if head is None and stream is not None:
+                    head = find_head(execute, name, stream, self._gate.path)
+                    found[name], known[name] = head, stream
+                answers.append(head)
+        finally:
+            execute("COMMIT")
+        self._cache.offer(position, found, known)
+        return answers
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        gate = self._gate
+        gate.check_open()
+        last = ORDINAL_MAX if until is None else until
+        with gate.errors, gate.reader.lock:
+            execute = gate.reader.execute
+            known = self._cache.streams.get(stream) or self._learn_stream(stream)
+            if known is None:
+                return []
+            head = self._cache.heads.get(stream)
+            most = -1 if limit is None else limit
+            rows = execute(READ, (known.id, after, last, most)).fetchall()
+        where = gate.path
+        records = [decode(row, stream, where) for row in rows]
+        expected = max(after + 1, known.first)
+        for record in records:
+            if record.revision != expected:
+                raise self._gap(stream, expected)
+            expected += 1
+        if (
+            head is not None
+            and expected <= min(head.revision, last)
+            and (limit is None or len(records) < limit)
+        ):
+            raise self._gap(stream, expected)
+        return records
+
+    def _learn_stream(self, name: str) -> Stream | None:
+        stream = find_stream(self._gate.reader.execute, name)
+        if stream is not None:
+            self._cache.remember({name: stream})
+        return stream
+
+    def _gap(self, stream: str, revision: int) -> CorruptError:
+        where = self._gate.path
+        return CorruptError(
+            f'event {revision} of "{stream}" is missing ({where})',
+            where=where,
+            stream=stream,
+            revision=revision,
+        )
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        gate = self._gate
+        gate.check_open()
+        names: dict[int, str] = {}
+        with gate.errors, gate.reader.lock:
+            execute = gate.reader.execute
+            rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
+            if rows and rows[-1][POSITION] is not None:
+                # The last commit may go on: its events lie side by side up to its position.
+                ordinal, position = rows[-1][ORDINAL], rows[-1][POSITION]
+                rows += execute(READ_ALL, (ordinal, position, -1)).fetchall()
+            for stream_id in {row[STREAM] for row in rows}:
+                names[stream_id] = self._name_of(stream_id, execute)
+        return [decode(row, names[row[STREAM]], gate.path) for row in rows]
+
+    def _name_of(self, stream_id: int, execute: Execute) -> str:
+        name = execute(_STREAM_NAME, (stream_id,)).get
+        if name is None:
+            where = self._gate.path
+            raise CorruptError(f"stream number {stream_id} has no name ({where})", where=where)
+        return name
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors:
+            rows = gate.reader.rows(_STREAMS, (after, prefix, prefix_end(prefix), limit))
+        return [name for (name,) in rows]
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            known = self._cache.streams.get(stream) or self._learn_stream(stream)
+            if known is None:
+                return []
+            if key is not None:
+                rows = self._find_key(known, key)
+            else:
+                rows = self._find_checkpoints(known, checkpoint, -1 if limit is None else limit)
+        return [Found(*row) for row in rows][:limit]
+
+    def _find_key(self, stream: Stream, key: str) -> list[Row]:
+        execute = self._gate.reader.execute
+        if not self._gate.tables.exist("keys", execute):
+            return []
+        return execute(_BY_KEY, (stream.id, key)).fetchall()
+
+    def _find_checkpoints(self, stream: Stream, name: str | None, limit: int) -> list[Row]:
+        execute = self._gate.reader.execute
+        execute("BEGIN")
+        try:
+            newest: int = execute(NEWEST).get or 0
+            indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
+            rows: list[Row] = execute(_BY_CHECKPOINT_NEW, (indexed, stream.id)).fetchall()
+            rows = [row for row in rows if name is None or row[1] == name]
+            if indexed:
+                rows += execute(_BY_CHECKPOINT, (stream.id, name, limit)).fetchall()
+        finally:
+            execute("COMMIT")
+        return rows
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        gate = self._gate
+        delay_s, left_s = _POLL_FIRST_S, timeout_s
+        while True:
+            gate.check_open()
+            with gate.changed:
+                # Asked under the condition's lock: a commit of this process between the question
+                # and the wait would otherwise wake nobody.
+                with gate.errors:
+                    newest = gate.reader.newest()
+                if newest > after or left_s <= 0:
+                    return Position(newest)
+                gate.changed.wait(min(delay_s, left_s))
+            left_s -= delay_s
+            delay_s = min(delay_s * 2, _POLL_LAST_S)
+
+    def close(self) -> None:
+        if self._gate.is_open:
+            self._gate.close()
+            self._workers.close()
+
+
+def _open(
+    path: str,
+    clock: Clock,
+    *,
+    durability: Durability,
+    create: bool,
+    read_only: bool,
+    reach: Callable[[str], None] | None,
+) -> Gate:
+    prepare_file(path, create=create)
+    is_empty = examine(path) == 0
+    if is_empty and not create:
+        raise FormatError(f'"{path}" is empty: expected a store', hint="create it first")
+    writing = None
+    if not read_only:
+        writing = connect(path, durability=durability, read_only=False)
+        try:
+            if is_empty:
+                initialise(writing, path, clock)
+            use_wal(writing, path)
+        except BaseException:
+            writing.close()
+            raise
+    try:
+        reading = connect(path, durability=durability, read_only=read_only)
+    except BaseException:
+        if writing is not None:
+            writing.close()
+        raise
+    return Gate(path, clock, reading=reading, writing=writing, reach=reach)

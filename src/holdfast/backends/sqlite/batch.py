@@ -1,0 +1,171 @@
+"""The commits of one transaction: judged one after another, inserted as they are accepted.
+
+A refused commit has written nothing when it is judged, so the transaction needs no savepoints. A
+later commit of the list sees the earlier ones in the tables and in this object.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.judge import head_after, judge
+from holdfast.backends.protocol import Append, Commit, Head, Position, Receipt, Refusal
+from holdfast.backends.sqlite.connection import NEWEST, Execute, Writer
+from holdfast.backends.sqlite.heads import Heads, Stream
+from holdfast.backends.sqlite.leases import SqliteLeases
+from holdfast.backends.sqlite.marks import SqliteMarks
+from holdfast.backends.sqlite.rows import (
+    INSERT,
+    INSERT_EMPTY,
+    READ_HEAD,
+    decode_head,
+    encode,
+)
+from holdfast.backends.sqlite.schema import Tables
+from holdfast.errors import CorruptError
+
+CHECKPOINTS_EVERY = 256
+"""Checkpoint names are indexed up to the newest multiple of this ordinal."""
+
+# Above this many new events it is cheaper to forget every head than to ask whose they are.
+_NEWS_MAX = 1000
+
+_STREAM = "SELECT id, first FROM streams WHERE name = ?"
+_ADD_STREAM = "INSERT INTO streams (name, first) VALUES (?,?)"
+_CHANGED = "SELECT DISTINCT stream FROM events WHERE ordinal > ? AND stream IS NOT NULL"
+_KEY = "SELECT revision FROM keys WHERE stream = ? AND key = ?"
+_ADD_KEY = "INSERT INTO keys VALUES (?,?,?)"
+_ADD_CHECKPOINTS = """INSERT INTO checkpoints SELECT stream, checkpoint, ordinal FROM events
+ WHERE ordinal > ? AND ordinal <= ? AND checkpoint IS NOT NULL"""
+
+
+def find_stream(execute: Execute, name: str) -> Stream | None:
+    row = execute(_STREAM, (name,)).get
+    return None if row is None else Stream(*row)
+
+
+def find_head(execute: Execute, name: str, stream: Stream, where: str) -> Head:
+    rows = execute(READ_HEAD, (stream.id,)).fetchall()
+    if not rows:
+        raise CorruptError(f'stream "{name}" has no events ({where})', where=where, stream=name)
+    return decode_head(rows[0], name, stream.first, where)
+
+
+def catch_up(execute: Execute, cache: Heads) -> int:
+    """Makes the cache complete up to the newest ordinal that the connection sees; returns it."""
+    newest: int = execute(NEWEST).get or 0
+    known = cache.position
+    if newest > known:
+        changed = None
+        if newest - known <= _NEWS_MAX:
+            changed = [row[0] for row in execute(_CHANGED, (known,)).fetchall()]
+        cache.advance(newest, changed)
+    return newest
+
+
+class Batch:
+    """Lives for one transaction; `cache` must be complete up to `position` when it begins."""
+
+    __slots__ = (
+        "_cache",
+        "_execute",
+        "_leases",
+        "_marks",
+        "_tables",
+        "_where",
+        "_writer",
+        "heads",
+        "outcomes",
+        "position",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        writer: Writer,
+        cache: Heads,
+        tables: Tables,
+        leases: SqliteLeases,
+        marks: SqliteMarks,
+        where: str,
+    ) -> None:
+        self._writer = writer
+        self._execute = writer.execute
+        self._cache = cache
+        self._tables = tables
+        self._leases = leases
+        self._marks = marks
+        self._where = where
+        self.position = cache.position
+        self.heads: dict[str, Head] = {}
+        self.streams: dict[str, Stream] = {}
+        self.outcomes: list[Receipt | Refusal] = []
+
+    def take(self, commit: Commit) -> None:
+        """Judges a commit and writes it if it is accepted; the outcome goes to `outcomes`."""
+        refusal = judge(commit, self._head_of, self._key_of, self._leases.fence_holds)
+        if refusal is not None:
+            self.outcomes.append(refusal)
+            return
+        before = ordinal = self.position
+        position = before + (sum(len(append.records) for append in commit.appends) or 1)
+        for append in commit.appends:
+            name = append.stream
+            head = self._head_of(name)
+            stream_id = (self._add_stream(append) if head is None else self._stream(name)).id
+            for record in append.records:
+                ordinal += 1
+                self._execute(INSERT, encode(record, stream_id, ordinal, position))
+            self.heads[name] = head_after(append, head, Position(position))
+            key = append.records[0].key
+            if key is not None:
+                self._tables.ensure("keys", self._execute)
+                self._execute(_ADD_KEY, (stream_id, key, append.expected + 1))
+        if ordinal == before:
+            self._execute(INSERT_EMPTY, (position,))
+        if commit.marks:
+            self._marks.apply(commit.marks)
+        self.position = position
+        news = {name: self._revision(name) for name in commit.watch} if commit.watch else {}
+        self.outcomes.append(Receipt(Position(position), news))
+
+    def finish(self) -> None:
+        """Indexes checkpoint names if the transaction has passed a multiple of 256."""
+        every = CHECKPOINTS_EVERY
+        before = self._cache.position // every * every
+        after = self.position // every * every
+        if after > before:
+            self._tables.ensure("checkpoints", self._execute)
+            self._execute(_ADD_CHECKPOINTS, (before, after))
+
+    def _add_stream(self, append: Append) -> Stream:
+        first = append.expected + 1
+        self._execute(_ADD_STREAM, (append.stream, first))
+        stream = Stream(self._writer.connection.last_insert_rowid(), first)
+        self.streams[append.stream] = stream
+        return stream
+
+    def _stream(self, name: str) -> Stream | None:
+        stream = self.streams.get(name)
+        if stream is None:
+            stream = self._cache.streams.get(name) or find_stream(self._execute, name)
+            if stream is not None:
+                self.streams[name] = stream
+        return stream
+
+    def _head_of(self, name: str) -> Head | None:
+        head = self.heads.get(name) or self._cache.heads.get(name)
+        if head is None:
+            stream = self._stream(name)
+            if stream is not None:
+                head = find_head(self._execute, name, stream, self._where)
+                self.heads[name] = head
+        return head
+
+    def _key_of(self, name: str, key: str) -> int | None:
+        stream = self._stream(name)
+        if stream is None or not self._tables.exist("keys", self._execute):
+            return None
+        return self._execute(_KEY, (stream.id, key)).get
+
+    def _revision(self, name: str) -> int:
+        head = self._head_of(name)
+        return 0 if head is None else head.revision

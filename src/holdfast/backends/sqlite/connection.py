@@ -1,0 +1,190 @@
+"""One connection that writes, one that reads, and what they share.
+
+A commit holds the writing connection through its sync. Readers have a connection of their own, so
+they never wait for that; each connection is used by one thread at a time, behind its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition, Lock
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.backends.handle import Handle
+from holdfast.backends.sqlite.errors import Translated
+from holdfast.backends.sqlite.rows import Row
+from holdfast.backends.sqlite.schema import Tables
+from holdfast.clock import Clock
+from holdfast.errors import UnavailableError, UsageError
+
+T = TypeVar("T")
+Execute = Callable[..., apsw.Cursor]
+
+NEWEST = "SELECT max(ordinal) FROM events"
+
+
+class Reader:
+    """The connection that reads. Every statement sees all that was committed before it began."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.lock = Lock()
+        self.execute: Execute = connection.cursor().execute
+
+    def rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Row]:
+        with self.lock:
+            return self.execute(sql, bindings).fetchall()
+
+    def newest(self) -> int:
+        with self.lock:
+            return self.execute(NEWEST).get or 0
+
+
+class Writer:
+    """The connection that writes, one transaction at a time."""
+
+    def __init__(self, connection: apsw.Connection, gate: Gate) -> None:
+        self.connection = connection
+        self.lock = Lock()
+        self.execute: Execute = connection.cursor().execute
+        self._gate = gate
+        self._tables = gate.tables
+        self._reach = gate.reach
+
+    def transact(self, work: Callable[[], T], publish: Callable[[T], None] | None = None) -> T:
+        """Returns what `work` returned, once everything that it did is durable.
+
+        `publish` is called with it while the connection is still held, so that the next
+        transaction finds in memory what this one left on disk.
+        """
+        execute = self.execute
+        with self.lock:
+            self._gate.check_open()
+            execute("BEGIN IMMEDIATE")
+            try:
+                if self._reach is not None:
+                    self._reach("sqlite.begun")
+                result = work()
+                if self._reach is not None:
+                    self._reach("sqlite.inserted")
+            except BaseException:
+                self._roll_back()
+                raise
+            try:
+                execute("COMMIT")
+            except apsw.Error as exc:
+                self._roll_back()
+                raise self._failed_commit(exc) from exc
+            if self._reach is not None:
+                self._reach("sqlite.committed")
+            self._tables.settle()
+            if publish is not None:
+                publish(result)
+            return result
+
+    def _roll_back(self) -> None:
+        self._tables.forget()
+        # SQLite has already rolled back after some errors; a second time would be an error too.
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    def _failed_commit(self, exc: apsw.Error) -> Exception:
+        """Returns what to raise when COMMIT itself failed.
+
+        A full disk is met before the frame that would make the commit valid is whole, so nothing
+        was written. After any other failure the frames may or may not be on disk. A sync must not
+        be tried again on this descriptor, because the kernel marks pages clean that it failed to
+        write: a second try would report success for bytes that are gone. So the handle dies, and
+        whoever opens the file anew reads what is really there.
+        """
+        if isinstance(exc, apsw.FullError):
+            return exc
+        return self._gate.poison(f"a commit failed ({exc})")
+
+
+class Gate(Handle):
+    """Whether the store may be used, and what every part of the backend needs to use it."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        *,
+        reading: apsw.Connection,
+        writing: apsw.Connection | None,
+        reach: Callable[[str], None] | None,
+    ) -> None:
+        self.path = path
+        self.clock = clock
+        self.tables = Tables()
+        self.reach = reach
+        self.errors = Translated(path)
+        self.changed = Condition()
+        self.reader = Reader(reading)
+        self._poison: str | None = None
+        self._writer = None if writing is None else Writer(writing, self)
+        super().__init__()
+
+    @property
+    def writer(self) -> Writer:
+        """The writing connection, for a call that writes."""
+        self.check_open()
+        if self._writer is None:
+            raise UsageError(
+                f'"{self.path}" is open read-only, found a write',
+                hint="open it without read_only",
+            )
+        return self._writer
+
+    def check_open(self) -> None:
+        if self._dead is not None or self._poison is not None:
+            super().check_open()
+            raise self._poisoned()
+
+    def poison(self, why: str) -> UnavailableError:
+        """Ends the use of this handle, and returns the error for the call that found out."""
+        self._poison = why
+        self.wake()
+        error = self._poisoned()
+        error.outcome_known = False
+        return error
+
+    def _poisoned(self) -> UnavailableError:
+        return UnavailableError(
+            f'"{self.path}" is unavailable to this handle: {self._poison}',
+            hint="open the store again and look whether the commit is there",
+        )
+
+    def wake(self) -> None:
+        """Wakes every thread of this process that waits for a commit."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Closes both connections; the last one on the host empties the WAL and removes it."""
+        if not self.mark_closed():
+            return
+        self.wake()
+        with self.errors, self.reader.lock:
+            self.reader.connection.close()
+        if self._writer is not None:
+            if self.reach is not None:
+                self.reach("sqlite.closing")
+            with self.errors, self._writer.lock:
+                self._writer.connection.close()
+            if self.reach is not None:
+                self.reach("sqlite.closed")
+
+    def after_fork(self) -> None:
+        """Keeps a child from ever closing what it inherited.
+
+        Closing takes mutexes that a thread of the parent may have held at the fork, for ever as
+        the child sees it, and may end in a checkpoint. So the child never frees these objects,
+        not even when its interpreter ends.
+        """
+        from ctypes import py_object, pythonapi
+
+        for inherited in (self.reader, self._writer):
+            pythonapi.Py_IncRef(py_object(inherited))

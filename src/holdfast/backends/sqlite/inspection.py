@@ -1,0 +1,222 @@
+"""What `status` and `check` ask: plain facts, and everything that can be wrong below the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+
+from holdfast.backends.protocol import Durability, Finding
+from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
+from holdfast.backends.sqlite.connection import Gate
+from holdfast.backends.sqlite.leases import READ_ALL as READ_LEASES
+from holdfast.backends.sqlite.marks import READ_ALL as READ_MARKS
+from holdfast.backends.sqlite.marks import STRAY_CLAIMS
+from holdfast.backends.sqlite.objects import object_crc
+from holdfast.backends.sqlite.opening import FORMAT, connect
+from holdfast.backends.sqlite.rows import ORDINAL_MAX, READ_ALL, STREAM, crc_of, decode
+from holdfast.errors import CorruptError, HoldfastError
+
+_META = "SELECT name, value, crc FROM meta"
+_STREAMS = "SELECT id, name, first FROM streams"
+_LOST_KEYS = """SELECT s.name, e.revision FROM events e JOIN streams s ON s.id = e.stream
+ LEFT JOIN keys k ON k.stream = e.stream AND k.key = e.key
+ WHERE e.key IS NOT NULL AND k.revision IS NOT e.revision"""
+_LOST_KEYS_NO_TABLE = """SELECT s.name, e.revision FROM events e JOIN streams s ON s.id = e.stream
+ WHERE e.key IS NOT NULL"""
+_STRAY_KEYS = """SELECT k.stream, k.revision FROM keys k
+ LEFT JOIN events e ON e.stream = k.stream AND e.revision = k.revision WHERE e.key IS NOT k.key"""
+_LOST_CHECKPOINTS = """SELECT s.name, e.revision FROM events e JOIN streams s ON s.id = e.stream
+ LEFT JOIN checkpoints c
+   ON c.stream = e.stream AND c.name = e.checkpoint AND c.ordinal = e.ordinal
+ WHERE e.checkpoint IS NOT NULL AND e.ordinal <= ? AND c.ordinal IS NULL"""
+_STRAY_CHECKPOINTS = """SELECT c.stream, c.ordinal FROM checkpoints c
+ LEFT JOIN events e ON e.ordinal = c.ordinal
+ WHERE e.checkpoint IS NOT c.name OR e.stream IS NOT c.stream OR c.ordinal > ?"""
+_OBJECTS = "SELECT id, kind, name, crc, data FROM objects WHERE id > ? ORDER BY id LIMIT 1"
+
+_PAGE = 500
+_PROBLEMS_MAX = 100
+
+
+class SqliteInspection:
+    """Verification has a connection of its own, so that nobody waits for it."""
+
+    def __init__(self, gate: Gate, durability: Durability) -> None:
+        self._gate = gate
+        self._durability: Durability = durability
+
+    def describe(self) -> dict[str, Any]:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors:
+            meta = {name: value for name, value, _ in gate.reader.rows(_META)}
+            position = gate.reader.newest()
+        return {
+            "kind": "sqlite",
+            "place": f"sqlite:{gate.path}",
+            "path": gate.path,
+            "format": FORMAT,
+            "store": meta.get("store", ""),
+            "durability": self._durability,
+            "size_bytes": _size(gate.path) + _size(gate.path + "-wal"),
+            "position": position,
+            "sqlite": apsw.sqlite_lib_version(),
+            "reports": [],
+        }
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields what is wrong; with `read_all`, the checksum of every row is computed."""
+        gate = self._gate
+        gate.check_open()
+        connection = connect(gate.path, durability=self._durability, read_only=True)
+        try:
+            yield from _Check(connection, gate.path).run(read_all=read_all)
+        finally:
+            connection.close()
+
+
+class _Check:
+    """One pass over a database; each part yields what it finds, and one unreadable table does not
+    hide what is wrong with the others."""
+
+    def __init__(self, connection: apsw.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._newest = 0
+
+    def run(self, *, read_all: bool) -> Iterator[Finding]:
+        parts = [self._structure(full=read_all)]
+        if read_all:
+            parts += [
+                self._meta(),
+                self._events(),
+                self._keys(),
+                self._checkpoints(),
+                self._beside(),
+                self._objects(),
+            ]
+        for part in parts:
+            try:
+                yield from part
+            except (apsw.Error, HoldfastError, UnicodeDecodeError) as exc:
+                yield Finding(self._path, str(exc))
+
+    def _rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, bindings).fetchall()
+
+    def _has(self, table: str) -> bool:
+        sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
+        return self._rows(sql, (table,)) == [(1,)]
+
+    def _structure(self, *, full: bool) -> Iterator[Finding]:
+        # Both forms walk every page; the full one also looks up every row in every index.
+        check = "PRAGMA integrity_check(100)" if full else "PRAGMA quick_check(100)"
+        for (problem,) in self._rows(check):
+            if problem != "ok":
+                yield Finding(self._path, problem)
+
+    def _meta(self) -> Iterator[Finding]:
+        names: set[str] = set()
+        for name, value, crc in self._rows(_META):
+            names.add(name)
+            if crc != crc_of(name, value):
+                yield Finding("meta", f'"{name}" fails its checksum')
+        for name in sorted({"store", "made_us"} - names):
+            yield Finding("meta", f'"{name}" is missing')
+
+    def _events(self) -> Iterator[Finding]:
+        streams = {row[0]: row[1:] for row in self._rows(_STREAMS)}
+        following: dict[int, int] = {stream_id: first for stream_id, (_, first) in streams.items()}
+        ordinal, open_position = 0, 0
+        while rows := self._rows(READ_ALL, (ordinal, ORDINAL_MAX, _PAGE)):
+            for row in rows:
+                name, _ = streams.get(row[STREAM], (None, 0))
+                ordinal = row[0]
+                if name is None:
+                    # A commit that came after the streams were read may have made a new one.
+                    streams = {each[0]: each[1:] for each in self._rows(_STREAMS)}
+                    name, first = streams.get(row[STREAM], (None, 0))
+                    if name is None:
+                        problem = f"is of stream number {row[STREAM]}, which has no name"
+                        yield Finding(f"ordinal {ordinal}", problem)
+                        continue
+                    following.setdefault(row[STREAM], first)
+                try:
+                    record = decode(row, name, self._path)
+                except CorruptError as exc:
+                    yield Finding(f"{name}@{row[2]}", exc.message)
+                    following[row[STREAM]] = 1 + (
+                        row[2] if isinstance(row[2], int) else following[row[STREAM]]
+                    )
+                    continue
+                if record.revision != following[row[STREAM]]:
+                    problem = f"expected revision {following[row[STREAM]]} here"
+                    yield Finding(f"{name}@{record.revision}", problem)
+                following[row[STREAM]] = record.revision + 1
+                if record.position < ordinal or (
+                    open_position and record.position != open_position
+                ):
+                    yield Finding(f"{name}@{record.revision}", "its commit is not whole")
+                open_position = record.position if record.position > ordinal else 0
+        if open_position:
+            yield Finding(f"ordinal {ordinal}", "its commit is not whole")
+        for stream_id, (name, first) in streams.items():
+            if following[stream_id] == first:
+                yield Finding(str(name), "the stream has no events")
+        self._newest = ordinal
+
+    def _keys(self) -> Iterator[Finding]:
+        if not self._has("keys"):
+            for name, revision in self._rows(_LOST_KEYS_NO_TABLE):
+                yield Finding(f"{name}@{revision}", "its key is not in the table of keys")
+            return
+        for name, revision in self._rows(_LOST_KEYS):
+            yield Finding(f"{name}@{revision}", "its key is not in the table of keys")
+        for stream_id, revision in self._rows(_STRAY_KEYS):
+            yield Finding(
+                f"stream number {stream_id}, revision {revision}", "a key that no event has"
+            )
+
+    def _checkpoints(self) -> Iterator[Finding]:
+        newest = self._rows("SELECT max(ordinal) FROM events")[0][0] or 0
+        indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
+        if not indexed:
+            return
+        for name, revision in self._rows(_LOST_CHECKPOINTS, (indexed,)):
+            yield Finding(f"{name}@{revision}", "its checkpoint is not in the table of checkpoints")
+        for stream_id, ordinal in self._rows(_STRAY_CHECKPOINTS, (indexed,)):
+            yield Finding(
+                f"stream number {stream_id}, ordinal {ordinal}", "a checkpoint that no event has"
+            )
+
+    def _beside(self) -> Iterator[Finding]:
+        if self._has("leases"):
+            for *row, crc in self._rows(READ_LEASES):
+                if crc != crc_of(*row):
+                    yield Finding(f"lease {row[0]}", "fails its checksum")
+        if self._has("marks"):
+            for *row, crc in self._rows(READ_MARKS):
+                if crc != crc_of(*row):
+                    yield Finding(f"mark {row[0]} {row[1]}", "fails its checksum")
+            stray = self._rows(STRAY_CLAIMS)[0][0]
+            if stray:
+                yield Finding("claims", f"{stray} of marks that are not there", harmless=True)
+
+    def _objects(self) -> Iterator[Finding]:
+        if not self._has("objects"):
+            return
+        after = 0
+        while rows := self._rows(_OBJECTS, (after,)):
+            after, kind, name, crc, data = rows[0]
+            if not isinstance(data, bytes) or crc != object_crc(kind, name, data):
+                yield Finding(f"{kind} {name}", "fails its checksum", harmless=kind == "snapshot")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

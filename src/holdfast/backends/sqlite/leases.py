@@ -1,0 +1,109 @@
+"""Leases: rows beside the log, judged by the clock of this boot and by who is alive."""
+
+from __future__ import annotations
+
+from holdfast.backends.liveness import Workers
+from holdfast.backends.protocol import Fence, Lease
+from holdfast.backends.sqlite.connection import Execute, Gate
+from holdfast.backends.sqlite.rows import crc_of
+from holdfast.errors import CorruptError
+
+_READ = "SELECT owner, epoch, boot, ends_us, crc FROM leases WHERE name = ?"
+_WRITE = "INSERT OR REPLACE INTO leases VALUES (?,?,?,?,?,?)"
+READ_ALL = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases"
+
+
+class SqliteLeases:
+    """A lease of another boot has ended with it, whatever its time says."""
+
+    def __init__(self, gate: Gate, workers: Workers) -> None:
+        self._gate = gate
+        self._workers = workers
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        gate = self._gate
+        writer = gate.writer
+
+        def work() -> Lease | None:
+            gate.tables.ensure("leases", writer.execute)
+            last, held = self._find(name, writer.execute)
+            if held is not None and held.owner != owner and self._workers.is_alive(held.owner):
+                return None
+            if held is not None and held.owner == owner:
+                return self._extend(held, ttl_s, writer.execute)
+            # The wall clock keeps epochs growing also where the row before was lost.
+            least = 1 if last is None else last.epoch + 1
+            epoch = max(least, gate.clock.now_us() // 1000)
+            return self._extend(Lease(name, owner, epoch, 0), ttl_s, writer.execute)
+
+        with gate.errors:
+            self._workers.hold(owner)
+            return writer.transact(work)
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        writer = self._gate.writer
+
+        def work() -> Lease | None:
+            held = self._held(lease.name, writer.execute)
+            if held is None or (held.owner, held.epoch) != (lease.owner, lease.epoch):
+                return None
+            return self._extend(held, ttl_s, writer.execute)
+
+        with self._gate.errors:
+            return writer.transact(work)
+
+    def release(self, lease: Lease) -> None:
+        writer = self._gate.writer
+
+        def work() -> None:
+            held = self._held(lease.name, writer.execute)
+            if held is not None and (held.owner, held.epoch) == (lease.owner, lease.epoch):
+                self._write(Lease(held.name, held.owner, held.epoch, 0), writer.execute)
+
+        with self._gate.errors:
+            writer.transact(work)
+
+    def holder(self, name: str) -> Lease | None:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            held = self._held(name, gate.reader.execute)
+        if held is not None and not self._workers.is_alive(held.owner):
+            return None
+        return held
+
+    def fence_holds(self, fence: Fence) -> bool:
+        """Answers clause 6 inside the transaction that asks."""
+        held = self._held(fence.name, self._gate.writer.execute)
+        return held is not None and (held.owner, held.epoch) == (fence.owner, fence.epoch)
+
+    def _held(self, name: str, execute: Execute) -> Lease | None:
+        return self._find(name, execute)[1]
+
+    def _find(self, name: str, execute: Execute) -> tuple[Lease | None, Lease | None]:
+        """Returns the newest lease of that name, and the same again if it has not ended."""
+        if not self._gate.tables.exist("leases", execute):
+            return None, None
+        rows = execute(_READ, (name,)).fetchall()
+        if not rows:
+            return None, None
+        owner, epoch, boot, ends_us, crc = rows[0]
+        if crc != crc_of(name, owner, epoch, boot, ends_us):
+            where = self._gate.path
+            raise CorruptError(f'lease "{name}" fails its checksum ({where})', where=where)
+        lease = Lease(name, owner, epoch, ends_us)
+        clock = self._gate.clock
+        if boot != clock.boot_id() or ends_us <= clock.boot_us():
+            return lease, None
+        return lease, lease
+
+    def _extend(self, lease: Lease, ttl_s: float, execute: Execute) -> Lease:
+        ends_us = self._gate.clock.boot_us() + round(ttl_s * 1_000_000)
+        # Never sooner than before: a caller may rely on the later end that it was promised.
+        extended = Lease(lease.name, lease.owner, lease.epoch, max(ends_us, lease.expires_us))
+        self._write(extended, execute)
+        return extended
+
+    def _write(self, lease: Lease, execute: Execute) -> None:
+        row = lease.name, lease.owner, lease.epoch, self._gate.clock.boot_id(), lease.expires_us
+        execute(_WRITE, (*row, crc_of(*row)))

@@ -1,0 +1,124 @@
+"""Event rows: the statement that writes them, those that read them, and the checksum between.
+
+The columns are those of `sql/sqlite_0001.sql`. The checksum covers every column and the stream's
+name, so a row that turns up under another number, name or place fails it too. It tells accident
+from data; that nobody forged the data is told by the links, which are the log's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from holdfast.backends.protocol import Head, Position, Record
+from holdfast.errors import CorruptError
+
+INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_EMPTY = "INSERT INTO events (ordinal) VALUES (?)"
+
+_COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link,
+ payload"""
+READ = f"""SELECT {_COLUMNS} FROM events
+ WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
+READ_HEAD = f"SELECT {_COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
+READ_ALL = f"""SELECT {_COLUMNS}, stream FROM events
+ WHERE ordinal > ? AND ordinal <= ? AND stream IS NOT NULL ORDER BY ordinal LIMIT ?"""
+
+ORDINAL, POSITION, REVISION = 0, 1, 2
+LINK = 10
+STREAM = 12
+
+ORDINAL_MAX = (1 << 63) - 1
+
+Row = tuple[Any, ...]
+
+
+def prefix_end(prefix: str) -> str | bytes:
+    """Returns what sorts behind every text that begins with `prefix`, and before all others.
+
+    The end of "ab" is "ac"; where no text is great enough it is a blob, which SQLite sorts behind
+    all text.
+    """
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return b""
+    after = ord(stem[-1]) + 1
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the next code point behind them is
+        after = 0xE000
+    return stem[:-1] + chr(after)
+
+
+def signed_crc(data: bytes, start: int = 0) -> int:
+    """Returns CRC-32 as SQLite stores it in four bytes: as a signed number."""
+    crc = crc32(data, start)
+    return crc - ((crc & 0x80000000) << 1)
+
+
+def crc_of(*values: object) -> int:
+    """Returns the checksum of a small row."""
+    return signed_crc(repr(values).encode("utf-8", "surrogatepass"))
+
+
+def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:
+    """Returns the bindings of INSERT."""
+    stream, revision, time = record.stream, record.revision, record.time
+    type, actor, link, payload = record.type, record.actor, record.link, record.payload
+    key, checkpoint, subject = record.key, record.checkpoint, record.subject
+    envelope = (
+        f"{ordinal} {position} {stream} {revision} {time} {type} {actor} {key} {checkpoint} "
+        f"{subject} "
+    )
+    crc = crc32(payload, crc32(link, crc32(envelope.encode())))
+    return (
+        ordinal,
+        None if position == ordinal else position,
+        stream_id,
+        revision,
+        time,
+        type,
+        actor,
+        key,
+        checkpoint,
+        subject,
+        crc - ((crc & 0x80000000) << 1),
+        link,
+        payload,
+    )
+
+
+def decode(row: Row, stream: str, where: str) -> Record:
+    """Returns the record of a row, or raises CorruptError if it is not what was written."""
+    ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link, payload = (
+        row[:STREAM]
+    )
+    if position is None:
+        position = ordinal
+    envelope = (
+        f"{ordinal} {position} {stream} {revision} {time} {type} {actor} {key} {checkpoint} "
+        f"{subject} "
+    )
+    try:
+        intact = crc32(payload, crc32(link, crc32(envelope.encode()))) == crc & 0xFFFFFFFF
+    except TypeError:  # damage can turn a value into one of another type
+        intact = False
+    if not intact:
+        raise corrupt_event(stream, revision, where)
+    return Record(
+        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position
+    )
+
+
+def decode_head(row: Row, stream: str, first: int, where: str) -> Head:
+    """Returns the head that a stream has whose newest row this is."""
+    record = decode(row, stream, where)
+    return Head(record.revision, record.link, record.time, Position(record.position), first)
+
+
+def corrupt_event(stream: str, revision: object, where: str) -> CorruptError:
+    number = revision if isinstance(revision, int) else None
+    return CorruptError(
+        f'event {revision} of "{stream}" fails its checksum ({where})',
+        where=where,
+        stream=stream,
+        revision=number,
+    )

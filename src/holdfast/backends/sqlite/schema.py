@@ -1,0 +1,56 @@
+"""The tables of format 1, made in groups, each by the transaction that first needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+
+import apsw
+
+_HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
+_GROUP = "-- group: "
+
+
+@cache
+def statements(group: str) -> str:
+    """Returns the statements that make the tables of a group; the first is named like it."""
+    text = files("holdfast.backends").joinpath("sql", "sqlite_0001.sql").read_text("utf-8")
+    for part in text.split(_GROUP)[1:]:
+        name, _, body = part.partition("\n")
+        if name == group:
+            return body
+    raise AssertionError(f"BUG: no group {group!r} in the schema")
+
+
+class Tables:
+    """Which groups are there. Tables are never dropped, so what was seen once needs no look."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._made: set[str] = set()
+
+    def exist(self, group: str, execute: Callable[..., apsw.Cursor]) -> bool:
+        """Returns whether the group is there, as seen by that connection."""
+        if group in self._known:
+            return True
+        found = execute(_HAS_TABLE, (group,)).get == 1
+        if found and group not in self._made:
+            self._known.add(group)
+        return found
+
+    def ensure(self, group: str, execute: Callable[..., apsw.Cursor]) -> None:
+        """Makes the group in the transaction that is under way, unless it is there."""
+        if group not in self._known and group not in self._made:
+            execute(statements(group)).fetchall()
+            self._made.add(group)
+
+    def settle(self) -> None:
+        """Counts what the transaction made: it is durable."""
+        if self._made:
+            self._known |= self._made
+            self._made.clear()
+
+    def forget(self) -> None:
+        """Counts nothing of what the transaction made: it was rolled back."""
+        self._made.clear()
