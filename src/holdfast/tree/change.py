@@ -56,15 +56,20 @@ def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | 
     name the event in place of the value; None is for changes that are not, or not yet, an event.
     `blobs` loads what the state keeps as a reference to a blob, when it is read.
     """
-    for index, op in enumerate(ops):
+    index = 0
+    for op in ops:
         source = None if revision is None else (revision, index)
-        path = op.path
-        if type(path) is str:
-            key = path
-            kept = root.peek(key)
-            if op.kind == "append" and type(kept) is List:
-                items = kept.vector().append(enter(op.value, source, blobs))
-                root = root.with_key(key, List(items))
+        index += 1
+        key = op.path
+        # Nearly every op is one of these two, on a key of the state itself.
+        if type(key) is str:
+            kind = op.kind
+            if kind == "set":
+                root = root.with_key(key, enter(op.value, source, blobs))
+                continue
+            if kind == "append" and type(kept := root.peek(key)) is List:
+                item = enter(op.value, source, blobs)
+                root = root.with_key(key, List(kept.vector().append(item)))
                 continue
         root = _apply_op(root, op, source, blobs)
     return root
@@ -76,26 +81,28 @@ def _apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | 
         return _apply_to_root(root, op, blobs)
     if len(path) > DEPTH_MAX:
         raise UsageError(f"cannot {op.kind} {describe(path)}: at most {DEPTH_MAX} steps fit")
-    nodes: list[Any] = []
-    node: Any = root
-    changed: Any = root
-    last = len(path) - 1
-    for depth, key in enumerate(path):
-        if (type(node) is Map) != (type(key) is str) or type(node) not in (Map, List):
-            _refuse(op, f"{describe(path[:depth])} is {_name(node)}, which has no {key!r:.80}")
-        nodes.append(node)
-        kept = _peek(node, key)
-        if kept is MISSING and (type(node) is List or op.kind in ("delete", "truncate")):
-            _refuse(op, f"{describe(path[: depth + 1])} is not there")
-        if depth < last:
-            node = EMPTY if kept is MISSING else _force(kept)
-        elif op.kind == "delete":
-            changed = _without(node, key)
-        else:
-            changed = _with(node, key, _COMPUTE[op.kind](op, kept, source, blobs))
-    for node, key in zip(reversed(nodes[:-1]), reversed(path[:-1]), strict=True):
-        changed = _with(node, key, changed)
-    return changed
+    return _descend(root, 0, path, op, source, blobs)
+
+
+def _descend(
+    node: Any, depth: int, path: Path, op: Op, source: tuple[int, int] | None, blobs: Blobs | None
+) -> Any:
+    """Returns the node with the op carried out below it."""
+    key = path[depth]
+    if not isinstance(node, Map if type(key) is str else List):
+        _refuse(op, f"{describe(path[:depth])} is {_name(node)}, which has no {key!r:.80}")
+    kept = _peek(node, key)
+    kind = op.kind
+    if kept is MISSING and (kind in _NEED_PLACE or type(node) is List):
+        _refuse(op, f"{describe(path[: depth + 1])} is not there")
+    if depth + 1 < len(path):
+        child = EMPTY if kept is MISSING else _force(kept)
+        changed = _descend(child, depth + 1, path, op, source, blobs)
+    elif kind == "delete":
+        return _without(node, key)
+    else:
+        changed = _COMPUTE[kind](op, kept, source, blobs)
+    return _with(node, key, changed)
 
 
 def _apply_to_root(root: Map, op: Op, blobs: Blobs | None) -> Map:
@@ -158,6 +165,7 @@ _COMPUTE: dict[str, Callable[[Op, Any, tuple[int, int] | None, Blobs | None], An
     "merge": _merged,
     "truncate": _truncated,
 }
+_NEED_PLACE = frozenset({"delete", "truncate"})
 _NUMBERS = (int, float)
 _NO_ITEMS = List()
 

@@ -32,6 +32,8 @@ _SHOWN_MAX = 50
 
 _raw_map = msgspec.json.Decoder(dict[str, Raw])
 _raw_list = msgspec.json.Decoder(list[Raw])
+_scalar = msgspec.json.Decoder().decode
+_CONTAINERS = frozenset({b"{", b"["})
 _new = object.__new__
 
 
@@ -389,9 +391,12 @@ def enter(raw: Encoded, source: tuple[int, int] | None, blobs: Blobs | None) -> 
     if len(raw) > SHORT:
         return Lazy(raw, source, None, blobs)
     data = bytes(raw)
-    if data[:1] in (b"{", b"["):
+    if data[:1] in _CONTAINERS:
         return Lazy(raw, source, None, blobs)
-    return codec.decode(data)
+    try:
+        return _scalar(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"stored value is not the JSON of a value: {error}") from error
 
 
 def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
