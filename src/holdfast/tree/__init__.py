@@ -7,7 +7,7 @@ difference  diff, diff_ops, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.tree.change import apply, get, locate
+from holdfast.tree.change import apply, get, locate, put
 from holdfast.tree.difference import Change, diff, diff_ops, touched
 from holdfast.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
 from holdfast.tree.ops import (
@@ -47,6 +47,7 @@ __all__ = [
     "increment_op",
     "locate",
     "merge_op",
+    "put",
     "raw_op",
     "set_op",
     "thaw",

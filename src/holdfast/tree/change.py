@@ -49,6 +49,17 @@ def locate(root: Map, path: Path) -> Any:
     return kept
 
 
+def put(root: Map, path: Path, kept: Any) -> Map:
+    """Returns the state with a value that is in a tree already at a path that is there."""
+    return _put(root, path, kept)
+
+
+def _put(node: Any, path: Path, kept: Any) -> Any:
+    if not path:
+        return kept
+    return _with(node, path[0], _put(_force(_peek(node, path[0])), path[1:], kept))
+
+
 def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | None = None) -> Map:
     """Returns the state after the ops of one event; values stay encoded until they are read.
 
