@@ -29,7 +29,7 @@ from holdfast.errors import CorruptError, FormatError
 from holdfast.event import ORIGIN, record_link
 from holdfast.testing.child import INCREMENTS, Child
 from holdfast.testing.clock import FakeClock
-from holdfast.testing.leases import acquired
+from holdfast.testing.leases import acquired, fence_of
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import Trial, accepted, head_of, refused, revisions, write
 
@@ -53,6 +53,13 @@ class DurableContract(Trial):
     def reopen(self, place: Path, clock: Clock) -> Backend:
         """Returns the backend opened again where it was."""
         return self.make(place, clock)
+
+    def reboot(self, clock: FakeClock) -> None:
+        """Lets the host boot again while the store is closed.
+
+        A backend that is judged by a server's clock lets an hour pass there instead.
+        """
+        clock.reboot()
 
     def damage(self, place: Path, payload: bytes) -> None:
         """Changes one byte of every copy of the payload in the closed store.
@@ -147,6 +154,25 @@ class DurableContract(Trial):
             backend.leases.release(lease)
             backend.close()
             self.pass_time(clock, 1)
+
+    def test_clause_16_leases_and_claims_of_an_earlier_boot_have_ended(
+        self, place: Path, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        """Boot time starts again at zero: an end that was near would be far away."""
+        clock.advance(1_000_000)
+        backend = self.make(place, clock)
+        accepted(backend, build.commit(marks=[Mark("i", "m")]))
+        lease = acquired(backend, "l", "w1")
+        assert len(backend.marks.claim("i", "w1", n=1, ttl_s=10)) == 1
+        backend.close()
+        self.reboot(clock)
+        backend = self.reopen(place, clock)
+        assert backend.leases.holder("l") is None
+        late = build.commit(build.append("a"), fence=fence_of(lease))
+        assert refused(backend, late).reason == "fenced"
+        assert acquired(backend, "l", "w2").epoch > lease.epoch
+        assert len(backend.marks.claim("i", "w2", n=1, ttl_s=10)) == 1
+        backend.close()
 
     def test_clause_10_a_planted_commit_is_read(
         self, place: Path, clock: FakeClock, build: RecordBuilder
