@@ -52,9 +52,7 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     return Report(findings, streams, events, digest, read_all)
 
 
-def _follow_chains(
-    log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]
-) -> int:
+def _follow_chains(log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]) -> int:
     """Recomputes every link in the order of commit; returns how many events there are."""
     events = 0
     position = START
@@ -120,9 +118,7 @@ def _check_snapshots(
             try:
                 log.snapshots.read(stream, revision)
             except HoldfastError as error:
-                findings.append(
-                    Finding(f'snapshot of "{stream}"', error.message, harmless=True)
-                )
+                findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
 
 
 def _finding(error: HoldfastError) -> Finding:

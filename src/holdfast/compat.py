@@ -116,7 +116,9 @@ class GlobalStateManager:
         """Returns the one global state."""
         return self._state(StateScope.GLOBAL, None)
 
-    async def save_checkpoint(self, scope: StateScope, state: Mapping[str, Any] | ScopeState) -> None:
+    async def save_checkpoint(
+        self, scope: StateScope, state: Mapping[str, Any] | ScopeState
+    ) -> None:
         """Stores a checkpoint for a scope; the id comes from the state if it has one."""
         self._check(scope)
         await self._hop(self._save, scope, state)

@@ -99,9 +99,7 @@ def _missing(target: Log, records: list[Record], known: dict[str, int]) -> Commi
 
 
 def _compare(target: Log, record: Record) -> None:
-    there = target.backend.read(
-        record.stream, after=record.revision - 1, until=record.revision
-    )
+    there = target.backend.read(record.stream, after=record.revision - 1, until=record.revision)
     if not there or there[0].link != record.link:
         raise _differs(record.stream, record.revision, record.revision)
 

@@ -121,6 +121,6 @@ class CorruptError(HoldfastError):
 
 
 class FormatError(HoldfastError):
-    """The data was written by a newer holdfast, or is not a holdfast store: upgrade, or look elsewhere."""
+    """Written by a newer holdfast, or no holdfast store at all: upgrade, or look elsewhere."""
 
     exit_code = 10

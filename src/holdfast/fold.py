@@ -72,9 +72,7 @@ def advance(
     revision = folded.revision + 1
     if ops:
         root = apply(folded.root, ops, revision=revision, blobs=blobs)
-        return Folded(
-            revision, link, time, root, folded.parent, folded.closed_at, folded.dropped
-        )
+        return Folded(revision, link, time, root, folded.parent, folded.closed_at, folded.dropped)
     root, parent = folded.root, folded.parent
     closed_at, dropped = folded.closed_at, folded.dropped
     if type == event.OPENED:

@@ -24,9 +24,7 @@ class Follower:
         An event may have no change, so an empty list does not mean that the end was reached.
         """
         position = self._log.position()
-        records = self._log.records(
-            self._name, after=self._before.revision, limit=READ_CHUNK
-        )
+        records = self._log.records(self._name, after=self._before.revision, limit=READ_CHUNK)
         if not records:
             self.position = position
             return None

@@ -67,9 +67,7 @@ class Log:
         """
         return self._queue.commit(Request(wanted))
 
-    def submit(
-        self, wanted: Wanted, *, waker: Waker | None = None, context: Any = None
-    ) -> Request:
+    def submit(self, wanted: Wanted, *, waker: Waker | None = None, context: Any = None) -> Request:
         """Puts the commit in line without waiting for it; `wait` on what it returns does.
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
@@ -352,18 +350,22 @@ class Log:
 
         def fetch(revision: int, op_index: int) -> bytes:
             block = (revision - 1) // FETCH_CHUNK
-            for cached_stream, cached_block, records in self._fetched:
-                if cached_stream == stream and cached_block == block:
-                    break
-            else:
-                start = block * FETCH_CHUNK
-                records = self.records(stream, after=start, until=start + FETCH_CHUNK)
-                if len(records) == FETCH_CHUNK:
-                    self._fetched.append((stream, block, records))
+            records = self._block(stream, block)
             record = records[revision - 1 - block * FETCH_CHUNK]
             return bytes(ops_of(record)[op_index].value)
 
         return fetch
+
+    def _block(self, stream: str, block: int) -> list[Record]:
+        """Returns an aligned run of records, the last few of which are kept."""
+        for kept_stream, kept_block, kept in self._fetched:
+            if kept_stream == stream and kept_block == block:
+                return kept
+        start = block * FETCH_CHUNK
+        records = self.records(stream, after=start, until=start + FETCH_CHUNK)
+        if len(records) == FETCH_CHUNK:
+            self._fetched.append((stream, block, records))
+        return records
 
     def revision_at_position(self, stream: str, position: Position) -> int:
         """Returns the newest revision that was there at a position of the store."""

@@ -29,9 +29,7 @@ def check_path(path: object) -> tuple[str | int, ...]:
         raise UsageError(f"a path is text (one key) or a tuple, found {type(path).__name__}")
     for part in path:  # pyright: ignore[reportUnknownVariableType]
         if isinstance(part, bool) or not isinstance(part, str | int):
-            raise UsageError(
-                f"a path holds keys (text) and list indexes (int), found {part!r}"
-            )
+            raise UsageError(f"a path holds keys (text) and list indexes (int), found {part!r}")
     return path  # pyright: ignore[reportUnknownVariableType]
 
 

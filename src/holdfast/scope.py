@@ -159,17 +159,17 @@ class Scope:
         """Returns the revision that a moment means. A name means its newest checkpoint."""
         if isinstance(moment, Checkpoint):
             return moment.revision
-        if isinstance(moment, bool) or not isinstance(moment, int | str | datetime):
-            raise UsageError(
-                f"a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
-                f"found {type(moment).__name__}"
-            )
-        if isinstance(moment, int):
+        if isinstance(moment, int) and not isinstance(moment, bool):
             return moment if moment >= 0 else self.revision + moment
         if isinstance(moment, datetime):
             if moment.tzinfo is None:
                 raise UsageError("a datetime needs a time zone: use datetime.now(UTC)")
             return self._log.revision_at_time(self.name, event.from_datetime(moment))
+        if not isinstance(moment, str):
+            raise UsageError(
+                "a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
+                f"found {moment!r}"
+            )
         for stream, until in self._lineage():
             for found in self._log.backend.find(stream, checkpoint=moment):
                 if found.revision <= until:
@@ -334,9 +334,7 @@ class Scope:
             subscribers=self._subscribers,
         )
         payload = codec.encode_plain({"from": self.name, "at": revision})
-        part = Part(
-            fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision)
-        )
+        part = Part(fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision))
         self._log.commit(Wanted((part,)))
         return fork
 

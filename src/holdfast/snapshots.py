@@ -111,9 +111,7 @@ class Snapshots:
         link = bytes.fromhex(header.link)
         named = (header.stream, header.revision)
         if named != (stream, revision) or self._link_of(stream, revision) != link:
-            raise CorruptError(
-                f"{what} disagrees with the log", stream=stream, revision=revision
-            )
+            raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
         root = unpack(data[end + 1 :], fetch=self._source_of(stream), blobs=self._blobs)
         return Folded(
             revision, link, header.time, root, header.parent, header.closed_at, header.dropped

@@ -82,10 +82,19 @@ class Store:
     # --- several at once -------------------------------------------------------------------------
 
     def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
-        """Returns a block that commits over several scopes, all or nothing, under a lease if given."""
+        """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
         if key is not None:
             check_name(key, "key")
         return PendingCommit(self.log, key=key, lease=lease)
+
+    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
+        """Like `commit`, but the block's end only puts it in line; `wait()` on it waits.
+
+        Submitted commits keep their order, and are on disk before any later commit is.
+        """
+        if key is not None:
+            check_name(key, "key")
+        return PendingCommit(self.log, key=key, lease=lease, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""
@@ -98,9 +107,7 @@ class Store:
         """The newest position, to follow from."""
         return self.log.position()
 
-    def events(
-        self, *, after: Position = START, timeout_s: float | None = 0
-    ) -> Iterator[Event]:
+    def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
         """Yields the events of the whole store behind a position; see `follow` for the time."""
         for record in self.log.follow(after=after, timeout_s=timeout_s):
             yield Event(record)

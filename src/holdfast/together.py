@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from holdfast import tree
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
+from holdfast.batch import Request
+from holdfast.errors import UsageError
 from holdfast.fold import Folded
 from holdfast.log import Log
 from holdfast.paths import Path, check_expected, check_path, update_ops
@@ -22,8 +24,12 @@ class PendingCommit:
     raises ConflictError and nothing of it is written, in any scope (guarantees 2 and 3).
     """
 
-    def __init__(self, log: Log, *, key: str | None, lease: Lease | None) -> None:
+    def __init__(
+        self, log: Log, *, key: str | None, lease: Lease | None, waits: bool = True
+    ) -> None:
         self._log = log
+        self._waits = waits
+        self._request: Request | None = None
         self._key = key
         self._lease = lease
         self._scopes: dict[str, PendingScope] = {}
@@ -61,8 +67,20 @@ class PendingCommit:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         wanted = self.wanted() if kind is None else None
         if wanted is not None:
-            self.finish(wanted, self._log.commit(wanted))
+            if self._waits:
+                self.finish(wanted, self._log.commit(wanted))
+            else:
+                self._request = self._log.submit(wanted)
         return False
+
+    def wait(self) -> Written:
+        """Returns when what `submit` put in line is durable, or raises why it was refused."""
+        if self.written is None:
+            if self._request is None:
+                raise UsageError("nothing was committed or submitted: there is nothing to wait for")
+            self.finish(self._request.work, self._log.wait(self._request))
+        assert self.written is not None, "BUG: finished without an answer"
+        return self.written
 
     def wanted(self) -> Wanted | None:
         """Returns what the block gathered; None if there is nothing to write."""
@@ -109,7 +127,7 @@ class PendingScope:
         if not self._ops:
             return root
         return tree.apply(
-            root, self._ops, revision=self.base.revision + 1, blobs=self._log.blobs.reads.read
+            root, self._ops, revision=self.base.revision + 1, blobs=self._log.blobs.read
         )
 
     def get(self, path: Path, default: Any = None) -> Any:
@@ -183,6 +201,4 @@ class View:
             folded = self._log.newest(scope.name)
             if head is None or folded.revision == head.revision:
                 return folded
-        return self._log.at(
-            scope.name, self._log.revision_at_position(scope.name, self.position)
-        )
+        return self._log.at(scope.name, self._log.revision_at_position(scope.name, self.position))

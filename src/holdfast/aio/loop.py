@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -52,11 +59,11 @@ class Loop:
         """Runs a synchronous write in our executor and waits for its outcome, come what may."""
         return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
 
-    async def commit(self, wanted: Wanted) -> Written:
-        """Sends a commit through the queue."""
+    def enqueue(self, wanted: Wanted) -> asyncio.Future[Written]:
+        """Puts a commit into the queue, now and in order, and returns its future."""
         future: asyncio.Future[Written] = self.loop.create_future()
         self.store.log.submit(wanted, waker=self.wake, context=future)
-        return await shielded(future)
+        return future
 
     def wake(self, answered: Sequence[Request]) -> None:
         """Called by the committing thread, once per batch."""

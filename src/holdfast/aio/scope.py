@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Literal, overload
 
 from holdfast import tree
-from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
@@ -82,9 +82,7 @@ class AsyncScope:
     async def modified(self, since: Moment) -> list[str | int]:
         return await self._loop.hop(self.sync.modified, since)
 
-    async def history(
-        self, *, after: int = 0, until: int | None = None
-    ) -> AsyncIterator[Event]:
+    async def history(self, *, after: int = 0, until: int | None = None) -> AsyncIterator[Event]:
         async for event in self._loop.steps(self.sync.history(after=after, until=until)):
             yield event
 
@@ -204,9 +202,7 @@ class AsyncScope:
         return await self._loop.hop_shielded(self.sync.undo)
 
     async def fork(self, id: str, *, at: Moment | None = None) -> AsyncScope:
-        return AsyncScope(
-            self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at)
-        )
+        return AsyncScope(self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at))
 
     async def close(self, *, keep: bool | None = None) -> int:
         return await self._loop.hop_shielded(self.sync.close, keep=keep)
@@ -225,7 +221,7 @@ class AsyncScope:
         return (await self._commit(part)).after[0].revision
 
     async def _commit(self, part: Part) -> Written:
-        written = await self._loop.commit(Wanted((part,)))
+        written = await shielded(self._loop.enqueue(Wanted((part,))))
         self.sync.announce(part, written.before[0], written.after[0])
         return written
 

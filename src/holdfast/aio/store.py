@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal
 
 from holdfast import tree
-from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position
 from holdfast.check import Report
@@ -20,7 +21,7 @@ from holdfast.scope import Change
 from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
 from holdfast.tree import Map
-from holdfast.wanted import Written
+from holdfast.wanted import Wanted, Written
 
 
 class AsyncPendingCommit:
@@ -30,9 +31,12 @@ class AsyncPendingCommit:
     that were awaited before are in memory.
     """
 
-    def __init__(self, loop: Loop, pending: PendingCommit) -> None:
+    def __init__(self, loop: Loop, pending: PendingCommit, *, waits: bool = True) -> None:
         self._loop = loop
         self._pending = pending
+        self._waits = waits
+        self._wanted: Wanted | None = None
+        self._outcome: asyncio.Future[Written] | None = None
 
     def scope(self, scope: AsyncScope) -> PendingScope:
         return self._pending.scope(scope.sync)
@@ -58,10 +62,19 @@ class AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
-        wanted = self._pending.wanted() if kind is None else None
-        if wanted is not None:
-            self._pending.finish(wanted, await self._loop.commit(wanted))
+        self._wanted = self._pending.wanted() if kind is None else None
+        if self._wanted is not None:
+            self._outcome = self._loop.enqueue(self._wanted)
+            if self._waits:
+                await self.wait()
         return False
+
+    async def wait(self) -> Written:
+        if self._outcome is None or self._wanted is None or self.written is not None:
+            return self._pending.wait()
+        written = await shielded(self._outcome)
+        self._pending.finish(self._wanted, written)
+        return written
 
 
 class AsyncView:
@@ -121,6 +134,10 @@ class AsyncStore:
     def commit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
         return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
 
+    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
+        pending = self._store.submit(key=key, lease=lease)
+        return AsyncPendingCommit(self._loop, pending, waits=False)
+
     async def view(self) -> AsyncView:
         return AsyncView(self._loop, await self._loop.hop(self._store.view))
 
@@ -132,9 +149,7 @@ class AsyncStore:
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
         while True:
-            records = await self._loop.hop(
-                self.log.backend.read_all, after=after, limit=READ_CHUNK
-            )
+            records = await self._loop.hop(self.log.backend.read_all, after=after, limit=READ_CHUNK)
             for record in records:
                 yield Event(record)
             if records:

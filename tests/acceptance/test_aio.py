@@ -1,0 +1,232 @@
+"""The async skin: parity with the sync API, shielded writes, one hop per batch."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import ConflictError, Scope, Store, UsageError, aio
+from holdfast.aio.store import AsyncPendingCommit, AsyncView
+from holdfast.together import PendingCommit, View
+
+SYNC_ONLY = {"announce", "change_part", "checkpoint_part", "wanted", "finish"}
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in inspect.getmembers_static(cls)
+        if not name.startswith("_") and name not in SYNC_ONLY
+    }
+
+
+@pytest.mark.parametrize(
+    ("sync", "async_"),
+    [
+        (Store, aio.AsyncStore),
+        (Scope, aio.AsyncScope),
+        (PendingCommit, AsyncPendingCommit),
+        (View, AsyncView),
+    ],
+)
+def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:
+    ours, theirs = public(sync), public(async_)
+    assert set(ours) <= set(theirs)
+    assert set(theirs) - {"written"} <= set(ours)
+    for name, member in ours.items():
+        assert isinstance(member, property) == isinstance(theirs[name], property), name
+        if inspect.isfunction(member):
+            mine = [(p.name, p.kind, p.default) for p in parameters(member)]
+            other = [(p.name, p.kind, p.default) for p in parameters(theirs[name])]
+            assert mine == other, name
+
+
+def parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())[1:]
+
+
+def run(url: str, body: Callable[[aio.AsyncStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            await body(hf)
+
+    asyncio.run(main())
+
+
+async def listed(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def test_everything_a_scope_does(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        team = hf.team("t")
+        chat = hf.conversation("c", parent=team)
+        await team.set("model", "m")
+        assert await chat.set("a", 1) == 1 + 1  # the parent was recorded first
+        await chat.update({"b": {"x": 1}, "n": 5})
+        await chat.append("l", "one")
+        await chat.increment("n", 2)
+        await chat.delete("a")
+        async with chat.edit() as draft:
+            draft["b"]["x"] += 1
+        await chat.edit(lambda draft: draft.update(done=True))
+        assert await chat.state == {"b": {"x": 2}, "n": 7, "l": ["one"], "done": True}
+        assert await chat.to_dict() == await chat.state
+        assert await chat.get(("b", "x")) == 2
+        assert await chat.lookup("model") == "m"
+        assert (await chat.parent).name == "team/t"  # pyright: ignore
+        mark = await chat.checkpoint("here")
+        await chat.set("n", 0)
+        assert [c.path for c in await chat.diff(mark)] == [("n",)]
+        assert await chat.modified(mark) == ["n"]
+        await chat.restore("here")
+        assert await chat.get("n") == 7
+        await chat.undo()
+        assert await chat.get("n") == 0
+        fork = await chat.fork("f", at=mark)
+        assert (await fork.state)["n"] == 7
+        assert [c.name for c in await chat.checkpoints()] == ["here"]
+        assert len(await listed(chat.history())) == await chat.revision
+        await fork.close()
+        assert await fork.is_closed
+        assert await chat.revision_of("here") == mark.revision
+        assert await chat.at(1) == {}
+
+    run(url, body)
+
+
+def test_everything_a_store_does(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        a, b = hf.conversation("a"), hf.workflow("b")
+        lease = await hf.lease("l", ttl_s=60)
+        async with hf.commit(key="k", lease=lease) as tx:
+            tx.scope(a).set("n", 1)
+            tx.scope(b).set("n", 1)
+            tx.mark("todo", "x")
+            tx.watch(b)
+        assert tx.news == {"workflow/b": 1}
+        view = await hf.view()
+        await a.set("n", 2)
+        assert (await view.state(a), await view.revision(a)) == ({"n": 1}, 1)
+        assert await view.get(b, "n") == 1
+        assert [s.name async for s in hf.scopes("conversation")] == ["conversation/a"]
+        assert [m.key for m in await hf.claim("todo")] == ["x"]
+        assert [m.key for m in await hf.marks()] == ["x"]
+        assert await hf.renew(lease) is not None
+        await hf.release(lease)
+        await hf.global_().set("g", 1)
+        hf.register_level("deep", below="conversation")
+        assert len(await listed(hf.events())) == 5  # the lease's epoch is an event too
+        told = await listed(hf.follow(a, after=0, timeout_s=0))
+        assert [(c.old, c.new) for c in told[1:]] == [(1, 2)]
+        assert await hf.position > 0
+        assert (await hf.check()).ok
+        assert (await hf.status())["worker"] == hf.worker
+
+    run(url, body)
+
+
+def test_errors_arrive_at_their_own_caller(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        chat = hf.conversation("c")
+        await chat.set("text", "x")
+        answers = await asyncio.gather(
+            chat.set("n", 1),
+            chat.append("text", 1),
+            chat.set("n", 2, expected=0),
+            chat.set("m", 2),
+            return_exceptions=True,
+        )
+        kinds = [type(answer) for answer in answers]
+        assert kinds == [int, UsageError, ConflictError, int]
+
+    run(url, body)
+
+
+def test_many_writers_share_syncs_and_lose_nothing(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        team = hf.team("t")
+        sent = 0
+        inner = hf.log.backend.commit
+
+        def counted(commits: Any) -> Any:
+            nonlocal sent
+            sent += 1
+            return inner(commits)
+
+        hf.log.backend.commit = counted  # pyright: ignore
+
+        async def writer(n: int) -> None:
+            for i in range(10):
+                await team.append("l", [n, i])
+
+        await asyncio.gather(*[writer(n) for n in range(32)])
+        items = await team.get("l")
+        assert sorted(map(list, items)) == sorted([n, i] for n in range(32) for i in range(10))
+        assert sent < 320 / 2
+
+    run(url, body)
+
+
+def test_a_cancelled_writer_is_told_only_when_the_outcome_is_known(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        chat = hf.conversation("c")
+        await chat.set("n", 0)
+        for n in range(1, 20):
+            task = asyncio.ensure_future(chat.set("n", n))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await chat.get("n") == n
+
+    run(url, body)
+
+
+def test_a_follower_wakes_without_a_thread(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        team = hf.team("t")
+        await team.set("n", 0)
+        got: list[Any] = []
+
+        async def follow() -> None:
+            async for change in hf.follow(team):
+                got.append(change.new)
+                if change.new == 3:
+                    return
+
+        task = asyncio.ensure_future(follow())
+        await asyncio.sleep(0)
+        for n in (1, 2, 3):
+            await team.set("n", n)
+        await asyncio.wait_for(task, 10)
+        assert got[-1] == 3
+
+    run(url, body)
+
+
+def test_import_holdfast_loads_neither_asyncio_nor_a_backend() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, holdfast;"
+        "loaded = [m for m in sys.modules if m == 'asyncio' or m in"
+        " ('holdfast.backends.memory', 'holdfast.backends.sqlite', 'holdfast.backends.files',"
+        " 'apsw', 'zstandard', 'cryptography')];"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_sync_store_is_there_too(url: str) -> None:
+    async def body(hf: aio.AsyncStore) -> None:
+        assert isinstance(hf.log, type(hf.log))
+        assert repr(hf) == f"<AsyncStore {hf.url}>"
+        assert repr(hf.team("t")) == "<AsyncScope team/t>"
+
+    run(url, body)
+    assert holdfast.open is not aio.open
