@@ -44,7 +44,7 @@ def wide_state(size: Size) -> Report:
         pending = iter(ops)
 
         def change(held: list[Any] = held, pending: Any = pending) -> None:
-            held.append(tree.apply(held[-1], [next(pending)]))
+            held.append(tree.apply(held[-1], [next(pending)], revision=len(held)))
 
         timed(change, 100)
         block = timed(change, HELD)
