@@ -16,13 +16,18 @@ from holdfast.errors import NotFoundError, UnavailableError, UsageError
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _REMOTE = frozenset(
-    "9p afs afpfs beegfs ceph cifs coda davfs gfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
-    "orangefs pvfs2 smb2 smb3 smbfs vboxsf".split()
+    (
+        *("9p", "afs", "afpfs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs", "gfs2"),
+        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "pvfs2"),
+        *("smb2", "smb3", "smbfs", "vboxsf"),
+    )
 )
 # A FUSE mount says what is behind it in its subtype; these reach over a network.
 _REMOTE_FUSE = frozenset(
-    "blobfuse ceph cephfs curlftpfs davfs2 gcsfuse glusterfs goofys juicefs mount-s3 rclone s3fs "
-    "seaweedfs smbnetfs sshfs".split()
+    (
+        *("blobfuse", "ceph", "cephfs", "curlftpfs", "davfs2", "gcsfuse", "glusterfs", "goofys"),
+        *("juicefs", "mount-s3", "rclone", "s3fs", "seaweedfs", "smbnetfs", "sshfs"),
+    )
 )
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

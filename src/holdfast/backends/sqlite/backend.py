@@ -28,7 +28,8 @@ from holdfast.backends.sqlite.batch import (
     find_head,
     find_stream,
 )
-from holdfast.backends.sqlite.connection import NEWEST, Execute, Gate, Writer
+from holdfast.backends.sqlite.connection import NEWEST, Gate, Writer
+from holdfast.backends.sqlite.driver import Execute, Row
 from holdfast.backends.sqlite.heads import Heads, Stream
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases
@@ -36,8 +37,6 @@ from holdfast.backends.sqlite.marks import SqliteMarks
 from holdfast.backends.sqlite.objects import SqliteObjects
 from holdfast.backends.sqlite.opening import (
     connect,
-    examine,
-    initialise,
     place_of,
     prepare_file,
     use_wal,
@@ -49,12 +48,12 @@ from holdfast.backends.sqlite.rows import (
     READ,
     READ_ALL,
     STREAM,
-    Row,
     decode,
     prefix_end,
 )
+from holdfast.backends.sqlite.wal import Wal
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError, FormatError
+from holdfast.errors import CorruptError
 
 _STREAMS = (
     "SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -127,7 +126,7 @@ class SqliteBackend:
 
     def _publish(self, batch: Batch) -> None:
         self._cache.publish(batch.position, batch.heads, batch.streams)
-        self._seen = self._gate.writer.connection.data_version()
+        self._seen = batch.writer.connection.data_version()
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         gate, cache = self._gate, self._cache
@@ -276,19 +275,22 @@ class SqliteBackend:
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         gate = self._gate
+        gate.check_open()
         delay_s, left_s = _POLL_FIRST_S, timeout_s
-        while True:
-            gate.check_open()
-            with gate.changed:
-                # Asked under the condition's lock: a commit of this process between the question
-                # and the wait would otherwise wake nobody.
-                with gate.errors:
+        with gate.errors, gate.changed:
+            gate.waiting += 1
+            try:
+                while True:
+                    # The condition wakes us for commits of this process, looking again for others.
                     newest = gate.reader.newest()
-                if newest > after or left_s <= 0:
-                    return Position(newest)
-                gate.changed.wait(min(delay_s, left_s))
-            left_s -= delay_s
-            delay_s = min(delay_s * 2, _POLL_LAST_S)
+                    if newest > after or left_s <= 0:
+                        return Position(newest)
+                    gate.changed.wait(min(delay_s, left_s))
+                    gate.check_open()
+                    left_s -= delay_s
+                    delay_s = min(delay_s * 2, _POLL_LAST_S)
+            finally:
+                gate.waiting -= 1
 
     def close(self) -> None:
         if self._gate.is_open:
@@ -305,16 +307,11 @@ def _open(
     read_only: bool,
     reach: Callable[[str], None] | None,
 ) -> Gate:
-    prepare_file(path, create=create)
-    is_empty = examine(path) == 0
-    if is_empty and not create:
-        raise FormatError(f'"{path}" is empty: expected a store', hint="create it first")
+    prepare_file(path, clock, create=create)
     writing = None
     if not read_only:
         writing = connect(path, durability=durability, read_only=False)
         try:
-            if is_empty:
-                initialise(writing, path, clock)
             use_wal(writing, path)
         except BaseException:
             writing.close()
@@ -325,4 +322,5 @@ def _open(
         if writing is not None:
             writing.close()
         raise
-    return Gate(path, clock, reading=reading, writing=writing, reach=reach)
+    wal = Wal(path) if durability == "full" else None
+    return Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import Append, Commit, Head, Position, Receipt, Refusal
-from holdfast.backends.sqlite.connection import NEWEST, Execute, Writer
+from holdfast.backends.sqlite.connection import NEWEST, Writer
+from holdfast.backends.sqlite.driver import Execute
 from holdfast.backends.sqlite.heads import Heads, Stream
 from holdfast.backends.sqlite.leases import SqliteLeases
 from holdfast.backends.sqlite.marks import SqliteMarks
@@ -71,11 +72,11 @@ class Batch:
         "_marks",
         "_tables",
         "_where",
-        "_writer",
         "heads",
         "outcomes",
         "position",
         "streams",
+        "writer",
     )
 
     def __init__(
@@ -87,7 +88,7 @@ class Batch:
         marks: SqliteMarks,
         where: str,
     ) -> None:
-        self._writer = writer
+        self.writer = writer
         self._execute = writer.execute
         self._cache = cache
         self._tables = tables
@@ -110,15 +111,17 @@ class Batch:
         for append in commit.appends:
             name = append.stream
             head = self._head_of(name)
-            stream_id = (self._add_stream(append) if head is None else self._stream(name)).id
+            stream = None if head is None else self._stream(name)
+            if stream is None:
+                stream = self._add_stream(append)
             for record in append.records:
                 ordinal += 1
-                self._execute(INSERT, encode(record, stream_id, ordinal, position))
+                self._execute(INSERT, encode(record, stream.id, ordinal, position))
             self.heads[name] = head_after(append, head, Position(position))
             key = append.records[0].key
             if key is not None:
                 self._tables.ensure("keys", self._execute)
-                self._execute(_ADD_KEY, (stream_id, key, append.expected + 1))
+                self._execute(_ADD_KEY, (stream.id, key, append.expected + 1))
         if ordinal == before:
             self._execute(INSERT_EMPTY, (position,))
         if commit.marks:
@@ -139,14 +142,14 @@ class Batch:
     def _add_stream(self, append: Append) -> Stream:
         first = append.expected + 1
         self._execute(_ADD_STREAM, (append.stream, first))
-        stream = Stream(self._writer.connection.last_insert_rowid(), first)
+        stream = Stream(self.writer.connection.last_insert_rowid(), first)
         self.streams[append.stream] = stream
         return stream
 
     def _stream(self, name: str) -> Stream | None:
-        stream = self.streams.get(name)
+        stream = self._cache.streams.get(name) or self.streams.get(name)
         if stream is None:
-            stream = self._cache.streams.get(name) or find_stream(self._execute, name)
+            stream = find_stream(self._execute, name)
             if stream is not None:
                 self.streams[name] = stream
         return stream

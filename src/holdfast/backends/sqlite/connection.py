@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.backends.handle import Handle
+from holdfast.backends.sqlite.driver import Connection, Execute, Row, execute_of
 from holdfast.backends.sqlite.errors import Translated
-from holdfast.backends.sqlite.rows import Row
 from holdfast.backends.sqlite.schema import Tables
+from holdfast.backends.sqlite.wal import Wal
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError, UsageError
 
 T = TypeVar("T")
-Execute = Callable[..., apsw.Cursor]
 
 NEWEST = "SELECT max(ordinal) FROM events"
 
@@ -28,10 +28,10 @@ NEWEST = "SELECT max(ordinal) FROM events"
 class Reader:
     """The connection that reads. Every statement sees all that was committed before it began."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.lock = Lock()
-        self.execute: Execute = connection.cursor().execute
+        self.execute: Execute = execute_of(connection)
 
     def rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Row]:
         with self.lock:
@@ -45,13 +45,14 @@ class Reader:
 class Writer:
     """The connection that writes, one transaction at a time."""
 
-    def __init__(self, connection: apsw.Connection, gate: Gate) -> None:
+    def __init__(self, connection: Connection, gate: Gate, wal: Wal | None) -> None:
         self.connection = connection
         self.lock = Lock()
-        self.execute: Execute = connection.cursor().execute
+        self.execute: Execute = execute_of(connection)
         self._gate = gate
         self._tables = gate.tables
         self._reach = gate.reach
+        self._wal = wal
 
     def transact(self, work: Callable[[], T], publish: Callable[[T], None] | None = None) -> T:
         """Returns what `work` returned, once everything that it did is durable.
@@ -64,6 +65,8 @@ class Writer:
             self._gate.check_open()
             execute("BEGIN IMMEDIATE")
             try:
+                if self._wal is not None:
+                    self._wal.keep_ahead()
                 if self._reach is not None:
                     self._reach("sqlite.begun")
                 result = work()
@@ -83,6 +86,12 @@ class Writer:
             if publish is not None:
                 publish(result)
             return result
+
+    def close(self) -> None:
+        with self.lock:
+            self.connection.close()
+            if self._wal is not None:
+                self._wal.close()
 
     def _roll_back(self) -> None:
         self._tables.forget()
@@ -112,8 +121,9 @@ class Gate(Handle):
         path: str,
         clock: Clock,
         *,
-        reading: apsw.Connection,
-        writing: apsw.Connection | None,
+        reading: Connection,
+        writing: Connection | None,
+        wal: Wal | None,
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
@@ -122,9 +132,10 @@ class Gate(Handle):
         self.reach = reach
         self.errors = Translated(path)
         self.changed = Condition()
+        self.waiting = 0
         self.reader = Reader(reading)
         self._poison: str | None = None
-        self._writer = None if writing is None else Writer(writing, self)
+        self._writer = None if writing is None else Writer(writing, self, wal)
         super().__init__()
 
     @property
@@ -158,9 +169,14 @@ class Gate(Handle):
         )
 
     def wake(self) -> None:
-        """Wakes every thread of this process that waits for a commit."""
-        with self.changed:
-            self.changed.notify_all()
+        """Wakes every thread of this process that waits for a commit.
+
+        A thread counts itself before it looks at what is there, so one that is not counted yet
+        will see the commit that it would have been woken for.
+        """
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
 
     def close(self) -> None:
         """Closes both connections; the last one on the host empties the WAL and removes it."""
@@ -172,8 +188,8 @@ class Gate(Handle):
         if self._writer is not None:
             if self.reach is not None:
                 self.reach("sqlite.closing")
-            with self.errors, self._writer.lock:
-                self._writer.connection.close()
+            with self.errors:
+                self._writer.close()
             if self.reach is not None:
                 self.reach("sqlite.closed")
 

@@ -52,8 +52,6 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
             | apsw.SchemaChangeError()
         ):
             return CorruptError(f'"{path}" is damaged: {exc}', where=path)
-        case apsw.IOError() if exc.extendedresult == apsw.SQLITE_IOERR_DATA:
-            return CorruptError(f'"{path}" is damaged: {exc}', where=path)
         case UnicodeDecodeError():
             return CorruptError(f'"{path}" is damaged: text in it is not UTF-8', where=path)
         case UnicodeEncodeError():

@@ -57,7 +57,7 @@ class Heads:
         with self._lock:
             self._remember(streams)
             if position == self.position:
-                self.heads.update(heads)
+                self._keep(heads)
 
     def publish(self, position: int, heads: dict[str, Head], streams: dict[str, Stream]) -> None:
         """Takes over what a transaction left, made on everything before it, up to `position`.
@@ -65,13 +65,19 @@ class Heads:
         If another thread has meanwhile looked further, our heads may be old already.
         """
         with self._lock:
-            self._remember(streams)
+            if streams:
+                self._remember(streams)
             if position >= self.position:
-                self.heads.update(heads)
+                self._keep(heads)
                 self.position = position
 
-    def _remember(self, streams: dict[str, Stream]) -> None:
+    def _keep(self, heads: dict[str, Head]) -> None:
         # A head may be here only while its stream's number is, else `advance` would not find it.
+        for name, head in heads.items():
+            if name in self.streams:
+                self.heads[name] = head
+
+    def _remember(self, streams: dict[str, Stream]) -> None:
         if len(self.streams) + len(streams) > _STREAMS_MAX:
             self.streams.clear()
             self._names.clear()

@@ -11,6 +11,7 @@ import apsw
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
 from holdfast.backends.sqlite.connection import Gate
+from holdfast.backends.sqlite.driver import Connection, Row
 from holdfast.backends.sqlite.leases import READ_ALL as READ_LEASES
 from holdfast.backends.sqlite.marks import READ_ALL as READ_MARKS
 from holdfast.backends.sqlite.marks import STRAY_CLAIMS
@@ -82,7 +83,7 @@ class _Check:
     """One pass over a database; each part yields what it finds, and one unreadable table does not
     hide what is wrong with the others."""
 
-    def __init__(self, connection: apsw.Connection, path: str) -> None:
+    def __init__(self, connection: Connection, path: str) -> None:
         self._connection = connection
         self._path = path
         self._newest = 0
@@ -104,7 +105,7 @@ class _Check:
             except (apsw.Error, HoldfastError, UnicodeDecodeError) as exc:
                 yield Finding(self._path, str(exc))
 
-    def _rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Row]:
         return self._connection.execute(sql, bindings).fetchall()
 
     def _has(self, table: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import Fence, Lease
-from holdfast.backends.sqlite.connection import Execute, Gate
+from holdfast.backends.sqlite.connection import Gate
+from holdfast.backends.sqlite.driver import Execute
 from holdfast.backends.sqlite.rows import crc_of
 from holdfast.errors import CorruptError
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import Cleared, Mark
 from holdfast.backends.sqlite.connection import Gate
-from holdfast.backends.sqlite.rows import Row, crc_of
+from holdfast.backends.sqlite.driver import Row
+from holdfast.backends.sqlite.rows import crc_of
 from holdfast.errors import CorruptError
 
 _SET = "INSERT OR REPLACE INTO marks VALUES (?,?,?,?,?,?)"

@@ -6,6 +6,7 @@ SQLite opens it: closing any descriptor of the file drops every lock that this p
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from urllib.parse import quote
@@ -14,12 +15,14 @@ import apsw
 
 from holdfast.backends.place import check_private, refuse_network
 from holdfast.backends.protocol import Durability
+from holdfast.backends.sqlite import driver
+from holdfast.backends.sqlite.driver import Connection
 from holdfast.backends.sqlite.errors import BUSY_TIMEOUT_MS, Translated
 from holdfast.backends.sqlite.rows import crc_of
 from holdfast.backends.sqlite.schema import statements
 from holdfast.clock import Clock
 from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
-from holdfast.ids import new_id
+from holdfast.ids import new_id, short_id
 
 FORMAT = 1
 APPLICATION_ID = 0x486F4C64  # "HoLd"
@@ -31,6 +34,7 @@ WAL_PAGES = 1000
 CACHE_KIB = 8192
 VALUE_BYTES_MAX = 512 << 20
 
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYNCHRONOUS = {"full": 2, "process": 1, "none": 0}
 # SQLite 3.7.0 to 3.51.2 could corrupt a WAL database that several connections checkpoint.
 _LIBRARY_MIN = 3_051_003
@@ -42,84 +46,99 @@ def place_of(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.path.realpath(given.parent), given.name)
 
 
-def prepare_file(path: str, *, create: bool) -> bool:
-    """Makes sure that there is a private file at `path`; returns True if it was made just now."""
+def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
+    """Makes sure that a store of a known format lies at `path`, private to this user."""
     refuse_network(path)
-    made = create and _create(path)
-    if not made and not os.path.lexists(path):
+    if create and not os.path.lexists(path):
+        _create(path, clock)
+    if not os.path.lexists(path):
         raise NotFoundError(f'"{path}" does not exist', hint="check the path, or create the store")
     check_private(path)
     for suffix in ("-wal", "-shm", "-journal"):
-        if os.path.lexists(path + suffix):
+        # Another process may be just closing, and take its WAL away.
+        with contextlib.suppress(NotFoundError):
             check_private(path + suffix)
-    return made
+    _examine(path)
 
 
-def _create(path: str) -> bool:
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    directory = os.path.dirname(path)
+def _create(path: str, clock: Clock) -> None:
+    """Makes a new store under another name, whole and synced, and then gives it its own.
+
+    So a file of that name is a whole store from its first moment on, wherever a process is killed,
+    and of two that create it at once one gets the name and the other finds it taken.
+    """
+    new = f"{path}.{os.getpid()}-{short_id(clock)}.new"
     try:
-        fd = os.open(path, flags, 0o600)
-    except FileExistsError:
-        return False
+        # Nobody else has the new file open, so closing this descriptor drops nobody's lock.
+        os.close(os.open(new, _CREATE, 0o600))
+        try:
+            _fill(new, clock)
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            os.unlink(new)
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
     except OSError as exc:
         raise UnavailableError(
             f'"{path}" cannot be created: {exc.strerror}',
             hint="check that its directory exists and is writable",
         ) from exc
-    # Nobody else can have the new file open, so closing this descriptor drops no lock.
-    os.close(fd)
-    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory_fd)
-    finally:
-        os.close(directory_fd)
-    return True
 
 
-def examine(path: str) -> int:
-    """Returns the format of the store at `path`, 0 if it is empty; FormatError if it is no store.
-
-    The file is read as immutable: no lock, no WAL, no byte beside it. A store's header is written
-    before it has a WAL, so it is always in the file itself.
-    """
-    uri = "file:" + quote(path) + "?immutable=1"
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
+def _fill(path: str, clock: Clock) -> None:
+    # Written to the file itself and not to a WAL: whoever looks at the file alone sees whose it is.
     with Translated(path):
-        connection = apsw.Connection(uri, flags=flags)
+        connection = connect(path, durability="full", read_only=False)
         try:
-            return _format(connection, path)
+            connection.pragma("page_size", PAGE_BYTES)
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", FORMAT)
+            connection.execute(statements("core")).fetchall()
+            for name, value in (("store", new_id(clock)), ("made_us", str(clock.now_us()))):
+                row = name, value, crc_of(name, value)
+                connection.execute("INSERT INTO meta VALUES (?,?,?)", row)
+            connection.execute("COMMIT")
+            use_wal(connection, path)
         finally:
             connection.close()
 
 
-def _format(connection: apsw.Connection, path: str) -> int:
-    owner = connection.pragma("application_id")
-    version = connection.pragma("user_version")
-    if (
-        owner == 0
-        and version == 0
-        and not connection.execute("SELECT count(*) FROM sqlite_schema").get
-    ):
-        return 0
+def _examine(path: str) -> None:
+    """Raises FormatError unless the file is a store that this code can read.
+
+    The file is read as immutable: no lock, no WAL, no byte written in it or beside it.
+    """
+    uri = "file:" + quote(path) + "?immutable=1"
+    with Translated(path):
+        connection = driver.connect(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            owner = connection.pragma("application_id")
+            version = connection.pragma("user_version")
+        finally:
+            connection.close()
     if owner != APPLICATION_ID:
+        found = "an empty file" if not os.stat(path).st_size else f"application id {owner}"
         raise FormatError(
-            f'"{path}" is a SQLite database of another program: expected application id '
-            f"{APPLICATION_ID}, found {owner}; it was left untouched",
+            f'"{path}" is not a store: expected a SQLite database with application id '
+            f"{APPLICATION_ID}, found {found}; it was left untouched",
             hint="choose another path",
         )
-    if not isinstance(version, int) or not 1 <= version <= FORMAT:
+    if not 1 <= version <= FORMAT:
         raise FormatError(
             f'"{path}" has format {version}: this holdfast reads up to {FORMAT}; it was left '
             "untouched",
             hint="upgrade holdfast",
         )
-    return version
 
 
-def connect(path: str, *, durability: Durability, read_only: bool) -> apsw.Connection:
+def connect(path: str, *, durability: Durability, read_only: bool) -> Connection:
     """Returns a connection with everything set that a connection does not inherit from the file."""
-    if apsw.sqlite3_sourceid() and _library() < _LIBRARY_MIN:
+    if _library() < _LIBRARY_MIN:
         raise UsageError(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt shared databases: expected 3.51.3 or "
             "newer",
@@ -127,7 +146,7 @@ def connect(path: str, *, durability: Durability, read_only: bool) -> apsw.Conne
         )
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     with Translated(path):
-        connection = apsw.Connection(path, flags=access | apsw.SQLITE_OPEN_NOFOLLOW)
+        connection = driver.connect(path, access)
         try:
             _harden(connection)
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -158,7 +177,7 @@ def _library() -> int:
     return major * 1_000_000 + minor * 1000 + patch
 
 
-def _harden(connection: apsw.Connection) -> None:
+def _harden(connection: Connection) -> None:
     """Takes from a hostile file what it could do through its schema."""
     connection.enable_load_extension(False)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -183,32 +202,7 @@ def _harden(connection: apsw.Connection) -> None:
         connection.limit(limit, most)
 
 
-def initialise(connection: apsw.Connection, path: str, clock: Clock) -> None:
-    """Gives an empty file the tables of a store; whoever comes second finds them made.
-
-    All of it is one transaction with a rollback journal, so that a process killed here leaves an
-    empty file or a whole store, and the header that says so is in the file and not in a WAL.
-    """
-    with Translated(path):
-        connection.pragma("page_size", PAGE_BYTES)
-        connection.execute("BEGIN EXCLUSIVE")
-        try:
-            if _format(connection, path) == 0:
-                connection.pragma("application_id", APPLICATION_ID)
-                connection.pragma("user_version", FORMAT)
-                connection.execute(statements("core")).fetchall()
-                for name, value in (("store", new_id(clock)), ("made_us", str(clock.now_us()))):
-                    connection.execute(
-                        "INSERT INTO meta VALUES (?,?,?)", (name, value, crc_of(name, value))
-                    )
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-
-def use_wal(connection: apsw.Connection, path: str) -> None:
+def use_wal(connection: Connection, path: str) -> None:
     """Sets WAL mode, which the file keeps from then on."""
     with Translated(path):
         mode = connection.pragma("journal_mode", "wal")

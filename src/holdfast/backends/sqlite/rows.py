@@ -7,10 +7,10 @@ from data; that nobody forged the data is told by the links, which are the log's
 
 from __future__ import annotations
 
-from typing import Any
 from zlib import crc32
 
 from holdfast.backends.protocol import Head, Position, Record
+from holdfast.backends.sqlite.driver import Row
 from holdfast.errors import CorruptError
 
 INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
@@ -29,8 +29,6 @@ LINK = 10
 STREAM = 12
 
 ORDINAL_MAX = (1 << 63) - 1
-
-Row = tuple[Any, ...]
 
 
 def prefix_end(prefix: str) -> str | bytes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
-import apsw
+from holdfast.backends.sqlite.driver import Execute
 
 _HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _GROUP = "-- group: "
@@ -30,7 +29,7 @@ class Tables:
         self._known: set[str] = set()
         self._made: set[str] = set()
 
-    def exist(self, group: str, execute: Callable[..., apsw.Cursor]) -> bool:
+    def exist(self, group: str, execute: Execute) -> bool:
         """Returns whether the group is there, as seen by that connection."""
         if group in self._known:
             return True
@@ -39,7 +38,7 @@ class Tables:
             self._known.add(group)
         return found
 
-    def ensure(self, group: str, execute: Callable[..., apsw.Cursor]) -> None:
+    def ensure(self, group: str, execute: Execute) -> None:
         """Makes the group in the transaction that is under way, unless it is there."""
         if group not in self._known and group not in self._made:
             execute(statements(group)).fetchall()
