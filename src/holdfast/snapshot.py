@@ -1,0 +1,363 @@
+"""A state as bytes: the fold that a snapshot keeps. Pure; the log adds digest and revision.
+
+The text is JSON, compressed as one zstd frame if that makes it smaller (a frame begins with 0x28,
+the text with `{` or `[`). A node is a value as `codec` encodes it, references to blobs included,
+unless items are left in their events; then it is an array that names its kind:
+
+    ["map",{key:value,…},[[place,node],…]]     places of values that are nodes; 0 stands for them
+    ["map",[[key,value],…],[[place,node],…]]   the same, if some key is not plain JSON text
+    ["list",part,…]
+
+A part of a list is one of
+
+    [revision,step,rows,op]           the values of op `op` of `rows` events, `step` revisions apart
+    [revision,step,rows,op,columns]   of each event the values of `columns` ops, from `op` on
+    {"values":[value,…]}              items by value
+    {"nodes":[node,…]}                items that are nodes
+
+So a conversation of 100,000 turns takes a few dozen bytes, and a turn is read from its event when
+somebody looks at it. Short items (64 bytes or less) are kept by value, unless a longer neighbour in
+the same 32 is left in its event: then they join its run.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from msgspec import Raw
+
+from holdfast import codec
+from holdfast.codec import Encoded
+from holdfast.errors import CorruptError
+from holdfast.tree import Blobs, Lazy, List, Map
+from holdfast.tree.frozen import SHORT, enter, enter_level
+from holdfast.tree.vector import Node, Vector, from_source
+
+Fetch = Callable[[int, int], bytes]
+
+_SIZE_MAX = 1 << 30
+_COMPRESS_MIN = 512
+_PLAIN = frozenset({int, bool, type(None)})
+_BITS = 5
+_is_finite = math.isfinite
+
+_raw_map = msgspec.json.Decoder(dict[str, Raw])
+_raw_list = msgspec.json.Decoder(list[Raw])
+_raw_pairs = msgspec.json.Decoder(list[tuple[Raw, Raw]])
+_places = msgspec.json.Decoder(list[tuple[int, Raw]])
+
+
+class Run(NamedTuple):
+    """Items that are values of ops: `columns` of them in each of `rows` events."""
+
+    revision: int
+    step: int  # 0 if there is one row
+    rows: int
+    op: int
+    columns: int
+
+
+def pack(root: Map) -> bytes:
+    """Returns the state as bytes.
+
+    What each list node packs to is remembered in the node: packing a list again after more appends
+    costs about the new part.
+    """
+    text = bytes(_pack_map(root).raw)
+    if _COMPRESS_MIN <= len(text) <= _SIZE_MAX:
+        small = codec.compress(text)
+        if len(small) < len(text) * 9 // 10:
+            return small
+    return text
+
+
+def unpack(data: bytes, *, fetch: Fetch, blobs: Blobs | None) -> Map:
+    """Returns the state of packed bytes, or raises CorruptError.
+
+    `fetch(revision, op)` returns the encoded value of an op, `blobs` the bytes of a blob; both are
+    called when a value is first looked at.
+    """
+    text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
+    try:
+        root = _Unpacking(fetch, blobs).root(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"snapshot is not a packed state: {error}") from error
+    return root
+
+
+class _Packed:
+    """The text of one value or node, and which of the two it is."""
+
+    __slots__ = ("is_node", "raw")
+
+    def __init__(self, raw: Encoded, *, is_node: bool = False) -> None:
+        self.raw = raw if type(raw) is Raw else Raw(raw)
+        self.is_node = is_node
+
+
+def _pack(kept: Any) -> Any:
+    """Returns a scalar that JSON has, or the _Packed of anything else."""
+    kind = cast("type[Any]", type(kept))
+    if kind in _PLAIN or (kind is str and kept.isascii()) or (kind is float and _is_finite(kept)):
+        return kept
+    if kind is Lazy:
+        return _Packed(kept.stored())
+    if kind is Map:
+        return _pack_map(kept)
+    if kind is List:
+        return _pack_list(kept.vector())
+    return _Packed(codec.encode(kept))
+
+
+def _pack_map(value: Map) -> _Packed:
+    table: dict[str, Any] = {}
+    nodes: list[tuple[int, Raw]] = []
+    for place, (key, kept) in enumerate(value.kept()):
+        packed = _pack(kept)
+        if type(packed) is _Packed:
+            if packed.is_node:
+                nodes.append((place, packed.raw))
+            packed = 0 if packed.is_node else packed.raw
+        table[key] = packed
+    # All values are text already, or ASCII: only a key can still hold a lone surrogate.
+    try:
+        if nodes:
+            return _Packed(codec.encode_plain(("map", table, nodes)), is_node=True)
+        if len(table) != 1 or next(iter(table))[:1] != "$":
+            return _Packed(codec.encode_plain(table))
+    except UnicodeEncodeError:
+        if nodes:
+            return _Packed(codec.encode_plain(("map", _pairs(table), nodes)), is_node=True)
+    return _Packed(codec.encode_plain({"$pairs": _pairs(table)}))
+
+
+def _pairs(table: dict[str, Any]) -> list[tuple[Raw, Any]]:
+    return [(Raw(codec.encode(key)), item) for key, item in table.items()]
+
+
+def _pack_list(items: Vector) -> _Packed:
+    parts: list[Any] = []
+    if items.count > len(items.tail):
+        parts.extend(_node_parts(items.root, items.shift))
+    _join_all(parts, _leaf_parts(items.tail))
+    packed: list[Any] = ["list"]
+    group: list[Any] = []
+    group_name = ""
+    is_node = False
+    for part in parts:
+        if type(part) is Run:
+            packed.append(part if part.columns > 1 else part[:4])
+            group_name = ""
+            is_node = True
+            continue
+        name = "nodes" if type(part) is _Packed and part.is_node else "values"
+        if name != group_name:
+            group = []
+            group_name = name
+            packed.append({name: group})
+            is_node = is_node or name == "nodes"
+        group.append(part.raw if type(part) is _Packed else part)
+    if not is_node:
+        return _Packed(codec.encode_plain(group))
+    return _Packed(codec.encode_plain(packed), is_node=True)
+
+
+def _node_parts(node: Node, shift: int) -> Sequence[Any]:
+    """Returns what the items below a node pack to, runs joined."""
+    parts: Any = node.memo
+    if parts is not None:
+        return parts
+    if node.content is None and isinstance(node.source, _Parts):
+        parts = node.source.between(node.start, node.stop)
+    elif not shift:
+        parts = _leaf_parts(node.load(0))
+    else:
+        parts = []
+        for child in node.load(shift):
+            _join_all(parts, _node_parts(child, shift - _BITS))
+    # Items by value are not remembered, unless they stand between runs: they have to be written
+    # out each time anyway.
+    if any(type(part) is Run for part in parts):
+        node.memo = tuple(parts)
+    return parts
+
+
+def _leaf_parts(items: tuple[Any, ...]) -> list[Any]:
+    if not any(type(item) is Lazy and _is_long(item) for item in items):
+        return [_pack(item) for item in items]
+    sources = [item.source if type(item) is Lazy else None for item in items]
+    if None not in sources and len(sources) > 1:
+        (revision, op), (second, _) = cast("list[tuple[int, int]]", sources[:2])
+        step = second - revision
+        if step > 0:
+            revisions = range(revision, revision + step * len(items), step)
+            if sources == list(zip(revisions, repeat(op))):
+                return [Run(revision, step, len(items), op, 1)]
+    parts: list[Any] = []
+    for item, source in zip(items, sources, strict=True):
+        _join(parts, _pack(item) if source is None else Run(source[0], 0, 1, source[1], 1))
+    return parts
+
+
+def _is_long(item: Lazy) -> bool:
+    return item.source is not None and (item.raw is None or len(item.raw) > SHORT)
+
+
+def _join(parts: list[Any], part: Any) -> None:
+    """Adds a part, made one with those before it as far as they go on in equal steps."""
+    parts.append(part)
+    while len(parts) > 1 and type(parts[-1]) is Run and type(parts[-2]) is Run:
+        joined = _joined(parts[-2], parts[-1])
+        if joined is None:
+            return
+        parts[-2:] = [joined]
+
+
+def _join_all(parts: list[Any], more: Sequence[Any]) -> None:
+    """Adds parts that are joined among themselves."""
+    for index, part in enumerate(more):
+        before = len(parts)
+        _join(parts, part)
+        if len(parts) > before:
+            parts.extend(more[index + 1 :])
+            return
+
+
+def _joined(first: Run, then: Run) -> Run | None:
+    revision, step, rows, op, columns = first
+    if rows == then.rows == 1 and revision == then.revision and op + columns == then.op:
+        return Run(revision, 0, 1, op, columns + then.columns)
+    if (op, columns) != (then.op, then.columns):
+        return None
+    stride = then.revision - revision - step * (rows - 1)
+    if stride <= 0 or (rows > 1 and stride != step) or (then.rows > 1 and stride != then.step):
+        return None
+    return Run(revision, stride, rows + then.rows, op, columns)
+
+
+def _run_slice(run: Run, start: int, stop: int) -> Iterator[Run]:
+    """Yields the runs that items start to stop of a run make."""
+    revision, step, _, op, columns = run
+    while start < stop:
+        row, column = divmod(start, columns)
+        rows = (stop - start) // columns
+        if column or not rows:
+            width = min(columns - column, stop - start)
+            yield Run(revision + step * row, 0, 1, op + column, width)
+            start += width
+        else:
+            yield Run(revision + step * row, step if rows > 1 else 0, rows, op, columns)
+            start += rows * columns
+
+
+class _Parts:
+    """The parts of a packed list, as the source of a vector's nodes."""
+
+    __slots__ = ("_blobs", "_fetch", "_parts", "_starts", "count")
+
+    def __init__(self, parts: list[Run | list[Any]], fetch: Fetch, blobs: Blobs | None) -> None:
+        sizes = [part.rows * part.columns if type(part) is Run else len(part) for part in parts]
+        self._starts = list(accumulate(sizes, initial=0))
+        self.count = self._starts[-1]
+        self._parts = parts
+        self._fetch = fetch
+        self._blobs = blobs
+
+    def items(self, start: int, stop: int) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for part in self._slices(start, stop):
+            if type(part) is Run:
+                for row in range(part.rows):
+                    revision = part.revision + part.step * row
+                    for op in range(part.op, part.op + part.columns):
+                        load = partial(self._fetch, revision, op)
+                        found.append(Lazy(None, (revision, op), load, self._blobs))
+            else:
+                found.extend(part)
+        return tuple(found)
+
+    def between(self, start: int, stop: int) -> list[Any]:
+        """Returns what items start to stop pack to, without making them."""
+        parts: list[Any] = []
+        for part in self._slices(start, stop):
+            for one in (part,) if type(part) is Run else map(_pack, part):
+                _join(parts, one)
+        return parts
+
+    def _slices(self, start: int, stop: int) -> Iterator[Run | list[Any]]:
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            part, first, end = self._parts[place], self._starts[place], self._starts[place + 1]
+            if isinstance(part, Run):
+                yield from _run_slice(part, start - first, min(stop, end) - first)
+            else:
+                yield part[start - first : stop - first]
+            start = end
+            place += 1
+
+
+class _Unpacking:
+    """One walk over a packed state."""
+
+    def __init__(self, fetch: Fetch, blobs: Blobs | None) -> None:
+        self._fetch = fetch
+        self._blobs = blobs
+
+    def root(self, text: bytes) -> Map:
+        root = Map(enter_level(text, self._blobs)) if text[:1] == b"{" else self._node(text)
+        if type(root) is not Map:
+            raise CorruptError("snapshot is not a packed state: it is no mapping")
+        return root
+
+    def _node(self, text: Encoded) -> Any:
+        kind, *fields = _raw_list.decode(text) or [Raw(b"")]
+        name = bytes(kind)
+        if name == b'"list"':
+            return self._list(fields)
+        if name == b'"map"' and len(fields) == 2:
+            return self._map(*fields)
+        raise CorruptError(f"snapshot has a node of unknown kind: {name[:40]!r}")
+
+    def _map(self, entries: Raw, nodes: Raw) -> Map:
+        if bytes(entries)[:1] == b"{":
+            pairs: Iterable[tuple[str, Raw]] = _raw_map.decode(entries).items()
+        else:
+            pairs = [(codec.decode(key), item) for key, item in _raw_pairs.decode(entries)]
+        table = {key: enter(item, None, self._blobs) for key, item in pairs}
+        keys = list(table)
+        for place, node in _places.decode(nodes):
+            if not 0 <= place < len(keys):
+                raise CorruptError(f"snapshot has a node at place {place} of {len(keys)}")
+            table[keys[place]] = self._node(node)
+        return Map(table)
+
+    def _list(self, fields: list[Raw]) -> List:
+        source = _Parts([self._part(field) for field in fields], self._fetch, self._blobs)
+        return List(from_source(source, source.count))
+
+    def _part(self, field: Raw) -> Run | list[Any]:
+        if bytes(field)[:1] != b"{":
+            return _run(msgspec.json.decode(field, type=list[int]))
+        for name, items in _raw_map.decode(field).items():
+            if name == "values":
+                return [enter(item, None, self._blobs) for item in _raw_list.decode(items)]
+            if name == "nodes":
+                return [self._node(node) for node in _raw_list.decode(items)]
+        raise CorruptError(f"snapshot has a list with an unknown part: {bytes(field)[:40]!r}")
+
+
+def _run(numbers: list[int]) -> Run:
+    if len(numbers) == 4:
+        numbers.append(1)
+    if len(numbers) == 5:
+        run = Run(*numbers)
+        is_sound = run.revision >= 0 and run.rows >= 1 and run.op >= 0 and run.columns >= 1
+        if is_sound and (run.step == 0 if run.rows == 1 else run.step >= 1):
+            return run
+    raise CorruptError(f"snapshot has a malformed run of items: {numbers!r:.80}")
