@@ -37,7 +37,7 @@ from holdfast.codec import Encoded
 from holdfast.errors import CorruptError
 from holdfast.tree import Blobs, Lazy, List, Map
 from holdfast.tree.frozen import SHORT, enter, enter_level
-from holdfast.tree.vector import Node, Vector, from_source
+from holdfast.tree.vector import Node, Source, Vector, from_source
 
 Fetch = Callable[[int, int], bytes]
 
@@ -281,6 +281,12 @@ class _Parts:
             else:
                 found.extend(part)
         return tuple(found)
+
+    def is_same(self, other: Source, start: int, stop: int) -> bool:
+        if not isinstance(other, _Parts):
+            return False
+        mine, theirs = self.between(start, stop), other.between(start, stop)
+        return mine == theirs and all(type(part) is Run for part in mine)
 
     def between(self, start: int, stop: int) -> list[Any]:
         """Returns what items start to stop pack to, without making them."""

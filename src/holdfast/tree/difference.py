@@ -16,6 +16,7 @@ from holdfast.tree import trie, vector
 from holdfast.tree.change import locate
 from holdfast.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter_level
 from holdfast.tree.ops import Op, delete_op, raw_op, truncate_op
+from holdfast.tree.vector import Vector
 
 
 class Change:
@@ -118,7 +119,7 @@ class _Comparison:
                 yield from self.changes(a.peek(key), b.peek(key), (*path, key))
         elif type(a) is List and type(b) is List:
             x, y = a.vector(), b.vector()
-            for index in vector.changed_indexes(x, y):
+            for index in self._changed_indexes(x, y):
                 yield from self.changes(x.get(index), y.get(index), (*path, index))
             for index in range(len(a), len(b)):
                 yield Change((*path, index), MISSING, y.get(index))
@@ -144,7 +145,7 @@ class _Comparison:
         shared = min(len(a), len(b))
         changed = [
             index
-            for index in vector.changed_indexes(x, y)
+            for index in self._changed_indexes(x, y)
             if not self._is_identical(x.get(index), y.get(index))
         ]
         # Many items differ when some were put in or taken out before the end. What stays the same
@@ -178,6 +179,9 @@ class _Comparison:
         if old.raw is not None and old.raw == new.raw:
             return True
         return self._is_same_stream and old.source is not None and old.source == new.source
+
+    def _changed_indexes(self, old: Vector, new: Vector) -> Iterator[int]:
+        return vector.changed_indexes(old, new, is_same_stream=self._is_same_stream)
 
     def _is_identical(self, old: Any, new: Any) -> bool:
         return self._is_known_same(old, new) or bytes(dump(old)) == bytes(dump(new))

@@ -27,6 +27,10 @@ class Source(Protocol):
         """Returns the items with these indexes; the same or equal ones at every call."""
         ...
 
+    def is_same(self, other: Source, start: int, stop: int) -> bool:
+        """Says whether both are known to have the same items there, if of the same stream."""
+        ...
+
 
 class Node(Struct, eq=False):
     """A leaf of items (shift 0) or a branch of nodes.
@@ -173,14 +177,15 @@ def from_source(source: Source, count: int) -> Vector:
     return Vector(count, shift, root, source.items(filled, count))
 
 
-def changed_indexes(old: Vector, new: Vector) -> Iterator[int]:
+def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -> Iterator[int]:
     """Yields the indexes, of those that both have, whose items are not the same object.
 
-    Nodes that both share are skipped whole.
+    Nodes that both share are skipped whole; so are, with `is_same_stream`, unread nodes that name
+    the same events.
     """
     filled = min(old.count - len(old.tail), new.count - len(new.tail))
     a, b = _descend(old, new.shift), _descend(new, old.shift)
-    yield from _changed_nodes(a, b, min(old.shift, new.shift), 0, filled)
+    yield from _changed_nodes(a, b, min(old.shift, new.shift), 0, filled, is_same_stream)
     for index in range(filled, min(old.count, new.count)):
         if old.get(index) is not new.get(index):
             yield index
@@ -194,21 +199,28 @@ def _descend(vector: Vector, shift: int) -> Node:
     return node
 
 
-def _changed_nodes(a: Node, b: Node, shift: int, base: int, stop: int) -> Iterator[int]:
-    if a is b or base >= stop or (a.content is None and _is_same_unread(a, b)):
+def _changed_nodes(
+    a: Node, b: Node, shift: int, base: int, stop: int, is_same_stream: bool
+) -> Iterator[int]:
+    if a is b or base >= stop or _is_same_unread(a, b, is_same_stream):
         return
     pairs = zip(a.load(shift), b.load(shift), strict=False)
     if shift:
         for child, (x, y) in enumerate(pairs):
-            yield from _changed_nodes(x, y, shift - _BITS, base + (child << shift), stop)
+            first = base + (child << shift)
+            yield from _changed_nodes(x, y, shift - _BITS, first, stop, is_same_stream)
     else:
         for index, (x, y) in enumerate(pairs, base):
             if x is not y:
                 yield index
 
 
-def _is_same_unread(a: Node, b: Node) -> bool:
-    return b.content is None and (a.source, a.start, a.stop) == (b.source, b.start, b.stop)
+def _is_same_unread(a: Node, b: Node, is_same_stream: bool) -> bool:
+    if a.content is not None or b.content is not None or a.start != b.start or a.stop != b.stop:
+        return False
+    if a.source is None or b.source is None:
+        return False
+    return a.source is b.source or (is_same_stream and a.source.is_same(b.source, a.start, a.stop))
 
 
 def _spine(shift: int, node: Node) -> Node:
