@@ -34,7 +34,7 @@ def main() -> None:
     for letter in chosen:
         reports[letter] = BENCHMARKS[letter](size)
         harness.show(reports[letter])
-    harness.show_bars(reports)
+    harness.show_bars(reports, judged=not size.quick)
     path = harness.save(reports, size=size, seconds=time.monotonic() - start)
     print(f"\nwritten to {path.relative_to(harness.ROOT)}")
 

@@ -230,11 +230,11 @@ def show(report: Report) -> None:
     sys.stdout.flush()
 
 
-def show_bars(reports: dict[str, Report]) -> None:
+def show_bars(reports: dict[str, Report], *, judged: bool) -> None:
     """Prints what was asked for beside what was found."""
-    print("\n## Bars")
+    print("\n## Bars" + ("" if judged else " (too small a run to judge by)"))
     rows = [
-        [name, bar.what, bar.asked, bar.found, "kept" if bar.kept else "MISSED"]
+        [name, bar.what, bar.asked, bar.found, ("kept" if bar.kept else "MISSED") if judged else ""]
         for name, report in reports.items()
         for bar in report.bars
     ]
