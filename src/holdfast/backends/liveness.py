@@ -1,7 +1,7 @@
 """Who is alive on this host, told by the kernel: one locked file per worker.
 
-A worker locks `workers/<first 32 hex digits of sha256(owner)>` for as long as it lives. However it
-ends, the kernel lets go of the lock, so a file that can be locked belonged to a worker that is dead:
+A worker locks `workers/<first 32 hex digits of sha256(owner)>` for as long as it lives. However
+it ends, the kernel lets go of the lock, so a file that can be locked belonged to a dead worker:
 no heartbeat, no time limit, no process number that could be given out again.
 
 `flock` belongs to the open file description. That is why it works between two handles of one

@@ -1,0 +1,270 @@
+"""The files backend: the contract of protocol.py on a directory of plain files (0001).
+
+Two locks of this process: `_committing` is held through a commit and its sync; the catalog's own is
+held while lines are applied. A reader takes neither if nothing is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from threading import Condition, Lock
+
+from holdfast.backends.files.directory import open_directory
+from holdfast.backends.files.disk import Disk, reported, unavailable
+from holdfast.backends.files.leases import FileLeases, FileMarks
+from holdfast.backends.files.line import Line, encode_line
+from holdfast.backends.files.objects import FileObjects
+from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.reading import ReadOnly
+from holdfast.backends.files.shared import END
+from holdfast.backends.files.verify import FileInspection
+from holdfast.backends.handle import Handle
+from holdfast.backends.judge import Overlay, judge
+from holdfast.backends.protocol import (
+    START,
+    Commit,
+    Durability,
+    Found,
+    Head,
+    Inspection,
+    Leases,
+    Marks,
+    Objects,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.clock import Clock
+from holdfast.errors import UnavailableError, UsageError
+
+_POLL_S_MIN = 0.001
+_POLL_S_MAX = 0.025
+
+
+class FilesBackend(Handle):
+    """A store in a directory, shared by all processes and threads of one host."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock,
+        durability: Durability = "full",
+        create: bool = True,
+        read_only: bool = False,
+        disk: Disk | None = None,
+        reach: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.durability: Durability = durability
+        self.clock = clock
+        self.read_only = read_only
+        self._poison: str | None = None
+        self._committing = Lock()
+        self._changed = Condition(Lock())
+        self._waiting = 0
+        self.directory = open_directory(path, disk or Disk(), create=create, read_only=read_only)
+        try:
+            with reported(f'the store "{self.directory.path}" cannot be opened'):
+                if read_only:
+                    self.opened: Opened | ReadOnly = ReadOnly(self.directory, clock)
+                else:
+                    full = durability == "full"
+                    self.opened = Opened(
+                        self.directory, clock, full=full, create=create, reach=reach
+                    )
+        except BaseException:
+            self.mark_closed()
+            self.directory.close()
+            raise
+        self.catalog = self.opened.catalog
+        self._leases = FileLeases(self)
+        self.leases: Leases = self._leases
+        self.marks: Marks = FileMarks(self, self._leases)
+        self.objects: Objects = FileObjects(self)
+        self.inspect: Inspection = FileInspection(self)
+
+    # --- the life of the handle ---
+
+    def check_open(self) -> None:
+        """Raises if the handle was closed, inherited by a fork, or broken by a failed write."""
+        if self._dead is not None:
+            raise UsageError(self._dead)
+        if self._poison is not None:
+            raise UnavailableError(self._poison, hint="open the store again")
+
+    def close(self) -> None:
+        if not self.mark_closed():
+            return
+        with self._changed:
+            self._changed.notify_all()
+        with self._committing:
+            self.opened.close(is_poisoned=self._poison is not None)
+            self._leases.close()
+            self.directory.close()
+
+    def after_fork(self) -> None:
+        self.opened.after_fork()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Opened]:
+        """Holds the mutex and the store lock, with everything up to date."""
+        self.check_open()
+        opened = self.opened
+        if not isinstance(opened, Opened):
+            raise UsageError(
+                f'the store "{self.directory.path}" is open read-only, found a write',
+                hint="open it without read_only",
+            )
+        with self._committing:
+            self.check_open()
+            with reported(f'the store "{self.directory.path}" cannot be written'):
+                opened.lock()
+            try:
+                yield opened
+            finally:
+                opened.unlock()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Sees to it that everything published before is known."""
+        self.check_open()
+        try:
+            self.opened.fresh()
+            yield
+        except OSError as exc:
+            self.check_open()  # closed by another thread, its descriptors gone
+            raise unavailable(exc, f'the store "{self.directory.path}" cannot be read') from exc
+
+    # --- writing ---
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        with self.writing() as opened:
+            return self._commit(opened, commits)
+
+    def _commit(self, opened: Opened, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        catalog = self.catalog
+        overlay = None
+        head_of, key_of = catalog.head, catalog.revision_of_key
+        if len(commits) > 1 or (commits and commits[0].watch):
+            overlay = Overlay(head_of, key_of)
+            head_of, key_of = overlay.head_of, overlay.key_of
+        outcomes: list[Receipt | Refusal] = []
+        lines: list[tuple[Line, int]] = []
+        texts: list[bytes] = []
+        position = catalog.tail.cursor.position
+        for commit in commits:
+            refusal = judge(commit, head_of, key_of, self._leases.fence_holds)
+            if refusal is not None:
+                outcomes.append(refusal)
+                continue
+            position += 1
+            text, line = encode_line(commit, position)
+            texts.append(text)
+            lines.append((line, len(text)))
+            if overlay is None:
+                outcomes.append(Receipt(Position(position)))
+            else:
+                overlay.accept(commit, Position(position))
+                outcomes.append(Receipt(Position(position), overlay.news(commit)))
+        if texts:
+            self._write(opened, texts[0] if len(texts) == 1 else b"".join(texts), lines, position)
+        return outcomes
+
+    def _write(
+        self, opened: Opened, text: bytes, lines: list[tuple[Line, int]], position: int
+    ) -> None:
+        catalog, journal = self.catalog, opened.journal
+        cursor = catalog.tail.cursor
+        try:
+            journal.write(text, cursor)
+            with catalog.mutex:
+                # Published first, then applied: a thread that sees the new end waits for this lock
+                # and finds the lines there. The other way round, this process would read what no
+                # other one can see yet.
+                journal.publish(cursor.end + len(text), position)
+                for line, length in lines:
+                    catalog.apply(line, length)
+        except BaseException as exc:
+            if journal.is_poisoned:
+                self._poison = (
+                    f'the store "{self.directory.path}" failed in the middle of a write: '
+                    "this handle cannot tell what is on the disk"
+                )
+            if isinstance(exc, OSError):
+                subject = f'the store "{self.directory.path}" cannot be written'
+                known = not journal.is_poisoned
+                raise unavailable(exc, subject, outcome_known=known) from exc
+            raise
+        catalog.flush_if_due()
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    # --- reading ---
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        self.check_open()
+        tail = self.catalog.tail
+        if self.opened.page_words[END] == tail.cursor.end:
+            known = tail.heads
+            with contextlib.suppress(KeyError):
+                return [known[stream] for stream in streams]
+        with self.reading():
+            return [self.catalog.head(stream) for stream in streams]
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        with self.reading():
+            head = self.catalog.head(stream)
+            if head is None:
+                return []
+            begin = max(after, head.first - 1)
+            end = head.revision if until is None else min(until, head.revision)
+            if limit is not None:
+                end = min(end, begin + limit)
+            return self.catalog.read(stream, begin, end) if end > begin else []
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        with self.reading():
+            return self.catalog.read_all(after, limit)
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        with self.reading():
+            return self.catalog.streams(prefix, after, limit)
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        with self.reading():
+            if key is not None:
+                found = self.catalog.find_key(stream, key)
+                return [found][:limit] if found is not None else []
+            return self.catalog.find_checkpoints(stream, checkpoint, limit)
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        remaining_s, pause_s = timeout_s, _POLL_S_MIN
+        while True:
+            with self.reading():
+                position = self.catalog.tail.cursor.position
+            if position > after or remaining_s <= 0:
+                return Position(position)
+            # Commits of this process wake us; those of others are found by looking at the page.
+            # The time is counted, not measured, so that a clock under test cannot hang us.
+            with self._changed:
+                self._waiting += 1
+                try:
+                    self._changed.wait(min(pause_s, remaining_s))
+                finally:
+                    self._waiting -= 1
+            remaining_s -= pause_s
+            pause_s = min(pause_s * 2, _POLL_S_MAX)

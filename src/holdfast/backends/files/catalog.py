@@ -1,0 +1,437 @@
+"""Where things are: the tail in memory, the index behind it, and the text that both point into.
+
+One lock guards it, held for microseconds, never through a sync. A caller first catches up with the
+published end, then asks. If the index proves unusable at any moment, this process builds its own in
+memory from the text and goes on; the file is deleted by the next one who holds the store lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import TypeVar
+
+from holdfast.backends.files.index import UNUSABLE, Index, StaleIndex, remove
+from holdfast.backends.files.line import BadLine, Line, decode_line, records_of
+from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.tail import HEADS_MAX, Cursor, Place, Tail
+from holdfast.backends.protocol import Found, Head, Mark, Record
+from holdfast.errors import CorruptError
+
+CHUNK_BYTES = 1 << 20
+FLUSH_BYTES = 4 << 20
+
+_Answer = TypeVar("_Answer")
+
+
+class Catalog:
+    """What a process knows of its store, up to `tail.cursor`."""
+
+    def __init__(self, segments: Segments, index_path: str, store: str, *, read_only: bool) -> None:
+        self.mutex = RLock()
+        self.segments = segments
+        self.reports: list[str] = []
+        self._store = store
+        self._path = index_path
+        self._read_only = read_only
+        self._index: Index | None = None
+        self._flush_at = FLUSH_BYTES
+        self.tail = Tail(Cursor(), self._head_before)
+
+    # --- moving forward ---
+
+    def catch_up(self, end: int, segment: int) -> None:
+        """Applies the text up to the log offset `end`, which others have published.
+
+        Raises CorruptError if it is not there or does not verify: it was durable.
+        """
+        with self.mutex:
+            if self.segments.newest != segment:
+                self.segments.refresh()
+            self.apply_lines(end)
+            if self._index is not None and self._tail_bytes() > 2 * FLUSH_BYTES:
+                self._ask(_nothing)  # which drops what the index has taken in meanwhile
+
+    def apply_lines(self, end: int) -> None:
+        """Applies the text up to the log offset `end`, every line of which must verify."""
+        for line, length in self.lines(self.tail.cursor.end, end):
+            self.apply(line, length)
+
+    def apply(self, line: Line, length: int) -> None:
+        try:
+            self._apply(line, length)
+        except BadLine as exc:
+            raise self.corrupt(self.tail.cursor.end, str(exc)) from exc
+
+    def apply_encoded(self, encoded: bytes) -> None:
+        """Applies the next line; raises BadLine if it does not verify or is not the next."""
+        self._apply(decode_line(encoded), len(encoded))
+
+    def _apply(self, line: Line, length: int) -> None:
+        try:
+            self.tail.apply(line, length)
+        except UNUSABLE as exc:
+            self._use_private_index(exc)
+            self.tail.apply(line, length)
+
+    def lines(self, offset: int, end: int) -> Iterator[tuple[Line, int]]:
+        """Yields the lines between two offsets with their lengths; all of it must verify."""
+        for encoded in self.encoded_lines(offset, end):
+            try:
+                yield decode_line(encoded), len(encoded)
+            except BadLine as exc:
+                raise self.corrupt(offset, str(exc)) from exc
+            offset += len(encoded)
+
+    def encoded_lines(self, offset: int, end: int) -> Iterator[bytes]:
+        """Yields what stands between two offsets, line by line, unread."""
+        for text in self._chunks(offset, end):
+            yield from split_lines(text)
+
+    def _chunks(self, offset: int, end: int) -> Iterator[bytes]:
+        """Yields the text between two offsets in pieces of whole lines."""
+        want = CHUNK_BYTES
+        while offset < end:
+            text = self.segments.read(offset, min(offset + want, end))
+            if offset + len(text) < end:
+                whole = text.rfind(b"\n") + 1
+                if whole == 0 and len(text) == want:
+                    want *= 2  # a line longer than a chunk
+                    continue
+                if whole == 0:
+                    raise self.corrupt(offset, f"the text ends before {end}")
+                text = text[:whole]
+            want = CHUNK_BYTES
+            yield text
+            offset += len(text)
+
+    def corrupt(self, offset: int, problem: str) -> CorruptError:
+        where = self.segments.where(offset)
+        return CorruptError(f"the line at {where} cannot be read: {problem}", where=where)
+
+    # --- the index ---
+
+    def open_index(self, text_end: int) -> None:
+        """Begins behind what the index knows, if there is one that fits the text.
+
+        Called once, before anything is applied. Without an index the tail begins at 0.
+        """
+        if not os.path.lexists(self._path):
+            return
+        try:
+            index = Index(self._path, self._store, read_only=self._read_only)
+            try:
+                self._check_fit(index, text_end)
+            except BaseException:
+                index.close()
+                raise
+        except UNUSABLE as exc:
+            self._report(exc)
+            if not self._read_only:
+                remove(self._path)
+            return
+        self._index = index
+        self.tail = Tail(index.base, self._head_before)
+        self._flush_at = index.base.end + FLUSH_BYTES
+
+    def _check_fit(self, index: Index, text_end: int) -> None:
+        """Raises StaleIndex unless the last line that the index knows is in the text, unchanged."""
+        base = index.base
+        if base.end > text_end:
+            raise StaleIndex(f"it knows {base.end} bytes of text, of which {text_end} are there")
+        if base.position:
+            try:
+                line = decode_line(self.segments.read(index.last_start, base.end))
+            except BadLine as exc:
+                raise StaleIndex(f"the last line that it knows is not in the text: {exc}") from exc
+            if line.n != base.position:
+                raise StaleIndex(f"it takes line {line.n} for line {base.position}")
+
+    def _ask(self, question: Callable[[Index], _Answer]) -> _Answer:
+        """Returns the index's answer, of the same age as the tail."""
+        try:
+            return self._ask_once(question)
+        except UNUSABLE as exc:
+            self._use_private_index(exc)
+            return self._ask_once(question)
+
+    def _ask_once(self, question: Callable[[Index], _Answer]) -> _Answer:
+        index = self._index
+        assert index is not None, "BUG: asked for what lies before the tail, without an index"
+        with index.reading() as cursor:
+            if cursor.end != self.tail.base.end:
+                if cursor.end > self.tail.cursor.end:
+                    self.segments.refresh()
+                    self.apply_lines(cursor.end)
+                self.tail = self.tail.behind(cursor)
+            return question(index)
+
+    def _use_private_index(self, problem: Exception) -> None:
+        self._report(problem)
+        until = self.tail.cursor
+        if self._index is not None:
+            self._index.close()
+        self._index = Index(None, self._store)
+        self._refill(until)
+
+    def _report(self, problem: Exception) -> None:
+        self.reports.append(f"the index could not be used and was built anew: {problem}")
+
+    def _refill(self, until: Cursor) -> None:
+        """Fills the index, which is empty, from the text: streaming."""
+        index = self._index
+        assert index is not None, "BUG: there is no index to fill"
+        self.tail = Tail(index.base, self._head_before)
+        for line, length in self.lines(0, until.end):
+            self.apply(line, length)
+            if self._tail_bytes() > FLUSH_BYTES:
+                self._update(index)
+        self._update(index)
+
+    def flush_if_due(self) -> None:
+        """Brings the index up to date if 4 MiB have gathered; the caller has the store lock.
+
+        It costs the one commit in some thousands that meets it a few syncs and milliseconds. The
+        index can wait, so whatever goes wrong (a full disk, a reader that holds it) is passed over.
+        """
+        if self.tail.cursor.end >= self._flush_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Brings the index up to date, made if need be; the caller has the store lock."""
+        with self.mutex:
+            self._flush_at = self.tail.cursor.end + FLUSH_BYTES
+            try:
+                self._flush()
+            except UNUSABLE as exc:
+                self.reports.append(f"the index could not be brought up to date: {exc}")
+                if self._index is None and self.tail.base.position:
+                    self._use_private_index(exc)
+
+    def _flush(self) -> None:
+        index = self._index
+        if index is not None and index.is_replaced():
+            # Another process deleted it: writing to ours would lay its journal over the new one.
+            index.close()
+            self._index = index = None
+        if index is None or index.is_private:
+            until = self.tail.cursor
+            remove(self._path)
+            if index is not None:
+                index.close()
+            self._index = Index(self._path, self._store)
+            self._refill(until)
+            return
+        self._ask(_nothing)
+        self._update(self._index or index)
+
+    def _update(self, index: Index) -> None:
+        index.update(self.tail)
+        self.tail = self.tail.behind(self.tail.cursor)
+
+    def _tail_bytes(self) -> int:
+        return self.tail.cursor.end - self.tail.base.end
+
+    def close_index(self, *, worth_bytes: int | None) -> None:
+        """Closes the index, brought up to date first if `worth_bytes` of log lie behind it."""
+        with self.mutex:
+            if worth_bytes is not None and self._tail_bytes() >= worth_bytes:
+                self.flush()
+            if self._index is not None:
+                self._index.close()
+                self._index = None
+
+    def _head_before(self, stream: str) -> Head | None:
+        """Asks for the tail, in the middle of applying a line: nothing here may move the tail."""
+        if self._index is None:
+            return None
+        with self._index.reading():
+            return self._index.head(stream)
+
+    def _ask_head(self, stream: str) -> Head | None:
+        head = self._ask(lambda index: index.head(stream))
+        if head is not None:
+            if len(self.tail.heads) > 2 * HEADS_MAX:
+                self.tail.heads = {s: self.tail.heads[s] for s in self.tail.places}
+            # The question may have moved the tail, which then knows better.
+            head = self.tail.heads.setdefault(stream, head)
+        return head
+
+    # --- answers ---
+
+    def head(self, stream: str) -> Head | None:
+        with self.mutex:
+            head = self.tail.heads.get(stream)
+            if head is None and self.tail.base.position and _is_text(stream):
+                head = self._ask_head(stream)
+            return head
+
+    def revision_of_key(self, stream: str, key: str) -> int | None:
+        found = self.find_key(stream, key)
+        return found.revision if found is not None else None
+
+    def find_key(self, stream: str, key: str) -> Found | None:
+        with self.mutex:
+            named = self.tail.keys.get((stream, key))
+            if named is not None:
+                return Found(named.revision, named.name, named.time)
+            if not self.tail.base.position or not _is_text(stream) or not _is_text(key):
+                return None
+            for revision in self._ask(lambda index: index.revisions_with_key(stream, key)):
+                for record in self.read(stream, revision - 1, revision):
+                    if record.key == key:
+                        return Found(revision, key, record.time)
+            return None
+
+    def find_checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[Found]:
+        with self.mutex:
+            older = []
+            if self.tail.base.position and _is_text(stream) and (name is None or _is_text(name)):
+                older = self._ask(lambda index: index.checkpoints(stream, name, limit))
+            newer = self.tail.checkpoints.get(stream, ())
+            named = [n for n in reversed(newer) if name is None or n.name == name]
+            return [Found(n.revision, n.name, n.time) for n in (*named, *older)][:limit]
+
+    def streams(self, prefix: str, after: str, limit: int) -> list[str]:
+        with self.mutex:
+            older: list[str] = []
+            if self.tail.base.position and _is_text(prefix) and _is_text(after):
+                older = self._ask(lambda index: index.streams(prefix, after, limit))
+            newer = {s for s in self.tail.places if s.startswith(prefix) and s > after}
+            return sorted(newer.union(older))[:limit]
+
+    def marks(
+        self, index: str | None, due_before: int | None, limit: int
+    ) -> list[tuple[Mark, int]]:
+        """Returns marks with the positions they were set at, in the order of clause 17."""
+        with self.mutex:
+            older: list[tuple[Mark, int]] = []
+            if self.tail.base.position and (index is None or _is_text(index)):
+                most = limit + len(self.tail.marks)
+                older = self._ask(lambda table: table.marks(index, due_before, most))
+            changed = self.tail.marks
+            found = [(mark, at) for mark, at in older if (mark.index, mark.key) not in changed]
+            found += [(mark, at) for mark, at in changed.values() if mark is not None]
+        wanted = [
+            (mark, at)
+            for mark, at in found
+            if (index is None or mark.index == index)
+            and (due_before is None or mark.due < due_before)
+        ]
+        wanted.sort(key=lambda one: (-one[0].priority, one[0].due, one[0].key, one[0].index))
+        return wanted[:limit]
+
+    def mark_position(self, index: str, key: str) -> int | None:
+        """Returns the position at which a mark was set, None if there is no such mark."""
+        with self.mutex:
+            changed = self.tail.marks.get((index, key))
+            if changed is not None:
+                return changed[1] if changed[0] is not None else None
+            if not self.tail.base.position or not _is_text(index) or not _is_text(key):
+                return None
+            found = self._ask(lambda table: table.mark(index, key))
+            return found[1] if found is not None else None
+
+    # --- reading records ---
+
+    def read(self, stream: str, after: int, until: int) -> list[Record]:
+        """Returns the records with after < revision <= until; the stream has all of them."""
+        with self.mutex:
+            places = self.tail.places_of(stream, after, until)
+            if not places or places[0][0] > after + 1:
+                before = places[0][0] - 1 if places else until
+                if self.tail.base.position and _is_text(stream):
+                    older = self._ask(lambda index: index.places(stream, after, before))
+                    # The question may have moved the tail's base: what it had is older's now.
+                    places = older + [place for place in places if place[0] > before]
+        return self._read_places(stream, places, after, until)
+
+    def _read_places(
+        self, stream: str, places: list[Place], after: int, until: int
+    ) -> list[Record]:
+        records: list[Record] = []
+        expected = after + 1
+        for encoded, offset in self._lines_at(places):
+            try:
+                line = decode_line(encoded)
+                section = next(s for s in line.sections if s.stream == stream)
+                found = records_of(line, section)
+            except (BadLine, StopIteration) as exc:
+                problem = str(exc) or f"it holds nothing of {stream!r}"
+                raise self.corrupt(offset, problem) from exc
+            for record in found:
+                if after < record.revision <= until:
+                    if record.revision != expected:
+                        break
+                    records.append(record)
+                    expected += 1
+        if expected != until + 1:
+            raise CorruptError(
+                f"{stream!r}@{expected} is not where the index says",
+                where=self.segments.where(places[0][1]) if places else None,
+                stream=stream,
+                revision=expected,
+            )
+        return records
+
+    def _lines_at(self, places: list[Place]) -> Iterator[tuple[bytes, int]]:
+        """Yields the line at each place; lines that touch each other are read in one go."""
+        begin = 0
+        while begin < len(places):
+            offset = places[begin][1]
+            end = offset
+            stop = begin
+            while stop < len(places) and places[stop][1] == end and end - offset < CHUNK_BYTES:
+                end += places[stop][2]
+                stop += 1
+            text = self.segments.read(offset, end)
+            for _, start, length in places[begin:stop]:
+                yield text[start - offset : start - offset + length], start
+            begin = stop
+
+    def read_all(self, after: int, limit: int) -> list[Record]:
+        """Returns records behind a position: whole commits, until there are `limit`."""
+        with self.mutex:
+            end = self.tail.cursor.end
+            if after >= self.tail.cursor.position:
+                return []
+            if after >= self.tail.base.position:
+                position, offset = after, self.tail.offset_after(after)
+            else:
+                position, offset = self._ask(lambda index: index.start_near(after))
+        records: list[Record] = []
+        for line, _ in self.lines(offset, end):
+            position += 1
+            if line.n != position:
+                raise self.corrupt(offset, f"its position is {line.n}: expected {position}")
+            if position > after:
+                for section in line.sections:
+                    records.extend(records_of(line, section))
+                if len(records) >= limit:
+                    break
+        return records
+
+
+def _nothing(index: Index) -> None:
+    del index
+
+
+def split_lines(text: bytes) -> list[bytes]:
+    """Returns the lines with their line breaks; the last one may lack it."""
+    lines = text.splitlines(keepends=True)
+    if b"\r" in text:  # which `splitlines` takes for a line break, and JSON for a space
+        pieces = text.split(b"\n")
+        lines = [piece + b"\n" for piece in pieces[:-1]]
+        if pieces[-1]:
+            lines.append(pieces[-1])
+    return lines
+
+
+def _is_text(name: str) -> bool:
+    """Returns whether a name can be in the log at all: one with a lone surrogate cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""The store's directory: what makes it one, and who may open it.
+
+    holdfast.json   {"format":1,"store":"<id>","created":"…"}, written once, last of all
+    head.json       {"end":N,"position":N,"digest":"…"}, written at a clean close
+    .gitignore      what is of this machine and this moment only
+
+Everything is opened through the directory's descriptor, never through a path, and never through a
+symbolic link: a directory that is swapped for a link after it was checked changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec import json as json_codec
+
+from holdfast.backends.files.disk import Disk, read_file, replace_file, reported
+from holdfast.backends.files.tail import Cursor
+from holdfast.backends.place import check_private, refuse_network
+from holdfast.clock import Clock
+from holdfast.errors import CorruptError, FormatError, NotFoundError
+from holdfast.ids import new_id
+
+FORMAT = 1
+_IDENTITY = "holdfast.json"
+_HEAD = "head.json"
+_IGNORED = (
+    "ring\nring.new\nshared\nindex*\nlock\nworkers/\nleases.json\n*.new\ntorn/\nobjects/snapshot/\n"
+)
+# What a creation that was interrupted may leave behind; anything else is somebody else's.
+_OURS_UNFINISHED = {"lock", "log", "workers", ".gitignore", f"{_IDENTITY}.new", ".gitignore.new"}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+
+
+class _Identity(Struct):
+    format: int
+    store: str
+    created: str
+
+
+class _Head(Struct):
+    end: int
+    position: int
+    digest: str
+
+
+class Directory:
+    """An opened store directory; `fd` is its descriptor."""
+
+    def __init__(self, path: str, disk: Disk, fd: int) -> None:
+        self.path = path
+        self.disk = disk
+        self.fd = fd
+        self.store = ""
+        self._fds = [fd]
+
+    def folder(self, name: str, *, create: bool = True) -> int:
+        """Returns the descriptor of a directory below, made if need be, for the handle's life."""
+        if create:
+            with contextlib.suppress(FileExistsError):
+                self.disk.mkdir(name, at=self.fd)
+                self.disk.sync_directory(self.fd)
+        fd = self.disk.open(name, _FOLDER, at=self.fd)
+        self._fds.append(fd)
+        return fd
+
+    def open_lock(self) -> int:
+        fd = self.disk.open("lock", os.O_RDWR | os.O_CREAT, at=self.fd)
+        self._fds.append(fd)
+        return fd
+
+    def identify(self, clock: Clock, *, create: bool) -> None:
+        """Reads which store this is; an empty directory becomes one. The caller has the lock."""
+        data = read_file(self.disk, _IDENTITY, at=self.fd)
+        if data is None:
+            if not create:
+                raise self.not_a_store()
+            data = self._create(clock)
+        found = self._decode(data, dict[str, Any], _IDENTITY)
+        if found.get("format") != FORMAT:
+            raise FormatError(
+                f'"{self.path}" has format {found.get("format")!r}: this holdfast reads {FORMAT}',
+                hint="upgrade holdfast",
+            )
+        self.store = self._decode(data, _Identity, _IDENTITY).store
+
+    def _create(self, clock: Clock) -> bytes:
+        self.folder("log")
+        ignored = _IGNORED.encode()
+        replace_file(
+            self.disk, ".gitignore", ignored, at=self.fd, temp=".gitignore.new", durable=False
+        )
+        created = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now_us())
+        identity = _Identity(FORMAT, new_id(clock), created.isoformat())
+        data = json_codec.encode(identity) + b"\n"
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(f"{_IDENTITY}.new", at=self.fd)
+        replace_file(self.disk, _IDENTITY, data, at=self.fd, temp=f"{_IDENTITY}.new", durable=True)
+        return data
+
+    def check_ours(self) -> None:
+        """Raises FormatError if the directory holds something, but not a store."""
+        names = set(self.disk.listdir(self.fd))
+        if _IDENTITY not in names and not names <= _OURS_UNFINISHED:
+            raise self.not_a_store()
+
+    def not_a_store(self) -> FormatError:
+        return FormatError(
+            f'"{self.path}" is not a holdfast store: it has no {_IDENTITY}',
+            hint="name an empty directory to make one, or the directory of a store",
+        )
+
+    def read_head(self) -> Cursor | None:
+        """Returns the recorded durable end, None if the store was never closed."""
+        data = read_file(self.disk, _HEAD, at=self.fd)
+        if data is None:
+            return None
+        head = self._decode(data, _Head, _HEAD)
+        try:
+            digest = bytes.fromhex(head.digest)
+        except ValueError as exc:
+            raise CorruptError(f"{_HEAD} has a digest that is not hex", where=_HEAD) from exc
+        return Cursor(head.end, head.position, digest)
+
+    def write_head(self, cursor: Cursor) -> None:
+        """Records the durable end; the text up to there has been synced."""
+        head = _Head(cursor.end, cursor.position, cursor.digest.hex())
+        data = json_codec.encode(head) + b"\n"
+        self.replace(_HEAD, data, durable=True)
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Replaces a file of the store directory; the caller has the lock, so one temp will do."""
+        temp = f"{name}.new"
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(temp, at=self.fd)
+        replace_file(self.disk, name, data, at=self.fd, temp=temp, durable=durable)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(name, at=self.fd)
+
+    def close(self) -> None:
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _decode(self, data: bytes, kind: type[Any], name: str) -> Any:
+        try:
+            return json_codec.decode(data, type=kind)
+        except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+            raise CorruptError(f"{name} cannot be read: {exc}", where=name) from exc
+
+
+def open_directory(
+    path: str | os.PathLike[str], disk: Disk, *, create: bool, read_only: bool
+) -> Directory:
+    """Opens a directory that may be a store, or may become one, and is safe to use as one."""
+    name = os.path.abspath(os.fspath(path))
+    refuse_network(name)
+    if not os.path.lexists(name):
+        if not create or read_only:
+            raise NotFoundError(
+                f'there is no store at "{name}"', hint="create it, or look elsewhere"
+            )
+        with reported(f'the directory "{name}" cannot be made'):
+            _make(name, disk)
+    check_private(name)
+    with reported(f'the store "{name}" cannot be opened'):
+        fd = os.open(name, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC)
+    directory = Directory(name, disk, fd)
+    try:
+        with reported(f'the store "{name}" cannot be opened'):
+            directory.check_ours()
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _make(name: str, disk: Disk) -> None:
+    parent, last = os.path.split(name)
+    os.makedirs(parent, mode=0o700, exist_ok=True)
+    fd = os.open(parent, _FOLDER | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(last, at=fd)
+        # The name of the store must survive a power loss as surely as what is put into it.
+        disk.sync_directory(fd)
+    finally:
+        os.close(fd)

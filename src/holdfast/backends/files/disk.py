@@ -1,0 +1,188 @@
+"""The file system as the files backend sees it: one thin object, so that a test can replace it.
+
+Every call that touches the store goes through a `Disk` (but those of the index, which SQLite makes
+itself). A test hands in one that fails, shortens or kills at the nth call. The methods are the
+kernel's own functions where that is possible: a Python frame on the hot path costs more than the
+call it would wrap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from holdfast.errors import UnavailableError
+
+if sys.platform == "win32":
+    raise ImportError("holdfast keeps files on Linux and macOS only: Windows lacks flock")
+
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+
+
+def _sync_through(fd: int) -> None:
+    # On macOS fsync leaves data in the drive's cache; only F_FULLFSYNC asks the drive to write it.
+    fcntl.fcntl(fd, _FULL_SYNC or 0)
+
+
+class Disk:
+    """The real one."""
+
+    pread = staticmethod(os.pread)
+    pwrite = staticmethod(os.pwrite)
+    sync = staticmethod(os.fdatasync if _FULL_SYNC is None else _sync_through)
+    lock = staticmethod(fcntl.flock)
+
+    def open(self, name: str, flags: int, *, at: int, mode: int = 0o600) -> int:
+        return os.open(name, flags | OPEN_FLAGS, mode, dir_fd=at)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def stat(self, name: str, *, at: int) -> os.stat_result:
+        return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def rename(self, old: str, new: str, *, at: int) -> None:
+        os.rename(old, new, src_dir_fd=at, dst_dir_fd=at)
+
+    def unlink(self, name: str, *, at: int) -> None:
+        os.unlink(name, dir_fd=at)
+
+    def mkdir(self, name: str, *, at: int) -> None:
+        os.mkdir(name, 0o700, dir_fd=at)
+
+    def rmdir(self, name: str, *, at: int) -> None:
+        os.rmdir(name, dir_fd=at)
+
+    def listdir(self, fd: int) -> list[str]:
+        return os.listdir(fd)
+
+    def sync_directory(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def reserve(self, fd: int, offset: int, length: int) -> None:
+        """Sets blocks aside behind the end of a file without changing its size, where possible.
+
+        A full disk is then noticed here, before a commit has begun, and not when the commit is
+        durable in the ring and only its text is missing.
+        """
+        call = _fallocate()
+        if call is None or call(fd, _KEEP_SIZE, offset, length) == 0:
+            return
+        problem = ctypes.get_errno()
+        if problem in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise OSError(problem, os.strerror(problem))
+
+
+@cache
+def _fallocate() -> Any:
+    """Returns the C library's fallocate, or None where there is none (macOS)."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return call
+
+
+def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
+    """Writes every byte, going on where a short write stopped."""
+    written = disk.pwrite(fd, data, offset)
+    while written < len(data):
+        more = disk.pwrite(fd, data[written:], offset + written)
+        if more <= 0:
+            raise OSError(errno.EIO, "a write wrote nothing")
+        written += more
+
+
+def read_all(disk: Disk, fd: int, size: int, offset: int = 0) -> bytes:
+    """Returns `size` bytes, or fewer only where the file ends."""
+    data = disk.pread(fd, size, offset)
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing and parts[-1]:
+        parts.append(disk.pread(fd, missing, offset + size - missing))
+        missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def read_file(disk: Disk, name: str, *, at: int) -> bytes | None:
+    """Returns the file's bytes, None if there is no such file."""
+    try:
+        fd = disk.open(name, os.O_RDONLY, at=at)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_all(disk, fd, disk.size(fd))
+    finally:
+        disk.close(fd)
+
+
+def replace_file(disk: Disk, name: str, data: bytes, *, at: int, temp: str, durable: bool) -> None:
+    """Puts a whole file in the place of another: a reader finds the old bytes or the new.
+
+    Durable, the bytes are synced before the rename and the directory after it: a name that survives
+    a power loss has its content, and what was put survives when this returns.
+    """
+    fd = disk.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at=at)
+    try:
+        try:
+            write_all(disk, fd, data, 0)
+            if durable:
+                disk.sync(fd)
+        finally:
+            disk.close(fd)
+        disk.rename(temp, name, at=at)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.unlink(temp, at=at)
+        raise
+    if durable:
+        disk.sync_directory(at)
+
+
+def unavailable(exc: OSError, subject: str, *, outcome_known: bool = True) -> UnavailableError:
+    """Returns the error that says what the kernel said, and what helps."""
+    finding, hint = _REMEDIES.get(exc.errno or 0, (exc.strerror or str(exc), None))
+    if not outcome_known:
+        hint = "open the store again: that shows whether the commit is there"
+    return UnavailableError(f"{subject}: {finding}", outcome_known=outcome_known, hint=hint)
+
+
+@contextlib.contextmanager
+def reported(subject: str) -> Iterator[None]:
+    """Turns an OSError of a call that changed nothing into an UnavailableError."""
+    try:
+        yield
+    except OSError as exc:
+        raise unavailable(exc, subject) from exc
+
+
+_FULL = "the disk is full", "free some space, then try again"
+_DENIED = "permission denied", "give this user the right to read and write there"
+_TOO_MANY = "too many open files", "close some, or raise the limit (ulimit -n)"
+_REMEDIES: dict[int, tuple[str, str | None]] = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: ("the disk quota is used up", "free some space, then try again"),
+    errno.EROFS: ("the file system is read-only", "mount it writable, or open with read_only"),
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EMFILE: _TOO_MANY,
+    errno.ENFILE: _TOO_MANY,
+    errno.EIO: ("the disk reports an input/output error", "check the disk and its cables"),
+    errno.ELOOP: ("there is a symbolic link in its place", "replace it by what it points to"),
+}

@@ -1,0 +1,378 @@
+"""The index: where in the text things are. Disposable: whatever is odd about it, it is built anew.
+
+SQLite through apsw, in `index.sqlite`. A row of `block` has the places of up to 256 revisions of one
+stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8). The
+places are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths (4),
+first revisions within the block (1). `line` has the offset of every 64th line. A key is stored as 8
+bytes of its digest; whoever finds one reads the record to be sure.
+
+Every page has a checksum (SQLite's cksumvfs), because a flipped bit in a tree page would not make a
+row wrong but absent, and an absent stream would be taken for a new one. The checksum does not tell
+a page that a power loss left in its older state, so a change is synced like any database's: a few
+syncs for each 4 MiB of log, and the price of never having to distrust it after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+import apsw
+import apsw.sqlite_extra
+
+from holdfast.backends.files.tail import Cursor, Named, Place, Tail
+from holdfast.backends.protocol import Head, Mark, Position
+
+NAME = "index.sqlite"
+_LAYOUT = f"1-{sys.byteorder}"
+_BLOCK_BITS = 8
+_LINES_EACH = 64
+_BUSY_MS = 10_000
+
+_SCHEMA = """
+CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE stream(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, revision INTEGER,
+    link BLOB, time INTEGER, position INTEGER, first INTEGER);
+CREATE TABLE block(id INTEGER PRIMARY KEY, places BLOB);
+CREATE TABLE line(position INTEGER PRIMARY KEY, start INTEGER);
+CREATE TABLE key(stream INTEGER, digest INTEGER, revision INTEGER,
+    PRIMARY KEY(stream, digest, revision)) WITHOUT ROWID;
+CREATE TABLE checkpoint(stream INTEGER, revision INTEGER, name TEXT, time INTEGER,
+    position INTEGER, PRIMARY KEY(stream, revision)) WITHOUT ROWID;
+CREATE INDEX checkpoint_name ON checkpoint(stream, name);
+CREATE TABLE mark(idx TEXT, key TEXT, due INTEGER, priority INTEGER, grp TEXT,
+    position INTEGER, PRIMARY KEY(idx, key)) WITHOUT ROWID;
+CREATE INDEX mark_order ON mark(idx, priority DESC, due, key);
+"""
+
+
+class StaleIndex(Exception):
+    """The file is not an index of this store, or not one that this code can read."""
+
+
+UNUSABLE = (apsw.Error, StaleIndex)
+
+
+class Index:
+    """One connection. Calls are serialised by the caller; `update` is called under the lock."""
+
+    def __init__(self, path: str | None, store: str, *, read_only: bool = False) -> None:
+        """Opens the index at `path`, or makes it; without a path one in memory.
+
+        Raises one of `UNUSABLE` if what is there cannot be used.
+        """
+        self._store = store
+        self._path = path
+        self._db = _connect(path, read_only=read_only)
+        try:
+            if not read_only:
+                self._set_up(path)
+            self.identity = self._identity()
+            self.base = self.cursor()
+        except BaseException:
+            self._db.close()
+            raise
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is in memory, known to this process alone."""
+        return self._path is None
+
+    def is_replaced(self) -> bool:
+        """Returns whether the file's name leads to another file than the one that is open."""
+        return self.identity != self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _set_up(self, path: str | None) -> None:
+        db = self._db
+        if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() != (0,):
+            return
+        if path is not None:
+            # Before the first page is written, else it would take a VACUUM to have checksums.
+            db.reserve_bytes(reserve=8)
+            os.chmod(path, 0o600)
+        with db:
+            db.execute(_SCHEMA)
+            rows = {"store": self._store, "layout": _LAYOUT}
+            db.executemany("INSERT INTO meta VALUES(?,?)", list(rows.items()))
+            self._put_cursor(Cursor(), 0)
+
+    def cursor(self) -> Cursor:
+        """Returns up to where in the log the index is true."""
+        meta = dict(self._rows("SELECT name, value FROM meta"))
+        if meta.get("store") != self._store or meta.get("layout") != _LAYOUT:
+            raise StaleIndex("it belongs to another store or was made by another version")
+        self.last_start = int(meta["last"])
+        return Cursor(int(meta["end"]), int(meta["position"]), bytes(meta["digest"]))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Cursor]:
+        """Fixes one state of the index for several questions, and gives the cursor of that state.
+
+        Another process may bring the index up to date at any time; the answers must be of one age.
+        """
+        if self._db.in_transaction:
+            yield self.base
+            return
+        self._db.execute("BEGIN")
+        try:
+            rows = self._rows("SELECT value FROM meta WHERE name = 'end'")
+            if rows[0][0] != self.base.end:
+                self.base = self.cursor()
+            yield self.base
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+
+    def head(self, stream: str) -> Head | None:
+        rows = self._rows(
+            "SELECT revision, link, time, position, first FROM stream WHERE name = ?", (stream,)
+        )
+        if not rows:
+            return None
+        revision, link, time, position, first = rows[0]
+        return Head(revision, link, time, Position(position), first)
+
+    def places(self, stream: str, after: int, until: int) -> list[Place]:
+        """Returns the places of the lines that hold revisions after < revision <= until."""
+        number = self._number(stream)
+        if number is None:
+            return []
+        base = number << 32
+        # The line that holds revision after + 1 may begin in an earlier block.
+        begin = base + (after + 1 >> _BLOCK_BITS)
+        earlier = self._rows(
+            "SELECT id FROM block WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 2", (base, begin)
+        )
+        rows = self._rows(
+            "SELECT id, places FROM block WHERE id BETWEEN ? AND ? ORDER BY id",
+            (earlier[-1][0] if earlier else begin, base + (until >> _BLOCK_BITS)),
+        )
+        places = [place for block, packed in rows for place in _unpack(block - base, packed)]
+        starts = [place[0] for place in places if place[0] <= after + 1]
+        begin_at = starts[-1] if starts else 0
+        return [place for place in places if begin_at <= place[0] <= until]
+
+    def start_near(self, position: int) -> tuple[int, int]:
+        """Returns a position and the offset of the line behind it, at or before `position`."""
+        rows = self._rows(
+            "SELECT position, start FROM line WHERE position <= ? ORDER BY position DESC LIMIT 1",
+            (position + 1,),
+        )
+        return (rows[0][0] - 1, rows[0][1]) if rows else (0, 0)
+
+    def revisions_with_key(self, stream: str, key: str) -> list[int]:
+        """Returns revisions that may have the key: its digest is the same."""
+        rows = self._rows(
+            "SELECT revision FROM key WHERE digest = ? AND "
+            "stream = (SELECT id FROM stream WHERE name = ?)",
+            (_key_digest(key), stream),
+        )
+        return [row[0] for row in rows]
+
+    def checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[Named]:
+        """Returns the stream's checkpoints, of that name if one is given, newest first."""
+        rows = self._rows(
+            "SELECT revision, name, time, position FROM checkpoint "
+            "WHERE stream = (SELECT id FROM stream WHERE name = ?1) "
+            + ("" if name is None else "AND name = ?2 ")
+            + "ORDER BY revision DESC LIMIT ?3",
+            (stream, name, -1 if limit is None else limit),
+        )
+        return [Named(*row) for row in rows]
+
+    def streams(self, prefix: str, after: str, limit: int) -> list[str]:
+        # SQLite compares text by its UTF-8 bytes, which is the order of code points.
+        beyond = _beyond(prefix)
+        rows = self._rows(
+            "SELECT name FROM stream WHERE name >= ?1 AND name > ?2"
+            + ("" if beyond is None else " AND name < ?4")
+            + " ORDER BY name LIMIT ?3",
+            (prefix, after, limit, beyond),
+        )
+        return [row[0] for row in rows]
+
+    def marks(
+        self, index: str | None, due_before: int | None, limit: int
+    ) -> list[tuple[Mark, int]]:
+        """Returns marks and the positions they were set at, in the order of clause 17."""
+        rows = self._rows(
+            "SELECT idx, key, due, priority, grp, position FROM mark WHERE "
+            + ("1" if index is None else "idx = ?1")
+            + ("" if due_before is None else " AND due < ?2")
+            + " ORDER BY priority DESC, due, key, idx LIMIT ?3",
+            (index, due_before, limit),
+        )
+        return [(Mark(*row[:5]), row[5]) for row in rows]
+
+    def mark(self, index: str, key: str) -> tuple[Mark, int] | None:
+        rows = self._rows(
+            "SELECT idx, key, due, priority, grp, position FROM mark WHERE idx = ? AND key = ?",
+            (index, key),
+        )
+        return (Mark(*rows[0][:5]), rows[0][5]) if rows else None
+
+    def update(self, tail: Tail) -> None:
+        """Takes in all of the tail, whose base is this index's end, in one transaction."""
+        db = self._db
+        with db:
+            for stream, places in tail.places.items():
+                self._put_stream(stream, tail.heads[stream], places)
+            self._put_names(tail)
+            self._put_marks(tail.marks)
+            first = tail.base.position + 1
+            lines = [
+                (first + place, start)
+                for place, start in enumerate(tail.offsets)
+                if (first + place) % _LINES_EACH == 1
+            ]
+            db.executemany("INSERT OR REPLACE INTO line VALUES(?,?)", lines)
+            last = tail.offsets[-1] if tail.offsets else self.last_start
+            self._put_cursor(tail.cursor, last)
+        self.base = tail.cursor
+        self.last_start = last
+
+    def _put_stream(self, stream: str, head: Head, places: list[Place]) -> None:
+        row = (stream, head.revision, head.link, head.time, head.position, head.first)
+        number: int = self._rows(
+            "INSERT INTO stream(name, revision, link, time, position, first) "
+            "VALUES(?,?,?,?,?,?) ON CONFLICT(name) DO UPDATE SET revision = excluded.revision, "
+            "link = excluded.link, time = excluded.time, position = excluded.position RETURNING id",
+            row,
+        )[0][0]
+        blocks: dict[int, list[Place]] = {}
+        for place in places:
+            blocks.setdefault(place[0] >> _BLOCK_BITS, []).append(place)
+        for block, added in blocks.items():
+            row_id = (number << 32) + block
+            rows = self._rows("SELECT places FROM block WHERE id = ?", (row_id,))
+            known = _unpack(block, rows[0][0]) if rows else []
+            self._db.execute(
+                "INSERT OR REPLACE INTO block VALUES(?,?)", (row_id, _pack(block, known + added))
+            )
+
+    def _put_names(self, tail: Tail) -> None:
+        numbers: dict[str, int | None] = {}
+        for stream, key in tail.keys:
+            if stream not in numbers:
+                numbers[stream] = self._number(stream)
+            revision = tail.keys[stream, key].revision
+            self._db.execute(
+                "INSERT OR IGNORE INTO key VALUES(?,?,?)",
+                (numbers[stream], _key_digest(key), revision),
+            )
+        for stream, found in tail.checkpoints.items():
+            number = self._number(stream)
+            rows = [(number, n.revision, n.name, n.time, n.position) for n in found]
+            self._db.executemany("INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?)", rows)
+
+    def _put_marks(self, marks: dict[tuple[str, str], tuple[Mark | None, int]]) -> None:
+        for (index, key), (mark, position) in marks.items():
+            if mark is None:
+                self._db.execute("DELETE FROM mark WHERE idx = ? AND key = ?", (index, key))
+            else:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO mark VALUES(?,?,?,?,?,?)",
+                    (index, key, mark.due, mark.priority, mark.group, position),
+                )
+
+    def _put_cursor(self, cursor: Cursor, last_start: int) -> None:
+        rows = {
+            "end": cursor.end,
+            "position": cursor.position,
+            "digest": cursor.digest,
+            "last": last_start,
+        }
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES(?,?)", list(rows.items()))
+
+    def heads(self) -> Iterable[tuple[str, Head]]:
+        """Yields every stream with its head, for verification."""
+        rows = self._rows("SELECT name, revision, link, time, position, first FROM stream")
+        return ((row[0], Head(*row[1:])) for row in rows)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _number(self, stream: str) -> int | None:
+        rows = self._rows("SELECT id FROM stream WHERE name = ?", (stream,))
+        return rows[0][0] if rows else None
+
+    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
+
+def remove(path: str) -> None:
+    """Deletes the index; the database first, so that no journal is ever laid over another one."""
+    for name in (path, path + "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _connect(path: str | None, *, read_only: bool) -> apsw.Connection:
+    if path is None:
+        return apsw.Connection(":memory:")
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
+    db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
+    db.set_busy_timeout(_BUSY_MS)
+    db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    db.execute("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1")
+    return db
+
+
+_WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+
+
+@cache
+def _checking_vfs() -> str:
+    """Returns the name of the file system layer that adds checksums to pages."""
+    before = apsw.vfs_names()[0]
+    apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs")
+    # Loading makes it everybody's default; other users of SQLite in this process did not ask.
+    apsw.set_default_vfs(before)
+    return "cksmvfs"
+
+
+def _key_digest(key: str) -> int:
+    return int.from_bytes(sha256(key.encode()).digest()[:8], "big", signed=True)
+
+
+def _beyond(prefix: str) -> str | None:
+    """Returns the smallest text that sorts behind all that begins with `prefix`, if there is one."""
+    while prefix:
+        last = ord(prefix[-1])
+        prefix = prefix[:-1]
+        if last < sys.maxunicode:
+            return prefix + chr(0xE000 if last == 0xD7FF else last + 1)
+    return None
+
+
+def _pack(block: int, places: list[Place]) -> bytes:
+    base = block << _BLOCK_BITS
+    starts = array("Q", [place[1] for place in places])
+    lengths = array("I", [place[2] for place in places])
+    return starts.tobytes() + lengths.tobytes() + bytes([place[0] - base for place in places])
+
+
+def _unpack(block: int, packed: bytes) -> list[Place]:
+    count = len(packed) // 13
+    starts, lengths = array("Q"), array("I")
+    starts.frombytes(packed[: 8 * count])
+    lengths.frombytes(packed[8 * count : 12 * count])
+    base = block << _BLOCK_BITS
+    firsts = [base + first for first in packed[12 * count :]]
+    return list(zip(firsts, starts, lengths, strict=True))

@@ -1,0 +1,250 @@
+"""Writing: the order in which a batch of lines becomes durable, then text, then visible.
+
+Under the store lock, at durability `full` (0001 gives the reasons):
+
+    (1) a segment that is full is synced and followed by a new one
+    (2) if the batch would overwrite ring space whose text is not synced yet, the text is synced
+    (3) room for the text is reserved on the disk
+    (4) BUSY is set in the shared page
+    (5) the batch is written to the ring, one pwrite
+    (6) the ring is synced: the commit point
+    (7) the lines are appended to the segment, unsynced
+    (8) the new end is published, BUSY is cleared
+
+What fails before (4) has changed nothing. What fails from (4) on has an outcome that only the next
+reader of ring and text can tell, so it leaves BUSY set: whoever takes the lock next recovers first.
+
+At `process` and `none` there is no ring: (4), (7), (8). A killed process takes nothing with it that
+it gave to the kernel; a power loss may. The text is then in no ring, which the page says (UNRINGED),
+and the next writer at `full` syncs it before it relies on it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from holdfast.backends.files import ring
+from holdfast.backends.files.directory import Directory
+from holdfast.backends.files.disk import Disk, write_all
+from holdfast.backends.files.segments import SEGMENT_BYTES, Segments
+from holdfast.backends.files.shared import (
+    BUSY,
+    END,
+    POSITION,
+    RING_FREE,
+    RING_NUMBER,
+    RING_PLACE,
+    SEGMENT,
+    SYNCED_END,
+    UNRINGED,
+    SharedPage,
+)
+from holdfast.backends.files.tail import Cursor
+from holdfast.errors import UnavailableError
+
+
+class Journal:
+    """The writing end of a store, used by whoever has the lock."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        segments: Segments,
+        page: SharedPage,
+        *,
+        full: bool,
+        reach: Callable[[str], None] | None,
+    ) -> None:
+        self._directory = directory
+        self._disk: Disk = directory.disk
+        self._segments = segments
+        self._page = page
+        self._words = page.words
+        self._full = full
+        self._reach = reach
+        self._ring_fd = -1
+        self._ring_bytes = 0
+        self.is_poisoned = False
+
+    def write(self, text: bytes, before: Cursor) -> None:
+        """Makes whole lines durable and appends them to the text; `publish` must follow.
+
+        `before` is where the log ends now. An exception after which `is_poisoned` is False has
+        changed nothing.
+        """
+        words = self._words
+        segments = self._segments
+        end = before.end
+        if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
+            self._begin_segment(end)
+        if not self._full:
+            segments.reserve(end, len(text))
+            self._append_only(end, text)
+            return
+        need = ring.room(len(text))
+        if self._ring_fd < 0:
+            self._open_ring()
+        if need > self._ring_bytes // 2:
+            segments.reserve(end, len(text))
+            self._write_large(text, before)
+            return
+        place = words[RING_PLACE]
+        used = need
+        if place + need > self._ring_bytes:
+            used += self._ring_bytes - place
+            place = 0
+        if words[RING_FREE] < used or words[UNRINGED]:
+            self.sync_text()
+        segments.reserve(end, len(text))
+        number = words[RING_NUMBER] + 1
+        batch = ring.encode_batch(
+            number, end, words[SYNCED_END], before.position, before.digest, text
+        )
+        # From here on the outcome is unknown until all is done.
+        self.is_poisoned = True
+        words[BUSY] = 1
+        write_all(self._disk, self._ring_fd, batch, place)
+        if self._reach is not None:
+            self._reach("files.ring.written")
+        self._disk.sync(self._ring_fd)
+        if self._reach is not None:
+            self._reach("files.ring.synced")
+        segments.append(end, text)
+        if self._reach is not None:
+            self._reach("files.text.appended")
+        words[RING_NUMBER] = number
+        words[RING_PLACE] = place + need
+        words[RING_FREE] -= used
+
+    def publish(self, end: int, position: int) -> None:
+        """Shows the lines that were written to every process."""
+        words = self._words
+        words[POSITION] = position
+        words[SEGMENT] = self._segments.starts[-1]
+        words[END] = end
+        words[BUSY] = 0
+        self.is_poisoned = False
+        if self._reach is not None:
+            self._reach("files.published")
+
+    def sync_text(self) -> None:
+        """Syncs the text, so that all of the ring may be overwritten.
+
+        A failed sync is never tried again on the same bytes: the kernel has marked them clean.
+        BUSY then makes the next one in write them again, from the ring.
+        """
+        words = self._words
+        self._check_names()
+        self.is_poisoned = True
+        words[BUSY] = 1
+        if self._reach is not None:
+            self._reach("files.text.syncing")
+        self._segments.sync(words[SYNCED_END])
+        words[SYNCED_END] = words[END]
+        words[UNRINGED] = 0
+        if self._ring_fd >= 0:
+            words[RING_FREE] = self._ring_bytes
+        words[BUSY] = 0
+        self.is_poisoned = False
+        if self._reach is not None:
+            self._reach("files.text.synced")
+
+    def _append_only(self, end: int, text: bytes) -> None:
+        words = self._words
+        self.is_poisoned = True
+        words[BUSY] = 1
+        words[UNRINGED] = 1
+        self._segments.append(end, text)
+        if self._reach is not None:
+            self._reach("files.text.appended")
+
+    def _write_large(self, text: bytes, before: Cursor) -> None:
+        """Writes what is too large for the ring: to the text, which is synced before it counts.
+
+        An empty batch then records the end, so that a later mismatch is corruption and not a cut.
+        """
+        words = self._words
+        end = before.end + len(text)
+        self.is_poisoned = True
+        words[BUSY] = 1
+        try:
+            self._segments.append(before.end, text)
+        except OSError:
+            # A full disk, most likely. Nothing was promised: take the piece back, and go on.
+            self._segments.cut(before.end)
+            words[BUSY] = 0
+            self.is_poisoned = False
+            raise
+        if self._reach is not None:
+            self._reach("files.text.appended")
+        self._segments.sync(words[SYNCED_END])
+        if self._reach is not None:
+            self._reach("files.text.synced")
+        # All older batches are below the new synced end: the whole ring is free.
+        number = words[RING_NUMBER] + 1
+        batch = ring.encode_batch(number, before.end, end, before.position, before.digest, b"")
+        write_all(self._disk, self._ring_fd, batch, 0)
+        if self._reach is not None:
+            self._reach("files.ring.written")
+        self._disk.sync(self._ring_fd)
+        if self._reach is not None:
+            self._reach("files.ring.synced")
+        words[SYNCED_END] = end
+        words[UNRINGED] = 0
+        words[RING_NUMBER] = number
+        words[RING_PLACE] = ring.room(0)
+        words[RING_FREE] = self._ring_bytes - ring.room(0)
+
+    def _begin_segment(self, start: int) -> None:
+        """Makes the next segment; the one before it is whole and synced, and stays so."""
+        if self._segments.starts:
+            self.sync_text()
+            self._segments.cut(start)
+        self._segments.add(start)
+        if self._reach is not None:
+            self._reach("files.segment.added")
+
+    def _open_ring(self) -> None:
+        at = self._directory.fd
+        if not self._words[RING_NUMBER] and not self._has_ring():
+            self._directory.remove("ring.new")
+            ring.create(self._disk, at=at, size=ring.RING_BYTES)
+            self._words[RING_FREE] = ring.RING_BYTES
+            if self._reach is not None:
+                self._reach("files.ring.created")
+        fd = ring.open_ring(self._disk, at=at)
+        self._ring_bytes = self._disk.size(fd)
+        self._ring_fd = fd
+
+    def _has_ring(self) -> bool:
+        try:
+            self._disk.stat(ring.NAME, at=self._directory.fd)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _check_names(self) -> None:
+        """Raises if somebody deleted the files that processes meet in, while they were in use.
+
+        Checked once per MiB or so: a second set of them would let two writers in at once.
+        """
+        if self._page.is_removed() or (
+            self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
+        ):
+            self.is_poisoned = True
+            raise UnavailableError(
+                f'the ring or the shared page of "{self._directory.path}" was deleted while in use',
+                outcome_known=True,
+                hint="end every process that has the store open, then open it again",
+            )
+
+    def close(self) -> None:
+        if self._ring_fd >= 0:
+            self._disk.close(self._ring_fd)
+            self._ring_fd = -1
+
+    def after_fork(self) -> None:
+        if self._ring_fd >= 0:
+            os.close(self._ring_fd)
+            self._ring_fd = -1

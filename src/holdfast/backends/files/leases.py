@@ -1,0 +1,234 @@
+"""Leases and claims: `leases.json`, replaced whole under the store lock, never synced.
+
+    {"boot":"…","leases":{name:[owner,epoch,expires_us]},"claims":[[index,key,position,owner,expires_us]]}
+
+Times are of the boot-time clock, so they count under one boot id only. Losing the file is harmless:
+a lease is then free, and its next epoch is greater than any before, because epochs also grow with
+the wall clock (milliseconds). A word of the shared page tells processes that the file has changed.
+
+A claim names the position at which its mark was set: a mark that was set again since has another,
+and the claim is void, without anyone having to take it back.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec import json as json_codec
+
+from holdfast.backends.files.disk import read_file, reported
+from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.shared import LEASES
+from holdfast.backends.liveness import Workers
+from holdfast.backends.protocol import Fence, Lease, Mark
+
+if TYPE_CHECKING:
+    from holdfast.backends.files.backend import FilesBackend
+
+NAME = "leases.json"
+# A lease that ended is remembered until a new epoch would be greater by the clock alone, with a day
+# to spare for a clock that is set back.
+_REMEMBERED_MS = 24 * 3600 * 1000
+
+
+class _Claim(Struct, array_like=True):
+    index: str
+    key: str
+    position: int
+    owner: str
+    expires_us: int
+
+
+class _Held(Struct, array_like=True):
+    owner: str
+    epoch: int
+    expires_us: int
+
+
+class _Book(Struct):
+    boot: str
+    leases: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    claims: list[_Claim] = field(default_factory=list[_Claim])
+
+
+class FileLeases:
+    """Who may write what, for how long; a dead owner is known at once."""
+
+    def __init__(self, backend: FilesBackend) -> None:
+        self._backend = backend
+        self._clock = backend.clock
+        self._workers = Workers(os.path.join(backend.directory.path, "workers"))
+        self._book = _Book(backend.clock.boot_id())
+        self._seen = -1  # the page's count of changes when the book was read
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        with self._backend.writing() as opened:
+            book = self.load()
+            held = self._held(name)
+            if held is not None and held.owner != owner:
+                if self._workers.is_alive(held.owner):
+                    return None
+                held = None
+            self._workers.hold(owner)
+            if held is None:
+                last = book.leases.get(name)
+                epoch = max(last.epoch + 1 if last else 1, self._clock.now_us() // 1000)
+                held = _Held(owner, epoch, 0)
+                book.leases[name] = held
+            return self._extend(opened, name, held, ttl_s)
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        with self._backend.writing() as opened:
+            held = self._held_as(lease.name, lease.owner, lease.epoch)
+            return None if held is None else self._extend(opened, lease.name, held, ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        with self._backend.writing() as opened:
+            held = self._held_as(lease.name, lease.owner, lease.epoch)
+            if held is not None:
+                held.expires_us = 0
+                self.save(opened)
+
+    def holder(self, name: str) -> Lease | None:
+        with self._backend.reading(), self._backend.catalog.mutex:
+            self.load()
+            held = self._held(name)
+            if held is None or not self._workers.is_alive(held.owner):
+                return None
+            return Lease(name, held.owner, held.epoch, held.expires_us)
+
+    def fence_holds(self, fence: Fence) -> bool:
+        """Answers clause 6; the caller has the store lock."""
+        return self._held_as(fence.name, fence.owner, fence.epoch) is not None
+
+    def close(self) -> None:
+        self._workers.close()
+
+    def is_alive(self, owner: str) -> bool:
+        return self._workers.is_alive(owner)
+
+    def hold(self, owner: str) -> None:
+        self._workers.hold(owner)
+
+    @property
+    def claims(self) -> list[_Claim]:
+        return self._book.claims
+
+    @claims.setter
+    def claims(self, claims: list[_Claim]) -> None:
+        self._book.claims = claims
+
+    def load(self) -> _Book:
+        """Returns the book as it is on disk, read again only if somebody changed it.
+
+        What cannot be read is a lost book, which is harmless; it is replaced by the next change.
+        """
+        opened = self._backend.opened
+        changes = opened.page_words[LEASES]
+        if changes == self._seen and isinstance(opened, Opened):
+            return self._book
+        data = read_file(opened.disk, NAME, at=self._backend.directory.fd)
+        boot_id = self._clock.boot_id()
+        book = _Book(boot_id)
+        if data is not None:
+            try:
+                book = json_codec.decode(data, type=_Book)
+            except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+                self._backend.catalog.reports.append(
+                    f"{NAME} could not be read, leases ended: {exc}"
+                )
+        if book.boot != boot_id:
+            for held in book.leases.values():
+                held.expires_us = 0
+            book = _Book(boot_id, book.leases)
+        self._book = book
+        self._seen = changes
+        return book
+
+    def save(self, opened: Opened) -> None:
+        """Writes the book; the caller has the store lock and has changed it."""
+        book = self._book
+        now_us, now_ms = self._clock.boot_us(), self._clock.now_us() // 1000
+        book.claims = [claim for claim in book.claims if claim.expires_us > now_us]
+        book.leases = {
+            name: held
+            for name, held in book.leases.items()
+            if held.expires_us > now_us or held.epoch > now_ms - _REMEMBERED_MS
+        }
+        words = opened.page_words
+        # Counted before the file is replaced: if that fails, or we are killed, everybody reads it
+        # again, and so do we.
+        words[LEASES] += 1
+        data = json_codec.encode(book) + b"\n"
+        with reported(f'{NAME} of "{self._backend.directory.path}" cannot be written'):
+            self._backend.directory.replace(NAME, data, durable=False)
+        self._seen = words[LEASES]
+
+    def _held(self, name: str) -> _Held | None:
+        held = self._book.leases.get(name)
+        if held is None or held.expires_us <= self._clock.boot_us():
+            return None
+        return held
+
+    def _held_as(self, name: str, owner: str, epoch: int) -> _Held | None:
+        self.load()
+        held = self._held(name)
+        if held is None or (held.owner, held.epoch) != (owner, epoch):
+            return None
+        return held
+
+    def _extend(self, opened: Opened, name: str, held: _Held, ttl_s: float) -> Lease:
+        ends_us = self._clock.boot_us() + round(ttl_s * 1_000_000)
+        # Never sooner than before: a caller may rely on the later end that it was promised.
+        held.expires_us = max(held.expires_us, ends_us)
+        self.save(opened)
+        return Lease(name, held.owner, held.epoch, held.expires_us)
+
+
+class FileMarks:
+    """What can be found and claimed without reading streams."""
+
+    def __init__(self, backend: FilesBackend, leases: FileLeases) -> None:
+        self._backend = backend
+        self._leases = leases
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        with self._backend.writing() as opened:
+            clock, leases = self._backend.clock, self._leases
+            leases.load()
+            leases.hold(owner)
+            now_us = clock.boot_us()
+            claimed = {
+                (claim.index, claim.key): claim.position
+                for claim in leases.claims
+                if claim.index == index
+                and claim.expires_us > now_us
+                and leases.is_alive(claim.owner)
+            }
+            due = self._backend.catalog.marks(index, clock.now_us() + 1, n + len(claimed))
+            taken = [(m, at) for m, at in due if claimed.get((m.index, m.key)) != at][:n]
+            if taken:
+                places = {(mark.index, mark.key) for mark, _ in taken}
+                kept = [c for c in leases.claims if (c.index, c.key) not in places]
+                ends_us = now_us + round(ttl_s * 1_000_000)
+                kept += [_Claim(m.index, m.key, at, owner, ends_us) for m, at in taken]
+                leases.claims = kept
+                leases.save(opened)
+            return [mark for mark, _ in taken]
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        with self._backend.writing() as opened:
+            self._leases.load()
+            claims = self._leases.claims
+            kept = [c for c in claims if (c.index, c.key, c.owner) != (index, key, owner)]
+            if len(kept) != len(claims):
+                self._leases.claims = kept
+                self._leases.save(opened)
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        with self._backend.reading():
+            return [mark for mark, _ in self._backend.catalog.marks(index, due_before, limit)]

@@ -1,0 +1,237 @@
+"""One commit as one line of text, and back. The format (0001):
+
+    {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
+     …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
+    event = [type,payload,link] or [type,payload,link,checkpoint|null] or [… ,subject]
+
+without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A payload
+stands in the line verbatim. Whatever is encoded is decoded again before it is written, by the very
+decoder that will read it: a payload that is no JSON would make its line unreadable for ever.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from zlib import crc32
+
+from msgspec import DecodeError, Raw, Struct, ValidationError, field
+from msgspec.json import Decoder, Encoder
+
+from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
+from holdfast.errors import UsageError
+
+DIGEST_START = bytes(32)
+CRC_TAIL_BYTES = 19  # ,"crc":"1a2b3c4d"} and the line break
+
+
+class BadLine(ValueError):
+    """A line that cannot be what was written; the text says why."""
+
+
+class LineEvent(Struct, array_like=True, gc=False):
+    type: str
+    payload: Raw
+    link: str
+    checkpoint: str | None = None
+    subject: str | None = None
+
+
+class Section(Struct, array_like=True, gc=False):
+    """What a line adds to one stream; `revision` is that of the first event."""
+
+    stream: str
+    revision: int
+    events: list[LineEvent]
+    key: str | None = None
+    fork: int = 0
+
+
+class LineMark(Struct, array_like=True, gc=False):
+    index: str
+    key: str
+    due: int = 0
+    priority: int = 0
+    group: str = ""
+
+
+class Line(Struct, gc=False):
+    n: int
+    at: str
+    by: str
+    sections: list[Section] = field(name="in")
+    crc: str
+    set: list[LineMark] = []
+    clear: list[LineMark] = []
+
+
+_decode = Decoder(Line).decode
+_encode = Encoder().encode
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_", b"+/")
+
+
+def encode_line(commit: Commit, position: int) -> tuple[bytes, Line]:
+    """Returns the line, its line break included, and what reading it gives.
+
+    Raises UsageError for what a line cannot hold: a payload that is not JSON text on one line, a
+    name with a lone surrogate, a time outside the years 1 to 9999.
+    """
+    try:
+        sections = b",".join([_encode_section(append) for append in commit.appends])
+        body = b'{"n":%d,"at":"%b","by":%b,"in":[%b]' % (
+            position,
+            format_time(commit.time),
+            _encode(commit.actor),
+            sections,
+        )
+        if commit.marks:
+            body += _encode_marks(commit)
+    except UnicodeEncodeError as exc:
+        raise UsageError(
+            f"a name holds a lone surrogate, which is no text: {exc.object!r}"
+        ) from exc
+    line = b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+    return line, _read_back(line, commit)
+
+
+def _encode_section(append: Append) -> bytes:
+    records = append.records
+    events = b",".join([_encode_event(record) for record in records])
+    stream, first = _encode(append.stream), append.expected + 1
+    key = records[0].key
+    if append.fork:
+        return b"[%b,%d,[%b],%b,1]" % (stream, first, events, _encode(key))
+    if key is not None:
+        return b"[%b,%d,[%b],%b]" % (stream, first, events, _encode(key))
+    return b"[%b,%d,[%b]]" % (stream, first, events)
+
+
+def _encode_event(record: Record) -> bytes:
+    link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
+    if record.subject is not None:
+        rest = _encode(record.checkpoint) + b"," + _encode(record.subject)
+        return b'[%b,%b,"%b",%b]' % (_encode(record.type), record.payload, link, rest)
+    if record.checkpoint is not None:
+        name = _encode(record.checkpoint)
+        return b'[%b,%b,"%b",%b]' % (_encode(record.type), record.payload, link, name)
+    return b'[%b,%b,"%b"]' % (_encode(record.type), record.payload, link)
+
+
+def _encode_marks(commit: Commit) -> bytes:
+    kept: list[list[object]] = []
+    cleared: list[list[object]] = []
+    for mark in commit.marks:
+        if isinstance(mark, Mark):
+            kept.append([mark.index, mark.key, mark.due, mark.priority, mark.group])
+        else:
+            cleared.append([mark.index, mark.key])
+    text = b',"set":' + _encode(kept) if kept else b""
+    return text + b',"clear":' + _encode(cleared) if cleared else text
+
+
+def _read_back(encoded: bytes, commit: Commit) -> Line:
+    try:
+        line = _decode(encoded)
+    except (DecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(f"a payload is not JSON text: {exc}") from exc
+    for append, section in zip(commit.appends, line.sections, strict=True):
+        for record, event in zip(append.records, section.events, strict=True):
+            if len(event.payload) != len(record.payload) or b"\n" in record.payload:
+                raise UsageError(
+                    f"the payload of {append.stream!r}@{record.revision} is not one JSON value on "
+                    "one line without space around it"
+                )
+    return line
+
+
+def decode_line(encoded: bytes) -> Line:
+    """Returns what a line says, its line break included; raises BadLine if its bytes changed."""
+    if encoded[-19:-11] != b',"crc":"' or encoded[-3:] != b'"}\n':
+        raise BadLine("it does not end in a checksum and a line break")
+    if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
+        raise BadLine("its checksum does not match")
+    try:
+        return _decode(encoded)
+    except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+        raise BadLine(f"it is not the JSON that was written: {exc}") from exc
+
+
+def next_digest(digest: bytes, line: Line, links: list[bytes]) -> bytes:
+    """Returns the store digest after the line, given the last link of each of its sections."""
+    return sha256(b"".join([digest, bytes.fromhex(line.crc), *links])).digest()
+
+
+def decode_link(text: str) -> bytes:
+    try:
+        link = a2b_base64(text.encode().translate(_FROM_URL) + b"=")
+    except (Base64Error, ValueError) as exc:
+        raise BadLine(f"the link {text!r} is not base64url") from exc
+    if len(link) != 32:
+        raise BadLine(f"the link {text!r} has {len(link)} bytes: expected 32")
+    return link
+
+
+def records_of(line: Line, section: Section) -> list[Record]:
+    """Returns the section's events as records."""
+    time, actor, position = parse_time(line.at), line.by, Position(line.n)
+    key = section.key
+    records: list[Record] = []
+    for revision, event in enumerate(section.events, section.revision):
+        records.append(
+            Record(
+                section.stream,
+                revision,
+                time,
+                event.type,
+                actor,
+                bytes(event.payload),
+                decode_link(event.link),
+                key,
+                event.checkpoint,
+                event.subject,
+                position,
+            )
+        )
+        key = None
+    return records
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+# The last second that was formatted or parsed: replaced whole, so threads need no lock. Commits
+# and lines come by the thousand in one second, and calendar arithmetic costs more than the rest.
+_formatted: tuple[int, bytes] = (0, b"1970-01-01T00:00:00")
+_parsed: tuple[str, int] = ("1970-01-01T00:00:00", 0)
+
+
+def format_time(time_us: int) -> bytes:
+    """Returns 2026-11-16T00:14:47.123456Z."""
+    global _formatted
+    seconds, micros = divmod(time_us, 1_000_000)
+    known, text = _formatted
+    if known != seconds:
+        try:
+            moment = _EPOCH + timedelta(seconds=seconds)
+        except OverflowError as exc:
+            raise UsageError(f"time {time_us} is outside the years 1 to 9999") from exc
+        text = moment.replace(tzinfo=None).isoformat().encode()
+        _formatted = seconds, text
+    return b"%b.%06dZ" % (text, micros)
+
+
+def parse_time(text: str) -> int:
+    """Returns microseconds since 1970; raises BadLine for what `format_time` would not write."""
+    global _parsed
+    second, micros = text[:19], text[20:26]
+    known, seconds = _parsed
+    try:
+        if known != second:
+            seconds = (datetime.fromisoformat(second + "+00:00") - _EPOCH) // _SECOND
+            _parsed = second, seconds
+        return seconds * 1_000_000 + int(micros)
+    except ValueError as exc:
+        raise BadLine(f"the time {text!r} is not one") from exc

@@ -1,0 +1,147 @@
+"""Named bytes beside the log: `objects/<kind>/<path>`.
+
+A name without a slash lies in a folder of its first two characters: `objects/blob/ab/abcdef…`. Each
+part of a name with slashes but the last is a folder with `=` at its end: `12ab/7` is
+`objects/snapshot/12ab=/7`. A last part that is empty or begins with a dot gets `=` in front. No name
+contains `=`, so no two names share a path, none is a folder and a file at once, and none leads out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.backends.files.disk import read_file, replace_file, reported
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.backends.files.backend import FilesBackend
+
+ROOT = "objects"
+TEMP = "=new-"
+_KINDS = ("blob", "snapshot")
+_NAME = re.compile(r"[0-9a-z./-]{1,120}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+
+
+class FileObjects:
+    """Blobs are durable when `put` returns. Snapshots can be made again, so they are not synced:
+
+    whoever reads one after a power loss must notice that it is torn or empty, by a digest in it.
+    """
+
+    def __init__(self, backend: FilesBackend) -> None:
+        self._backend = backend
+        self._disk = backend.directory.disk
+
+    def put(self, kind: str, name: str, data: bytes) -> None:
+        self._backend.check_open()
+        folders, file = path_of(kind, name)
+        if self._backend.read_only:
+            raise UsageError(
+                f'the store "{self._backend.directory.path}" is open read-only, found a write',
+                hint="open it without read_only",
+            )
+        durable = kind == "blob"
+        temp = TEMP + self._backend.clock.random_bytes(8).hex()
+        with self._reported(kind, name), self._folder(folders, create=True, durable=durable) as at:
+            replace_file(self._disk, file, data, at=at, temp=temp, durable=durable)
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        self._backend.check_open()
+        folders, file = path_of(kind, name)
+        with self._reported(kind, name), contextlib.suppress(FileNotFoundError):
+            with self._folder(folders) as at:
+                return read_file(self._disk, file, at=at)
+        return None
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        self._backend.check_open()
+        if kind not in _KINDS:
+            raise _unknown_kind(kind)
+        with self._reported(kind, prefix):
+            return sorted(name for name, _ in self.walk(kind, prefix))
+
+    def delete(self, kind: str, name: str) -> None:
+        self._backend.check_open()
+        folders, file = path_of(kind, name)
+        with self._reported(kind, name), contextlib.suppress(FileNotFoundError):
+            with self._folder(folders) as at:
+                self._disk.unlink(file, at=at)
+                if kind == "blob":
+                    self._disk.sync_directory(at)
+
+    def walk(self, kind: str, prefix: str = "") -> Iterator[tuple[str, str]]:
+        """Yields the names that begin with `prefix`, with the paths of their files."""
+        with contextlib.suppress(FileNotFoundError), self._folder([ROOT, kind]) as at:
+            for entry in sorted(self._disk.listdir(at)):
+                begin = entry[:-1] + "/" if entry.endswith("=") else ""
+                yield from self._walk(at, entry, begin, prefix, f"{ROOT}/{kind}")
+
+    def _walk(
+        self, at: int, folder: str, begin: str, prefix: str, path: str
+    ) -> Iterator[tuple[str, str]]:
+        if not (begin.startswith(prefix) or prefix.startswith(begin)):
+            return
+        fd = self._disk.open(folder, _FOLDER, at=at)
+        try:
+            for entry in sorted(self._disk.listdir(fd)):
+                if entry.endswith("=") and entry != "=":
+                    yield from self._walk(
+                        fd, entry, f"{begin}{entry[:-1]}/", prefix, f"{path}/{folder}"
+                    )
+                elif not entry.startswith(TEMP):
+                    name = begin + entry.removeprefix("=")
+                    if name.startswith(prefix):
+                        yield name, f"{path}/{folder}/{entry}"
+        finally:
+            self._disk.close(fd)
+
+    @contextlib.contextmanager
+    def _folder(
+        self, folders: list[str], *, create: bool = False, durable: bool = False
+    ) -> Iterator[int]:
+        """Opens a folder step by step, no step of which may be a link."""
+        at = self._backend.directory.fd
+        opened: list[int] = []
+        try:
+            for folder in folders:
+                try:
+                    fd = self._disk.open(folder, _FOLDER, at=at)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    with contextlib.suppress(FileExistsError):
+                        self._disk.mkdir(folder, at=at)
+                    if durable:
+                        self._disk.sync_directory(at)
+                    fd = self._disk.open(folder, _FOLDER, at=at)
+                opened.append(fd)
+                at = fd
+            yield at
+        finally:
+            for fd in opened:
+                self._disk.close(fd)
+
+    def _reported(self, kind: str, name: str) -> contextlib.AbstractContextManager[None]:
+        return reported(f'{kind} "{name}" of "{self._backend.directory.path}" is out of reach')
+
+
+def path_of(kind: str, name: str) -> tuple[list[str], str]:
+    """Returns the folders and the file of an object; raises UsageError if its name is none."""
+    if kind not in _KINDS:
+        raise _unknown_kind(kind)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not the name of an object: expected 1 to 120 of [0-9a-z./-]")
+    *folders, last = name.split("/")
+    file = "=" + last if not last or last.startswith(".") else last
+    if folders:
+        return [ROOT, kind, *(folder + "=" for folder in folders)], file
+    return [ROOT, kind, f"{file:_<2}"[:2].replace("=", "_").replace(".", "_")], file
+
+
+def _unknown_kind(kind: str) -> UsageError:
+    return UsageError(f"{kind!r} is not a kind of object: expected one of {', '.join(_KINDS)}")

@@ -1,0 +1,212 @@
+"""A store that this process has open: coming in, keeping up, recovering, and leaving last.
+
+Processes meet in two locks. `lock` is taken for each commit. `workers`, the directory, is locked in
+shared mode by every open handle, so whoever could lock it alone is the only one: the first one in
+recovers, the last one out closes cleanly. Both questions are asked under `lock`, so the answer
+cannot change while it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+
+from holdfast.backends.files import recovery, ring, shared
+from holdfast.backends.files.catalog import Catalog
+from holdfast.backends.files.directory import Directory
+from holdfast.backends.files.index import NAME as INDEX_NAME
+from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.segments import DIRECTORY as LOG
+from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.shared import (
+    BUSY,
+    CLOSED,
+    END,
+    SEGMENT,
+    SYNCED_END,
+    SharedPage,
+    open_page,
+)
+from holdfast.clock import Clock
+from holdfast.errors import UnavailableError
+
+# Less log than this behind the index is read faster than the index is written: a short visit to a
+# store leaves the index alone.
+WORTH_INDEXING_BYTES = 256 << 10
+
+
+class Opened:
+    """The parts of an open store, for a handle that may write."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        *,
+        full: bool,
+        create: bool,
+        reach: Callable[[str], None] | None,
+    ) -> None:
+        self.directory = directory
+        self.disk = directory.disk
+        self.clock = clock
+        self._reach = reach
+        self._segments: Segments | None = None
+        self._lock_fd = directory.open_lock()
+        with self.locked():
+            directory.identify(clock, create=create)
+            self._workers_fd = directory.folder("workers")
+            self._segments = Segments(self.disk, directory.folder(LOG), read_only=False)
+            index_path = os.path.join(directory.path, INDEX_NAME)
+            self.catalog = Catalog(self._segments, index_path, directory.store, read_only=False)
+            is_first = self._is_alone()
+            self.disk.lock(self._workers_fd, fcntl.LOCK_SH)
+            self.page = self._open_page(is_first)
+            self.page_words = self.page.words
+            self.journal = Journal(directory, self._segments, self.page, full=full, reach=reach)
+            if is_first or self.page.words[BUSY]:
+                self.recover(is_first=is_first)
+            else:
+                self.catalog.open_index(self.page.words[END])
+                self.fresh()
+
+    # --- the lock ---
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the store lock; the caller has this handle's mutex."""
+        self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
+
+    def lock(self) -> None:
+        """Takes the store lock, and leaves everything recovered and up to date."""
+        self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+        try:
+            words = self.page.words
+            if words[BUSY]:
+                self.recover(is_first=False)
+            elif words[END] != self.catalog.tail.cursor.end:
+                self.fresh()
+        except BaseException:
+            self.unlock()
+            raise
+
+    def unlock(self) -> None:
+        self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
+
+    def _is_alone(self) -> bool:
+        try:
+            self.disk.lock(self._workers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    # --- coming in, keeping up ---
+
+    def _open_page(self, is_first: bool) -> SharedPage:
+        page = open_page(self.disk, at=self.directory.fd, read_only=False)
+        assert page is not None, "BUG: the shared page was not made"
+        if not is_first and not page.is_of(self.clock.boot_id()):
+            page.close()
+            raise UnavailableError(
+                f'the shared page of "{self.directory.path}" was deleted while others use the store',
+                hint="end every process that has the store open, then open it again",
+            )
+        return page
+
+    def fresh(self) -> None:
+        """Reads what others have published."""
+        words = self.page.words
+        end = words[END]
+        if end != self.catalog.tail.cursor.end:
+            self.catalog.catch_up(end, words[SEGMENT])
+
+    def recover(self, *, is_first: bool) -> None:
+        """Recovers (see recovery.py); the caller has the lock."""
+        catalog, words = self.catalog, self.page.words
+        is_of_boot = self.page.is_of(self.clock.boot_id())
+        self.reach("files.recovery.begun")
+        ground = recovery.complete_text(
+            self.directory,
+            catalog.segments,
+            published_end=words[END] if is_of_boot and not words[CLOSED] else 0,
+            was_in_use=not is_first or words[shared.MAGIC] != 0,
+        )
+        self.reach("files.recovery.completed")
+        with catalog.mutex:
+            if is_first:
+                catalog.open_index(ground.text_end)
+            torn = recovery.read_text(catalog, ground)
+            recovery.settle(self.directory, catalog, ground, torn, self.clock)
+            self.reach("files.recovery.synced")
+            if is_first:
+                self.page.make(self.clock.boot_id())
+            recovery.publish(self.directory, self.page, catalog, ground)
+        self.reach("files.recovery.published")
+
+    def reach(self, point: str) -> None:
+        if self._reach is not None:
+            self._reach(point)
+
+    # --- leaving ---
+
+    def close(self, *, is_poisoned: bool) -> None:
+        """Leaves; the last one out closes the store cleanly. Never raises for want of tidiness.
+
+        What was acknowledged is in the ring: if the disk refuses what a clean close wants to
+        write, the ring simply stays, and the next one in recovers from it.
+        """
+        try:
+            if not is_poisoned:
+                with contextlib.suppress(OSError), self.locked():
+                    self._leave()
+        finally:
+            self.release()
+
+    def _leave(self) -> None:
+        words = self.page.words
+        self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
+        if words[BUSY]:
+            return
+        self.fresh()
+        is_last = self._is_alone()
+        self.catalog.close_index(worth_bytes=WORTH_INDEXING_BYTES)
+        self.reach("files.close.indexed")
+        if is_last:
+            self._close_cleanly()
+
+    def _close_cleanly(self) -> None:
+        words, segments = self.page.words, self.catalog.segments
+        cursor = self.catalog.tail.cursor
+        if segments.starts:
+            segments.cut(cursor.end)
+            if words[SYNCED_END] < cursor.end:
+                segments.sync(words[SYNCED_END])
+        self.reach("files.close.synced")
+        if self.directory.read_head() != cursor and cursor.position:
+            self.directory.write_head(cursor)
+        self.reach("files.close.recorded")
+        self.directory.remove(ring.NAME)
+        self.reach("files.close.unringed")
+        words[CLOSED] = 1
+        self.directory.remove(shared.NAME)
+
+    def release(self) -> None:
+        """Closes every descriptor."""
+        if self._segments is None:
+            return
+        with contextlib.suppress(AttributeError):
+            self.catalog.close_index(worth_bytes=None)
+            self.journal.close()
+            self.page.close()
+        self._segments.close()
+
+    def after_fork(self) -> None:
+        """Runs in a forked child: gives up its share of the locks, takes no lock of threads."""
+        self.journal.after_fork()
+        self.directory.close()

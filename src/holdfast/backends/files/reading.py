@@ -1,0 +1,101 @@
+"""A store that is open for reading only: nothing is created, locked, recovered or cut.
+
+While others use the store it follows their shared page. Otherwise it reads the text as far as it
+verifies: up to the recorded end it must, and behind that it stops at the first line that does not.
+What a crash left in the ring alone is not seen before somebody opens the store for writing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.backends.files import ring
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
+from holdfast.backends.files.directory import Directory
+from holdfast.backends.files.index import NAME as INDEX_NAME
+from holdfast.backends.files.line import BadLine
+from holdfast.backends.files.segments import DIRECTORY as LOG
+from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.shared import CLOSED, END, SEGMENT, SharedPage, open_page
+from holdfast.clock import Clock
+
+_NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
+
+
+class ReadOnly:
+    """The parts of an open store, for a handle that may not write."""
+
+    def __init__(self, directory: Directory, clock: Clock) -> None:
+        self.directory = directory
+        self.disk = directory.disk
+        self.clock = clock
+        directory.identify(clock, create=False)
+        segments = Segments(self.disk, directory.folder(LOG, create=False), read_only=True)
+        index_path = os.path.join(directory.path, INDEX_NAME)
+        self.catalog = Catalog(segments, index_path, directory.store, read_only=True)
+        self.page: SharedPage | None = None
+        self.page_words = _NO_PAGE
+        segments.check_contiguous()
+        self.catalog.open_index(segments.end())
+        head = directory.read_head()
+        self.catalog.apply_lines(max(head.end if head else 0, self.catalog.tail.cursor.end))
+        if head is not None and head.end == self.catalog.tail.cursor.end != 0:
+            if head != self.catalog.tail.cursor:
+                raise self.catalog.corrupt(head.end, "the text is not the one head.json recorded")
+        if ring.read_batches(self.disk, at=directory.fd) and not self._follow():
+            self.catalog.reports.append(
+                "the store was not closed: what is in its ring alone is not shown; open it for "
+                "writing to recover"
+            )
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Reads what others have published, or what lies in the text if there are no others."""
+        catalog = self.catalog
+        with catalog.mutex:
+            if self._follow():
+                end = self.page_words[END]
+                if end > catalog.tail.cursor.end:
+                    catalog.catch_up(end, self.page_words[SEGMENT])
+                return
+            catalog.segments.refresh()
+            self._read_on(catalog.segments.end())
+
+    def _follow(self) -> bool:
+        """Returns whether there is a living page, mapped now if need be."""
+        page = self.page
+        if page is None or page.words[CLOSED]:
+            if page is not None:
+                page.close()
+            self.page = page = open_page(self.disk, at=self.directory.fd, read_only=True)
+            self.page_words = _NO_PAGE if page is None else page.words
+        if page is None or page.words[CLOSED] or not page.is_of(self.clock.boot_id()):
+            self.page_words = _NO_PAGE
+            return False
+        self.page_words = page.words
+        return True
+
+    def _read_on(self, text_end: int) -> None:
+        want = CHUNK_BYTES
+        while (offset := self.catalog.tail.cursor.end) < text_end:
+            text = self.catalog.segments.read(offset, min(offset + want, text_end))
+            text = text[: text.rfind(b"\n") + 1]
+            if not text:
+                if offset + want >= text_end:
+                    return
+                want *= 2
+            for encoded in split_lines(text):
+                try:
+                    self.catalog.apply_encoded(encoded)
+                except BadLine:
+                    return
+
+    def close(self, *, is_poisoned: bool) -> None:
+        del is_poisoned
+        self.catalog.close_index(worth_bytes=None)
+        self.catalog.segments.close()
+        if self.page is not None:
+            self.page.close()
+
+    def after_fork(self) -> None:
+        self.directory.close()

@@ -1,0 +1,217 @@
+"""Recovery: makes ring, text and shared page agree again, and loses nothing that was acknowledged.
+
+It runs under the store lock: by the first process in, and by whoever finds BUSY set under a free
+lock. Nothing in it depends on what happened; it looks at what is there.
+
+(1) The recorded durable end is the greatest of: `synced end` of the newest whole batch in the ring,
+    `end` of head.json, and the published end, if the shared page is of this boot.
+(2) Every whole batch that reaches above what was synced is written into the text at its offset. The
+    bytes are those that are there already, or should be: doing it twice is harmless, and after a
+    failed sync it is what makes the kernel write them again.
+(3) The text is read from where the index ends. Up to the recorded durable end, and up to the end of
+    the last batch, every line must verify and continue the one before: otherwise CorruptError, and
+    nothing is cut. This also finds a batch that was damaged and whose text is not there.
+(4) Behind that, whole lines that verify are kept: they are of an unacknowledged commit, of one at a
+    weaker durability, or of a copy that was made of a living store. The first that does not, and
+    what follows it, is moved to torn/ with a report.
+(5) The text is synced, then the end is published.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.backends.files import ring
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
+from holdfast.backends.files.directory import Directory
+from holdfast.backends.files.disk import replace_file
+from holdfast.backends.files.line import BadLine, decode_line
+from holdfast.backends.files.ring import Batch
+from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.shared import (
+    BUSY,
+    END,
+    POSITION,
+    RING_FREE,
+    RING_NUMBER,
+    RING_PLACE,
+    SEGMENT,
+    SYNCED_END,
+    UNRINGED,
+    SharedPage,
+)
+from holdfast.backends.files.tail import Cursor
+from holdfast.clock import Clock
+from holdfast.errors import CorruptError
+from holdfast.ids import new_id
+
+
+class Ground(Struct):
+    """What is certain before the text is read."""
+
+    batches: list[Batch] | None  # None: there is no ring
+    head: Cursor | None
+    synced_end: int
+    required_end: int  # every line below it must verify
+    text_end: int
+    was_in_use: bool  # a process used the store and did not close it
+
+
+def complete_text(
+    directory: Directory, segments: Segments, *, published_end: int, was_in_use: bool
+) -> Ground:
+    """Steps 1 and 2: returns what the text must hold, with the ring's batches written into it."""
+    segments.refresh()
+    segments.check_contiguous()
+    text_end = segments.end()
+    batches = ring.read_batches(directory.disk, at=directory.fd)
+    head = directory.read_head()
+    synced_end = max(batches[-1].synced_end if batches else 0, head.end if head else 0)
+    above = [batch for batch in batches or () if batch.end > synced_end]
+    reached = text_end
+    for batch in above:
+        if batch.offset > reached:
+            raise _missing(segments, reached, batch.offset)
+        reached = max(reached, batch.end)
+    if reached < max(synced_end, published_end):
+        raise _missing(segments, reached, max(synced_end, published_end))
+    for batch in above:
+        if not segments.starts:
+            segments.add(0)
+        segments.write_at(batch.offset, batch.text)
+    last = above[-1].end if above else 0
+    required_end = max(synced_end, published_end, last)
+    was_in_use = was_in_use or batches is not None
+    return Ground(batches, head, synced_end, required_end, reached, was_in_use)
+
+
+def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
+    where = segments.where(reached)
+    return CorruptError(
+        f"the text ends at {where}, {expected - reached} bytes before its recorded end", where=where
+    )
+
+
+def read_text(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
+    """Steps 3 and 4: applies all lines; returns where the torn piece begins and why, if any."""
+    batches = {batch.offset: batch for batch in ground.batches or ()}
+    head = ground.head
+    if head is not None and head.end < catalog.tail.cursor.end:
+        head = None  # before what the index vouches for
+    for line, length in catalog.lines(catalog.tail.cursor.end, ground.required_end):
+        head = _check_passing(catalog, head, batches)
+        catalog.apply(line, length)
+        catalog.flush_if_due()
+    if _check_passing(catalog, head, batches) is not None:
+        raise catalog.corrupt(ground.required_end, "head.json records an end within a line")
+    return _keep_whole_lines(catalog, ground)
+
+
+def _check_passing(
+    catalog: Catalog, head: Cursor | None, batches: dict[int, Batch]
+) -> Cursor | None:
+    """Raises CorruptError if ring or head.json were written for another text than the one here.
+
+    Returns the head that still lies ahead.
+    """
+    cursor = catalog.tail.cursor
+    batch = batches.get(cursor.end)
+    if batch is not None and (batch.position, batch.digest) != (cursor.position, cursor.digest):
+        raise catalog.corrupt(cursor.end, f"ring batch {batch.number} follows another text")
+    if head is None or head.end != cursor.end:
+        return head
+    if head != cursor:
+        raise catalog.corrupt(cursor.end, "the text before it is not the one head.json recorded")
+    return None
+
+
+def _keep_whole_lines(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
+    want = CHUNK_BYTES
+    while (offset := catalog.tail.cursor.end) < ground.text_end:
+        text = catalog.segments.read(offset, min(offset + want, ground.text_end))
+        if offset + len(text) < ground.text_end:
+            text = text[: text.rfind(b"\n") + 1]
+            if not text:
+                want *= 2
+                continue
+        for encoded in split_lines(text):
+            try:
+                catalog.apply_encoded(encoded)
+            except BadLine as exc:
+                offset = catalog.tail.cursor.end
+                if not ground.was_in_use:
+                    _check_nothing_follows(catalog, offset + len(encoded), ground.text_end)
+                return offset, str(exc)
+        catalog.flush_if_due()
+    return None
+
+
+def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None:
+    """Raises CorruptError if a whole line follows a bad one in a store that nobody was using.
+
+    A crash can leave such a thing, as the kernel writes pages in any order; a copy or a clone of a
+    store cannot. There it is damage, and cutting would throw away what is behind it.
+    """
+    while offset < text_end:
+        text = catalog.segments.read(offset, min(offset + CHUNK_BYTES, text_end))
+        for encoded in split_lines(text):
+            try:
+                decode_line(encoded)
+            except BadLine:
+                continue
+            raise catalog.corrupt(
+                catalog.tail.cursor.end, f"it is damaged, and whole lines follow at {offset}"
+            )
+        offset += len(text)
+
+
+def settle(
+    directory: Directory,
+    catalog: Catalog,
+    ground: Ground,
+    torn: tuple[int, str] | None,
+    clock: Clock,
+) -> None:
+    """Cuts off and keeps the torn piece, then syncs the text."""
+    segments = catalog.segments
+    if torn is not None:
+        offset, problem = torn
+        _keep_torn(directory, catalog, offset, ground.text_end, problem, clock)
+        segments.cut(offset)
+    is_clean = ground.head == catalog.tail.cursor and not ground.was_in_use
+    if segments.starts and not is_clean:
+        segments.sync(min(ground.synced_end, catalog.tail.cursor.end))
+
+
+def _keep_torn(
+    directory: Directory, catalog: Catalog, offset: int, end: int, problem: str, clock: Clock
+) -> None:
+    data = catalog.segments.read(offset, end)
+    where = catalog.segments.where(offset)
+    name = f"{offset:016x}-{new_id(clock)}"
+    report = (
+        f"cut {len(data)} bytes of an unacknowledged commit from {where}: {problem}; "
+        f"kept as torn/{name}"
+    )
+    folder = directory.folder("torn")
+    for suffix, content in (("", data), (".txt", report.encode() + b"\n")):
+        file, temp = name + suffix, f"{name}{suffix}.new"
+        replace_file(directory.disk, file, content, at=folder, temp=temp, durable=True)
+    catalog.reports.append(report)
+
+
+def publish(directory: Directory, page: SharedPage, catalog: Catalog, ground: Ground) -> None:
+    """Step 5, the last: the page says where the log ends, and that all of it is synced."""
+    words, cursor = page.words, catalog.tail.cursor
+    newest = ground.batches[-1] if ground.batches else None
+    words[RING_NUMBER] = newest.number if newest is not None else 0
+    words[RING_PLACE] = newest.next_place if newest is not None else 0
+    words[RING_FREE] = 0
+    if ground.batches is not None:
+        words[RING_FREE] = directory.disk.stat(ring.NAME, at=directory.fd).st_size
+    words[SYNCED_END] = cursor.end
+    words[UNRINGED] = 0
+    words[POSITION] = cursor.position
+    words[SEGMENT] = catalog.segments.newest
+    words[END] = cursor.end
+    words[BUSY] = 0
