@@ -15,6 +15,8 @@ from bench.messages import SAID, messages
 KINDS = ("files", "sqlite")
 SCOPES = 1_000
 """Scopes of a large store, each with its share of the events."""
+TOGETHER = 10
+"""Events of one commit while a large store is made."""
 
 
 def url(kind: str, place: Path) -> str:
@@ -76,9 +78,10 @@ def build_many(kind: str, place: Path, *, events: int) -> None:
     with open_store(kind, place, durability="none") as hf:
         chats = [hf.conversation(f"c{number}") for number in range(scopes)]
         for _ in range(events // scopes):
-            with hf.commit() as tx:
-                for chat in chats:
-                    tx.scope(chat).append("messages", next(said))
+            for first in range(0, scopes, TOGETHER):
+                with hf.commit() as tx:
+                    for chat in chats[first : first + TOGETHER]:
+                        tx.scope(chat).append("messages", next(said))
 
 
 def stored_bytes(place: Path) -> int:
