@@ -265,6 +265,27 @@ def decode_as(data: Encoded, kind: type[T]) -> T:
         raise CorruptError(f"stored data is not a {kind.__name__}: {error}") from error
 
 
+def check(data: Encoded) -> None:
+    """Raises CorruptError if bytes are not an encoded value, or have a key twice in one object.
+
+    `decode` does not look for the latter, which cannot be written here: msgspec keeps the last one,
+    and looking takes ten times as long.
+    """
+    decode(data)
+    try:
+        json.loads(bytes(data), object_pairs_hook=_check_keys)
+    except RecursionError as error:
+        raise CorruptError("stored value is nested too deeply") from error
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise CorruptError(f"stored value has the key {key!r:.80} twice in one object")
+        seen.add(key)
+
+
 def _revive(value: Any, blob: Callable[[str, int], Any] | None) -> Any:
     if type(value) is dict:
         table = cast("dict[str, Any]", value)

@@ -369,7 +369,7 @@ def is_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if type(a) is Lazy:
-        if type(b) is Lazy and a.raw is not None and a.raw == b.raw and a.blobs is b.blobs:
+        if type(b) is Lazy and a.raw is not None and a.raw == b.raw and a.blobs == b.blobs:
             return True
         a = a.force()
     b = _forced(b)

@@ -116,6 +116,8 @@ class Vector(Struct, eq=False):
         filled = (count - 1) & ~_MASK
         shift, root = self.shift, self.root
         tail = self._leaf(filled).load(0)[: count - filled]
+        if not filled:
+            return Vector(count, _BITS, EMPTY.root, tail)
         root = _prune(root, shift, filled)
         while shift > _BITS and len(root.load(shift)) == 1:
             root = root.load(shift)[0]
@@ -247,9 +249,7 @@ def _set(node: Node, shift: int, index: int, item: Any) -> Node:
 
 
 def _prune(node: Node, shift: int, filled: int) -> Node:
-    """Returns the node with its first `filled` items, a multiple of 32."""
-    if not filled:
-        return EMPTY.root
+    """Returns the node with its first `filled` items, a multiple of 32 and not 0."""
     content = node.load(shift)
     whole, rest = divmod(filled, 1 << shift)
     if not rest:
