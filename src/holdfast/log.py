@@ -188,7 +188,6 @@ class Log:
                 one.request.fail(error)
             return
         actual = refusal.head.revision if refusal.head else 0
-        self._folds.pop(refusal.stream, None)
         for stream, expected in wanted.reads:
             if stream == refusal.stream:
                 one.request.fail(conflict(stream, expected, actual))
@@ -196,9 +195,10 @@ class Log:
         part = next(part for part in wanted.parts if part.stream == refusal.stream)
         if part.origin is not None:
             one.request.fail(exists(part.stream))
-        elif part.expected is not None:
+        elif part.expected is not None and part.expected != actual:
             one.request.fail(conflict(part.stream, part.expected, actual))
         else:
+            self.newest(part.stream)  # folds what came between, so that the retry lies on it
             retry.append(one.request)
 
     def _earlier(self, one: Laid, refusal: Refusal) -> Written:

@@ -43,8 +43,8 @@ class _Header(Struct, array_like=True):
 
 
 class _Growth(Struct):
-    bytes: int = 0
-    due_at_bytes: int = GROWTH_BYTES_MIN
+    bytes: int
+    due_at_bytes: int
 
 
 class Snapshots:
@@ -70,7 +70,7 @@ class Snapshots:
         """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
         growth = self._growth.get(stream)
         if growth is None:
-            growth = self._growth[stream] = _Growth()
+            growth = self._growth[stream] = _Growth(0, GROWTH_BYTES_MIN)
         growth.bytes += payload_bytes + EVENT_OVERHEAD_BYTES
         if growth.bytes >= growth.due_at_bytes:
             self._write(stream, folded, growth)

@@ -146,7 +146,8 @@ def _lay_part(
             )
         )
     fork = part.origin is not None
-    return Append(part.stream, base.revision, tuple(records), fork), folded
+    append = Append(part.stream, base.revision, tuple(records), fork, base.link)
+    return append, folded
 
 
 def conflict(stream: str, expected: int, actual: int) -> ConflictError:

@@ -8,8 +8,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
  (2) A commit is all or nothing, over every stream it names, its marks included, also after a crash.
  (3) A Receipt means durable at the backend's `durability`, and visible to every later call here and
      in any other process.
- (4) An append is accepted only if the stream's newest revision is `expected` (0: no such stream).
-     A `fork` append is accepted only if the stream does not exist; it then begins at expected + 1.
+ (4) An append is accepted only if the stream's newest revision is `expected` (0: no such stream)
+     and, where `previous` is given, its newest link is that: a commit that was laid on one which
+     was refused must not land on another writer's event that has the same revision. A `fork`
+     append is accepted only if the stream does not exist; it then begins at expected + 1.
  (5) Each stream in `reads` must be at the given revision, else nothing is written.
  (6) A commit with a fence is accepted only while that lease is held by that owner in that epoch.
  (7) A key is unique in its stream. A second commit with it is refused as `duplicate` and names the
@@ -78,6 +80,7 @@ class Append(Struct, frozen=True):
     expected: int
     records: tuple[Record, ...]
     fork: bool = False
+    previous: bytes | None = None  # the link of the event that this follows
 
 
 class Fence(Struct, frozen=True, gc=False):

@@ -152,6 +152,27 @@ class CommitClauses(Trial):
         refusal = refused(backend, build.commit(_behind(build, "a", expected)))
         assert refusal == Refusal("conflict", "a", expected, head_of(backend, "a"))
 
+    def test_clause_04_an_append_behind_another_link_is_a_conflict(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        write(backend, build, "a", b"1", b"2")
+        right = build.append("a", b"3", behind=head_of(backend, "a"))
+        wrong = replace(right, previous=bytes(32))
+        refusal = refused(backend, build.commit(wrong))
+        assert refusal == Refusal("conflict", "a", 2, head_of(backend, "a"))
+        accepted(backend, build.commit(replace(right, previous=head_of(backend, "a").link)))
+
+    def test_clause_04_a_commit_laid_on_a_refused_one_does_not_land_on_another_writers_event(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        write(backend, build, "a", b"1")
+        mine = build.append("a", b"2", behind=head_of(backend, "a"))
+        then = build.append("a", b"3", behind=mine)
+        then = replace(then, previous=mine.records[-1].link)
+        write(backend, build, "a", b"9")  # another writer's second event
+        answers = backend.commit([build.commit(mine), build.commit(then)])
+        assert [type(answer) for answer in answers] == [Refusal, Refusal]
+
     def test_clause_04_a_stream_that_is_not_there_is_at_zero(
         self, backend: Backend, build: RecordBuilder
     ) -> None:
