@@ -13,6 +13,7 @@ from holdfast.backends.protocol import (
     Append,
     Backend,
     Cleared,
+    Commit,
     Fence,
     Mark,
     Receipt,
@@ -156,21 +157,20 @@ class CommitClauses(Trial):
         self, backend: Backend, build: RecordBuilder
     ) -> None:
         write(backend, build, "a", b"1", b"2")
-        right = build.append("a", b"3", behind=head_of(backend, "a"))
-        wrong = replace(right, previous=bytes(32))
-        refusal = refused(backend, build.commit(wrong))
+        commit = build.commit(build.append("a", b"3", behind=head_of(backend, "a")))
+        refusal = refused(backend, _following(commit, bytes(32)))
         assert refusal == Refusal("conflict", "a", 2, head_of(backend, "a"))
-        accepted(backend, build.commit(replace(right, previous=head_of(backend, "a").link)))
+        accepted(backend, _following(commit, head_of(backend, "a").link))
 
     def test_clause_04_a_commit_laid_on_a_refused_one_does_not_land_on_another_writers_event(
         self, backend: Backend, build: RecordBuilder
     ) -> None:
         write(backend, build, "a", b"1")
-        mine = build.append("a", b"2", behind=head_of(backend, "a"))
-        then = build.append("a", b"3", behind=mine)
-        then = replace(then, previous=mine.records[-1].link)
+        mine = build.commit(build.append("a", b"2", behind=head_of(backend, "a")))
+        then = build.commit(build.append("a", b"3", behind=mine.appends[0]))
+        then = _following(then, mine.appends[0].records[-1].link)
         write(backend, build, "a", b"9")  # another writer's second event
-        answers = backend.commit([build.commit(mine), build.commit(then)])
+        answers = backend.commit([mine, then])
         assert [type(answer) for answer in answers] == [Refusal, Refusal]
 
     def test_clause_04_a_stream_that_is_not_there_is_at_zero(
@@ -390,3 +390,8 @@ def _append_guarded(backend: Backend, writer: int, count: int) -> None:
                 head = outcome.head
             else:
                 [head] = backend.heads(["shared"])
+
+
+def _following(commit: Commit, link: bytes) -> Commit:
+    """Returns the commit of one append, which now names the link that it follows."""
+    return replace(commit, appends=(replace(commit.appends[0], previous=link),))
