@@ -200,9 +200,9 @@ class Index:
         beyond = _beyond(prefix)
         rows = self._rows(
             "SELECT name FROM stream WHERE name >= ?1 AND name > ?2"
-            + ("" if beyond is None else " AND name < ?4")
-            + " ORDER BY name LIMIT ?3",
-            (prefix, after, limit, beyond),
+            + ("" if beyond is None else " AND name < ?3")
+            + " ORDER BY name LIMIT ?4",
+            (prefix, after, beyond, limit),
         )
         return [row[0] for row in rows]
 

@@ -2,7 +2,8 @@
 
     {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
      …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
-    event = [type,payload,link] or [type,payload,link,checkpoint|null] or [… ,subject]
+    event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
+            [space before the payload, space behind it]
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A payload
 stands in the line verbatim. Whatever is encoded is decoded again before it is written, by the very
@@ -11,6 +12,7 @@ decoder that will read it: a payload that is no JSON would make its line unreada
 
 from __future__ import annotations
 
+import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from datetime import UTC, datetime, timedelta
@@ -37,6 +39,14 @@ class LineEvent(Struct, array_like=True, gc=False):
     link: str
     checkpoint: str | None = None
     subject: str | None = None
+    padding: tuple[str, str] | None = None
+
+    def stored(self) -> bytes:
+        """Returns the payload, every byte of it."""
+        if self.padding is None:
+            return bytes(self.payload)
+        before, after = self.padding
+        return b"".join([before.encode(), self.payload, after.encode()])
 
 
 class Section(Struct, array_like=True, gc=False):
@@ -110,14 +120,28 @@ def _encode_section(append: Append) -> bytes:
 
 
 def _encode_event(record: Record) -> bytes:
+    payload = record.payload
     link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
+    # No JSON value begins or ends with a control character: what is below is space around one.
+    if payload[:1] <= b" " or payload[-1:] <= b" ":
+        return _encode_padded(record, link)
     if record.subject is not None:
         rest = _encode(record.checkpoint) + b"," + _encode(record.subject)
-        return b'[%b,%b,"%b",%b]' % (_encode(record.type), record.payload, link, rest)
+        return b'[%b,%b,"%b",%b]' % (_encode(record.type), payload, link, rest)
     if record.checkpoint is not None:
         name = _encode(record.checkpoint)
-        return b'[%b,%b,"%b",%b]' % (_encode(record.type), record.payload, link, name)
-    return b'[%b,%b,"%b"]' % (_encode(record.type), record.payload, link)
+        return b'[%b,%b,"%b",%b]' % (_encode(record.type), payload, link, name)
+    return b'[%b,%b,"%b"]' % (_encode(record.type), payload, link)
+
+
+def _encode_padded(record: Record, link: bytes) -> bytes:
+    """Sets the space around a payload apart: JSON passes over it, and it must not be lost."""
+    payload = record.payload
+    value = payload.strip(b" \t\r")
+    before, _, after = payload.partition(value)
+    rest = [record.checkpoint, record.subject, [before.decode(), after.decode()]]
+    tail = _encode(rest)[1:]
+    return b'[%b,%b,"%b",%b' % (_encode(record.type), value, link, tail)
 
 
 def _encode_marks(commit: Commit) -> bytes:
@@ -132,17 +156,53 @@ def _encode_marks(commit: Commit) -> bytes:
     return text + b',"clear":' + _encode(cleared) if cleared else text
 
 
+# JSON may escape one half of a surrogate pair; msgspec refuses that even in what it passes over. Such
+# a line is decoded with a harmless escape in place of each half, put back in order afterwards. Names
+# are written by msgspec, which never escapes a space: every one of them stands in a payload.
+_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SPACE = rb"\u0020"
+
+
+def _parse(encoded: bytes) -> Line:
+    try:
+        return _decode(encoded)
+    except DecodeError:
+        if not _HALF.search(encoded):
+            raise
+    hidden: list[bytes] = []
+
+    def hide(escape: re.Match[bytes]) -> bytes:
+        found = escape.group()
+        if found != _SPACE and not _HALF.fullmatch(found):
+            return found
+        hidden.append(found)
+        return _SPACE
+
+    line = _decode(_ESCAPE.sub(hide, encoded))
+    originals = iter(hidden)
+
+    def show(escape: re.Match[bytes]) -> bytes:
+        found = escape.group()
+        return next(originals) if found == _SPACE else found
+
+    for section in line.sections:
+        for event in section.events:
+            event.payload = Raw(_ESCAPE.sub(show, bytes(event.payload)))
+    return line
+
+
 def _read_back(encoded: bytes, commit: Commit) -> Line:
     try:
-        line = _decode(encoded)
+        line = _parse(encoded)
     except (DecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     for append, section in zip(commit.appends, line.sections, strict=True):
         for record, event in zip(append.records, section.events, strict=True):
-            if len(event.payload) != len(record.payload) or b"\n" in record.payload:
+            if event.stored() != record.payload or b"\n" in record.payload:
                 raise UsageError(
                     f"the payload of {append.stream!r}@{record.revision} is not one JSON value on "
-                    "one line without space around it"
+                    "one line"
                 )
     return line
 
@@ -154,7 +214,7 @@ def decode_line(encoded: bytes) -> Line:
     if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
         raise BadLine("its checksum does not match")
     try:
-        return _decode(encoded)
+        return _parse(encoded)
     except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
         raise BadLine(f"it is not the JSON that was written: {exc}") from exc
 
@@ -187,7 +247,7 @@ def records_of(line: Line, section: Section) -> list[Record]:
                 time,
                 event.type,
                 actor,
-                bytes(event.payload),
+                event.stored(),
                 decode_link(event.link),
                 key,
                 event.checkpoint,
