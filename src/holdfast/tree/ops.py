@@ -188,7 +188,7 @@ def decode_ops(payload: Encoded) -> tuple[Op, ...]:
         ops = _decode_tagged(payload, error)
     if len(ops) == 1:
         op = ops[0]
-        if type(op.path) is not str or not op.value:
+        if type(op.path) is not str or not op.value or op.kind == "delete":
             _check_op(op)
         return ops
     is_shared = len(payload) > _SHARED_BYTES_MAX
