@@ -138,12 +138,11 @@ class SqliteBackend:
                 heads = [cache.heads.get(stream) for stream in streams]
                 if None not in heads:
                     return heads
-            return self._find_heads(streams, execute)
+            return self._find_heads(streams)
 
-    def _find_heads(self, streams: Sequence[str], execute: Execute) -> list[Head | None]:
-        # One read transaction, so that all answers are of one position and can be remembered.
-        execute("BEGIN")
-        try:
+    def _find_heads(self, streams: Sequence[str]) -> list[Head | None]:
+        # All answers are of one position, so that they can be remembered.
+        with self._gate.reader.snapshot() as execute:
             position = catch_up(execute, self._cache)
             answers: list[Head | None] = []
             found: dict[str, Head] = {}
@@ -155,8 +154,6 @@ class SqliteBackend:
                     head = find_head(execute, name, stream, self._gate.path)
                     found[name], known[name] = head, stream
                 answers.append(head)
-        finally:
-            execute("COMMIT")
         self._cache.offer(position, found, known)
         return answers
 
@@ -260,17 +257,13 @@ class SqliteBackend:
         return execute(_BY_KEY, (stream.id, key)).fetchall()
 
     def _find_checkpoints(self, stream: Stream, name: str | None, limit: int) -> list[Row]:
-        execute = self._gate.reader.execute
-        execute("BEGIN")
-        try:
+        with self._gate.reader.snapshot() as execute:
             newest: int = execute(NEWEST).get or 0
             indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
             rows: list[Row] = execute(_BY_CHECKPOINT_NEW, (indexed, stream.id)).fetchall()
             rows = [row for row in rows if name is None or row[1] == name]
             if indexed:
                 rows += execute(_BY_CHECKPOINT, (stream.id, name, limit)).fetchall()
-        finally:
-            execute("COMMIT")
         return rows
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:

@@ -6,7 +6,8 @@ they never wait for that; each connection is used by one thread at a time, behin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from threading import Condition, Lock
 from typing import Any, TypeVar
 
@@ -37,6 +38,16 @@ class Reader:
         with self.lock:
             return self.execute(sql, bindings).fetchall()
 
+    @contextmanager
+    def snapshot(self) -> Generator[Execute]:
+        """Holds one state of the store for several statements; the caller has the lock."""
+        try:
+            self.execute("BEGIN")
+            yield self.execute
+        finally:
+            if self.connection.in_transaction:
+                self.execute("COMMIT")
+
     def newest(self) -> int:
         with self.lock:
             return self.execute(NEWEST).get or 0
@@ -63,8 +74,8 @@ class Writer:
         execute = self.execute
         with self.lock:
             self._gate.check_open()
-            execute("BEGIN IMMEDIATE")
             try:
+                execute("BEGIN IMMEDIATE")
                 if self._wal is not None:
                     self._wal.keep_ahead()
                 if self._reach is not None:
@@ -80,9 +91,9 @@ class Writer:
             except apsw.Error as exc:
                 self._roll_back()
                 raise self._failed_commit(exc) from exc
+            self._tables.settle()
             if self._reach is not None:
                 self._reach("sqlite.committed")
-            self._tables.settle()
             if publish is not None:
                 publish(result)
             return result

@@ -10,14 +10,23 @@ import apsw
 
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
-from holdfast.backends.sqlite.connection import Gate
+from holdfast.backends.sqlite.connection import NEWEST, Gate
 from holdfast.backends.sqlite.driver import Connection, Row
 from holdfast.backends.sqlite.leases import READ_ALL as READ_LEASES
 from holdfast.backends.sqlite.marks import READ_ALL as READ_MARKS
 from holdfast.backends.sqlite.marks import STRAY_CLAIMS
 from holdfast.backends.sqlite.objects import object_crc
 from holdfast.backends.sqlite.opening import FORMAT, connect
-from holdfast.backends.sqlite.rows import ORDINAL_MAX, READ_ALL, STREAM, crc_of, decode
+from holdfast.backends.sqlite.rows import (
+    ORDINAL,
+    ORDINAL_MAX,
+    POSITION,
+    READ_ALL,
+    REVISION,
+    STREAM,
+    crc_of,
+    decode,
+)
 from holdfast.errors import CorruptError, HoldfastError
 
 _META = "SELECT name, value, crc FROM meta"
@@ -39,7 +48,6 @@ _STRAY_CHECKPOINTS = """SELECT c.stream, c.ordinal FROM checkpoints c
 _OBJECTS = "SELECT id, kind, name, crc, data FROM objects WHERE id > ? ORDER BY id LIMIT 1"
 
 _PAGE = 500
-_PROBLEMS_MAX = 100
 
 
 class SqliteInspection:
@@ -86,7 +94,6 @@ class _Check:
     def __init__(self, connection: Connection, path: str) -> None:
         self._connection = connection
         self._path = path
-        self._newest = 0
 
     def run(self, *, read_all: bool) -> Iterator[Finding]:
         parts = [self._structure(full=read_all)]
@@ -129,45 +136,39 @@ class _Check:
             yield Finding("meta", f'"{name}" is missing')
 
     def _events(self) -> Iterator[Finding]:
-        streams = {row[0]: row[1:] for row in self._rows(_STREAMS)}
-        following: dict[int, int] = {stream_id: first for stream_id, (_, first) in streams.items()}
-        ordinal, open_position = 0, 0
+        """Reads every event in pages, so that commits go on meanwhile."""
+        streams: dict[int, tuple[str, int]] = {}
+        following: dict[int, int] = {}
+        ordinal = open_until = 0
         while rows := self._rows(READ_ALL, (ordinal, ORDINAL_MAX, _PAGE)):
+            if any(row[STREAM] not in streams for row in rows):
+                streams = {number: (name, first) for number, name, first in self._rows(_STREAMS)}
             for row in rows:
-                name, _ = streams.get(row[STREAM], (None, 0))
-                ordinal = row[0]
-                if name is None:
-                    # A commit that came after the streams were read may have made a new one.
-                    streams = {each[0]: each[1:] for each in self._rows(_STREAMS)}
-                    name, first = streams.get(row[STREAM], (None, 0))
-                    if name is None:
-                        problem = f"is of stream number {row[STREAM]}, which has no name"
-                        yield Finding(f"ordinal {ordinal}", problem)
-                        continue
-                    following.setdefault(row[STREAM], first)
-                try:
-                    record = decode(row, name, self._path)
-                except CorruptError as exc:
-                    yield Finding(f"{name}@{row[2]}", exc.message)
-                    following[row[STREAM]] = 1 + (
-                        row[2] if isinstance(row[2], int) else following[row[STREAM]]
-                    )
+                ordinal, position, revision = row[ORDINAL], row[POSITION], row[REVISION]
+                number = row[STREAM]
+                if number not in streams:
+                    problem = f"belongs to stream number {number}, which has no name"
+                    yield Finding(f"ordinal {ordinal}", problem)
                     continue
-                if record.revision != following[row[STREAM]]:
-                    problem = f"expected revision {following[row[STREAM]]} here"
-                    yield Finding(f"{name}@{record.revision}", problem)
-                following[row[STREAM]] = record.revision + 1
-                if record.position < ordinal or (
-                    open_position and record.position != open_position
-                ):
-                    yield Finding(f"{name}@{record.revision}", "its commit is not whole")
-                open_position = record.position if record.position > ordinal else 0
-        if open_position:
+                name, first = streams[number]
+                where = f"{name}@{revision}"
+                try:
+                    decode(row, name, self._path)
+                except CorruptError as exc:
+                    yield Finding(where, exc.message)
+                expected = following.get(number, first)
+                if revision != expected:
+                    yield Finding(where, f"expected revision {expected} in its place")
+                following[number] = revision + 1 if isinstance(revision, int) else expected + 1
+                until = ordinal if position is None else position
+                if until < ordinal or open_until not in (0, until):
+                    yield Finding(where, "its commit is not whole")
+                open_until = until if until != ordinal else 0
+        if open_until:
             yield Finding(f"ordinal {ordinal}", "its commit is not whole")
-        for stream_id, (name, first) in streams.items():
-            if following[stream_id] == first:
-                yield Finding(str(name), "the stream has no events")
-        self._newest = ordinal
+        for number, (name, _) in streams.items():
+            if number not in following:
+                yield Finding(name, "the stream has no events")
 
     def _keys(self) -> Iterator[Finding]:
         if not self._has("keys"):
@@ -176,22 +177,21 @@ class _Check:
             return
         for name, revision in self._rows(_LOST_KEYS):
             yield Finding(f"{name}@{revision}", "its key is not in the table of keys")
-        for stream_id, revision in self._rows(_STRAY_KEYS):
-            yield Finding(
-                f"stream number {stream_id}, revision {revision}", "a key that no event has"
-            )
+        for number, revision in self._rows(_STRAY_KEYS):
+            yield Finding(f"stream number {number}, revision {revision}", "a key of no event")
 
     def _checkpoints(self) -> Iterator[Finding]:
-        newest = self._rows("SELECT max(ordinal) FROM events")[0][0] or 0
+        # One state for all three: the index goes on with the commits that pass its end.
+        self._connection.execute("BEGIN")
+        newest = self._rows(NEWEST)[0][0] or 0
         indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
-        if not indexed:
-            return
-        for name, revision in self._rows(_LOST_CHECKPOINTS, (indexed,)):
+        lost = self._rows(_LOST_CHECKPOINTS, (indexed,)) if indexed else []
+        stray = self._rows(_STRAY_CHECKPOINTS, (indexed,)) if indexed else []
+        self._connection.execute("COMMIT")
+        for name, revision in lost:
             yield Finding(f"{name}@{revision}", "its checkpoint is not in the table of checkpoints")
-        for stream_id, ordinal in self._rows(_STRAY_CHECKPOINTS, (indexed,)):
-            yield Finding(
-                f"stream number {stream_id}, ordinal {ordinal}", "a checkpoint that no event has"
-            )
+        for number, ordinal in stray:
+            yield Finding(f"stream number {number}, ordinal {ordinal}", "a checkpoint of no event")
 
     def _beside(self) -> Iterator[Finding]:
         if self._has("leases"):
