@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
 
 from holdfast.backends.files.directory import open_directory
@@ -110,7 +110,7 @@ class FilesBackend(Handle):
         self.opened.after_fork()
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Opened]:
+    def writing(self) -> Generator[Opened]:
         """Holds the mutex and the store lock, with everything up to date."""
         self.check_open()
         opened = self.opened
@@ -129,7 +129,7 @@ class FilesBackend(Handle):
                 opened.unlock()
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Generator[None]:
         """Sees to it that everything published before is known."""
         self.check_open()
         try:

@@ -160,7 +160,7 @@ def open_directory(
     path: str | os.PathLike[str], disk: Disk, *, create: bool, read_only: bool
 ) -> Directory:
     """Opens a directory that may be a store, or may become one, and is safe to use as one."""
-    name = os.path.abspath(os.fspath(path))
+    name: str = os.path.abspath(str(os.fspath(path)))
     refuse_network(name)
     if not os.path.lexists(name):
         if not create or read_only:

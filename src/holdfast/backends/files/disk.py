@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import cache
 from typing import Any
 
@@ -164,7 +164,7 @@ def unavailable(exc: OSError, subject: str, *, outcome_known: bool = True) -> Un
 
 
 @contextlib.contextmanager
-def reported(subject: str) -> Iterator[None]:
+def reported(subject: str) -> Generator[None]:
     """Turns an OSError of a call that changed nothing into an UnavailableError."""
     try:
         yield

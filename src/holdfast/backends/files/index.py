@@ -1,10 +1,10 @@
 """The index: where in the text things are. Disposable: whatever is odd about it, it is built anew.
 
-SQLite through apsw, in `index.sqlite`. A row of `block` has the places of up to 256 revisions of one
-stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8). The
-places are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths (4),
-first revisions within the block (1). `line` has the offset of every 64th line. A key is stored as 8
-bytes of its digest; whoever finds one reads the record to be sure.
+SQLite through apsw, in `index.sqlite`. A row of `block` has the places of up to 256 revisions of
+one stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8).
+The places are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths
+(4), first revisions within the block (1). `line` has the offset of every 64th line. A key is stored
+as 8 bytes of its digest; whoever finds one reads the record to be sure.
 
 Every page has a checksum (SQLite's cksumvfs), because a flipped bit in a tree page would not make a
 row wrong but absent, and an absent stream would be taken for a new one. The checksum does not tell
@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -69,7 +69,7 @@ class Index:
         """
         self._store = store
         self._path = path
-        self._db = _connect(path, read_only=read_only)
+        self._db: Any = _connect(path, read_only=read_only)
         try:
             if not read_only:
                 self._set_up(path)
@@ -120,7 +120,7 @@ class Index:
         return Cursor(int(meta["end"]), int(meta["position"]), bytes(meta["digest"]))
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Cursor]:
+    def reading(self) -> Generator[Cursor]:
         """Fixes one state of the index for several questions, and gives the cursor of that state.
 
         Another process may bring the index up to date at any time; the answers must be of one age.
@@ -229,6 +229,7 @@ class Index:
     def update(self, tail: Tail) -> None:
         """Takes in all of the tail, whose base is this index's end, in one transaction."""
         db = self._db
+        last = tail.offsets[-1] if tail.offsets else self.last_start
         with db:
             for stream, places in tail.places.items():
                 self._put_stream(stream, tail.heads[stream], places)
@@ -241,7 +242,6 @@ class Index:
                 if (first + place) % _LINES_EACH == 1
             ]
             db.executemany("INSERT OR REPLACE INTO line VALUES(?,?)", lines)
-            last = tail.offsets[-1] if tail.offsets else self.last_start
             self._put_cursor(tail.cursor, last)
         self.base = tail.cursor
         self.last_start = last
@@ -322,11 +322,11 @@ def remove(path: str) -> None:
             os.unlink(name)
 
 
-def _connect(path: str | None, *, read_only: bool) -> apsw.Connection:
+def _connect(path: str | None, *, read_only: bool) -> Any:
     if path is None:
         return apsw.Connection(":memory:")
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
-    db = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
+    db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -352,7 +352,7 @@ def _key_digest(key: str) -> int:
 
 
 def _beyond(prefix: str) -> str | None:
-    """Returns the smallest text that sorts behind all that begins with `prefix`, if there is one."""
+    """Returns the smallest text behind all that begins with `prefix`, None if there is none."""
     while prefix:
         last = ord(prefix[-1])
         prefix = prefix[:-1]

@@ -15,8 +15,8 @@ What fails before (4) has changed nothing. What fails from (4) on has an outcome
 reader of ring and text can tell, so it leaves BUSY set: whoever takes the lock next recovers first.
 
 At `process` and `none` there is no ring: (4), (7), (8). A killed process takes nothing with it that
-it gave to the kernel; a power loss may. The text is then in no ring, which the page says (UNRINGED),
-and the next writer at `full` syncs it before it relies on it.
+it gave to the kernel; a power loss may. The text is then in no ring, which the page says
+(UNRINGED), and the next writer at `full` syncs it before it relies on it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
             [space before the payload, space behind it]
 
-without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A payload
-stands in the line verbatim. Whatever is encoded is decoded again before it is written, by the very
-decoder that will read it: a payload that is no JSON would make its line unreadable for ever.
+without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
+payload stands in the line verbatim. Whatever is encoded is decoded again before it is written, by
+the very decoder that will read it: a payload that is no JSON would make its line unreadable.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def _encode_marks(commit: Commit) -> bytes:
     return text + b',"clear":' + _encode(cleared) if cleared else text
 
 
-# JSON may escape one half of a surrogate pair; msgspec refuses that even in what it passes over. Such
-# a line is decoded with a harmless escape in place of each half, put back in order afterwards. Names
-# are written by msgspec, which never escapes a space: every one of them stands in a payload.
+# JSON may escape one half of a surrogate pair; msgspec refuses that even in what it passes over.
+# Such a line is decoded with a harmless escape in place of each half, put back in order afterwards.
+# Names are written by msgspec, which never escapes a space: all of these stand in payloads.
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _SPACE = rb"\u0020"

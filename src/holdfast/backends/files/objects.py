@@ -2,8 +2,9 @@
 
 A name without a slash lies in a folder of its first two characters: `objects/blob/ab/abcdef…`. Each
 part of a name with slashes but the last is a folder with `=` at its end: `12ab/7` is
-`objects/snapshot/12ab=/7`. A last part that is empty or begins with a dot gets `=` in front. No name
-contains `=`, so no two names share a path, none is a folder and a file at once, and none leads out.
+`objects/snapshot/12ab=/7`. A last part that is empty or begins with a dot gets `=` in front. No
+name contains `=`, so no two names share a path, none is a folder and a file at once, and none leads
+out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.backends.files.disk import read_file, replace_file, reported
@@ -40,11 +41,7 @@ class FileObjects:
     def put(self, kind: str, name: str, data: bytes) -> None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
-        if self._backend.read_only:
-            raise UsageError(
-                f'the store "{self._backend.directory.path}" is open read-only, found a write',
-                hint="open it without read_only",
-            )
+        self._check_writable()
         durable = kind == "blob"
         temp = TEMP + self._backend.clock.random_bytes(8).hex()
         with self._reported(kind, name), self._folder(folders, create=True, durable=durable) as at:
@@ -53,9 +50,9 @@ class FileObjects:
     def get(self, kind: str, name: str) -> bytes | None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
-        with self._reported(kind, name), contextlib.suppress(FileNotFoundError):
-            with self._folder(folders) as at:
-                return read_file(self._disk, file, at=at)
+        missing = contextlib.suppress(FileNotFoundError)
+        with self._reported(kind, name), missing, self._folder(folders) as at:
+            return read_file(self._disk, file, at=at)
         return None
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
@@ -68,11 +65,12 @@ class FileObjects:
     def delete(self, kind: str, name: str) -> None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
-        with self._reported(kind, name), contextlib.suppress(FileNotFoundError):
-            with self._folder(folders) as at:
-                self._disk.unlink(file, at=at)
-                if kind == "blob":
-                    self._disk.sync_directory(at)
+        self._check_writable()
+        missing = contextlib.suppress(FileNotFoundError)
+        with self._reported(kind, name), missing, self._folder(folders) as at:
+            self._disk.unlink(file, at=at)
+            if kind == "blob":
+                self._disk.sync_directory(at)
 
     def walk(self, kind: str, prefix: str = "") -> Iterator[tuple[str, str]]:
         """Yields the names that begin with `prefix`, with the paths of their files."""
@@ -103,7 +101,7 @@ class FileObjects:
     @contextlib.contextmanager
     def _folder(
         self, folders: list[str], *, create: bool = False, durable: bool = False
-    ) -> Iterator[int]:
+    ) -> Generator[int]:
         """Opens a folder step by step, no step of which may be a link."""
         at = self._backend.directory.fd
         opened: list[int] = []
@@ -125,6 +123,13 @@ class FileObjects:
         finally:
             for fd in opened:
                 self._disk.close(fd)
+
+    def _check_writable(self) -> None:
+        if self._backend.read_only:
+            raise UsageError(
+                f'the store "{self._backend.directory.path}" is open read-only, found a write',
+                hint="open it without read_only",
+            )
 
     def _reported(self, kind: str, name: str) -> contextlib.AbstractContextManager[None]:
         return reported(f'{kind} "{name}" of "{self._backend.directory.path}" is out of reach')

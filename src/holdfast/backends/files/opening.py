@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from holdfast.backends.files import recovery, ring, shared
 from holdfast.backends.files.catalog import Catalog
@@ -75,7 +75,7 @@ class Opened:
     # --- the lock ---
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Holds the store lock; the caller has this handle's mutex."""
         self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
         try:
@@ -114,7 +114,7 @@ class Opened:
         if not is_first and not page.is_of(self.clock.boot_id()):
             page.close()
             raise UnavailableError(
-                f'the shared page of "{self.directory.path}" was deleted while others use the store',
+                f'the shared page of "{self.directory.path}" was deleted while in use',
                 hint="end every process that has the store open, then open it again",
             )
         return page

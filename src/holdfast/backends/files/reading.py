@@ -39,9 +39,9 @@ class ReadOnly:
         self.catalog.open_index(segments.end())
         head = directory.read_head()
         self.catalog.apply_lines(max(head.end if head else 0, self.catalog.tail.cursor.end))
-        if head is not None and head.end == self.catalog.tail.cursor.end != 0:
-            if head != self.catalog.tail.cursor:
-                raise self.catalog.corrupt(head.end, "the text is not the one head.json recorded")
+        cursor = self.catalog.tail.cursor
+        if head is not None and head.end == cursor.end and head != cursor:
+            raise self.catalog.corrupt(head.end, "the text is not the one head.json recorded")
         if ring.read_batches(self.disk, at=directory.fd) and not self._follow():
             self.catalog.reports.append(
                 "the store was not closed: what is in its ring alone is not shown; open it for "

@@ -1,8 +1,8 @@
 """The shared page: one page of memory that all processes of a store see, backed by a file.
 
 Native-endian 64-bit words, in the order of the constants below. It is coordination between the
-processes of one boot, never a truth: whoever is first in after a reboot, a crash of the last process
-or a clean close makes it anew from the ring and the text.
+processes of one boot, never a truth: whoever is first in after a reboot, a crash of the last
+process or a clean close makes it anew from the ring and the text.
 
 Words are written under the store lock only. Readers look at END: one aligned word,
 so it is read whole, and everything below it is in the text already (the text is written first, by a
