@@ -16,8 +16,8 @@ help: ## Show this list
 
 .PHONY: demo
 demo: .venv/.ready-cli ## See the point in under a minute; the data stays in ./demo-store
-	@mkdir -p demo-store
-	@cd demo-store && ../$(BIN)/holdfast demo
+	@$(BIN)/holdfast demo
+	@echo 'In this checkout, holdfast is $(BIN)/holdfast.'
 
 .PHONY: test
 test: .venv/.ready-dev ## Lint, types, import contracts, all tests, the wheel, other interpreters
@@ -42,7 +42,7 @@ bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for two minutes,
 
 .PHONY: clean
 clean: ## Remove everything that the other targets made
-	rm -rf .venv .venvs build dist demo-store bench/out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs build dist demo-store* bench/out .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -107,6 +107,16 @@ def test_classes_use_the_words_of_the_glossary():
     assert not found
 
 
+def test_every_module_has_its_place_in_the_architecture():
+    layers = "".join(row[0] for row in rows(ROOT / "ARCHITECTURE.md"))
+    modules = {
+        path.stem
+        for path in (ROOT / "src/holdfast").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    } - {"__init__"}
+    assert {name for name in modules if f"`{name}`" not in layers} == set()
+
+
 def test_relative_links_lead_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
     broken = [
