@@ -74,16 +74,19 @@ class Queue:
         with self._lock:
             self._check_open()
             self._waiting.append(request)
+            batch = None
             if self._led:
                 request.gate = threading.Lock()
                 request.gate.acquire()
             else:
                 self._led = True
-        if request.gate is not None:
+                batch = self._take()
+        if batch is not None:
+            self._lead_from(request, batch)
+        elif request.gate is not None:
             request.gate.acquire()
-            if request.answered:
-                return request.outcome()
-        self._lead(request)
+            if not request.answered:
+                self._lead(request)
         return request.outcome()
 
     def submit(self, request: Request) -> None:
@@ -135,14 +138,20 @@ class Queue:
 
     def _lead(self, mine: Request) -> None:
         """Runs batches until `mine` is answered, then passes leadership on."""
+        with self._lock:
+            batch = self._take()
+        self._lead_from(mine, batch)
+
+    def _lead_from(self, mine: Request, batch: list[Request]) -> None:
         while True:
+            self._execute(batch)
             with self._lock:
-                batch = self._take()
-            if batch:
-                self._answer(batch)
-            with self._lock:
-                if (mine.answered or not batch) and self._pass_on():
-                    return
+                wakers = self._release(batch)
+                is_over = mine.answered and self._pass_on()
+                batch = [] if is_over else self._take()
+            _wake(wakers)
+            if is_over:
+                return
 
     def _take(self) -> list[Request]:
         waiting = self._waiting
@@ -154,6 +163,9 @@ class Queue:
 
     def _pass_on(self) -> bool:
         """Hands leadership to the next waiting thread, to the background thread, or to nobody."""
+        if not self._waiting and not self._closed:
+            self._led = False
+            return True
         for request in self._waiting:
             if request.gate is not None:
                 request.leads = True
@@ -170,20 +182,22 @@ class Queue:
             self._work.notify_all()
         return True
 
-    def _answer(self, batch: list[Request]) -> None:
+    def _execute(self, batch: list[Request]) -> None:
         try:
             self._run(batch)
         except BaseException as error:
             self._fail(batch, error)
-        wakers: dict[Waker, list[Request]] = {}
-        with self._lock:
-            for request in batch:
-                if request.gate is not None and not request.leads:
-                    request.gate.release()
-                if request.waker is not None:
-                    wakers.setdefault(request.waker, []).append(request)
-        for waker, answered in wakers.items():
-            waker(answered)
+
+    def _release(self, batch: list[Request]) -> dict[Waker, list[Request]] | None:
+        """Lets the threads of a batch go; returns who else must be told."""
+        wakers: dict[Waker, list[Request]] | None = None
+        for request in batch:
+            if request.gate is not None and not request.leads:
+                request.gate.release()
+            if request.waker is not None:
+                wakers = {} if wakers is None else wakers
+                wakers.setdefault(request.waker, []).append(request)
+        return wakers
 
     def _fail(self, batch: list[Request], error: BaseException) -> None:
         """Fails what has no answer yet.
@@ -222,8 +236,15 @@ class Queue:
                 self._led = True
                 batch = self._take()
             while batch:
-                self._answer(batch)
+                self._execute(batch)
                 with self._lock:
+                    wakers = self._release(batch)
                     batch = self._take()
-            with self._lock:
-                self._pass_on()
+                    if not batch:
+                        self._pass_on()
+                _wake(wakers)
+
+
+def _wake(wakers: dict[Waker, list[Request]] | None) -> None:
+    for waker, answered in (wakers or {}).items():
+        waker(answered)

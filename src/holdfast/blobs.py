@@ -23,7 +23,7 @@ class Blobs:
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
-        return len(bytes(op.value)) >= BLOB_BYTES_MIN
+        return len(op.value) >= BLOB_BYTES_MIN
 
     def spill(self, op: Op) -> Op:
         """Returns the op with a large value moved out of the log into a blob.
@@ -31,9 +31,9 @@ class Blobs:
         The blob is durable before the commit that names it, and is named by its digest: a crash
         between the two leaves an unused object, never a dangling name.
         """
-        raw = bytes(op.value)
-        if len(raw) < BLOB_BYTES_MIN:
+        if len(op.value) < BLOB_BYTES_MIN:
             return op
+        raw = bytes(op.value)
         name = sha256(raw).hexdigest()
         if name not in self._known:
             self._objects.put("blob", name, codec.compress(raw))

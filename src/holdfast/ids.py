@@ -45,6 +45,8 @@ def check_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} must be text, found {type(name).__name__}")
+    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
+        return name
     if not name:
         raise UsageError(f"{what} is empty: expected at least one character")
     bad = _CONTROL.search(name)

@@ -133,8 +133,11 @@ class Log:
             return None
 
     def _lay(self, request: Request, overlay: dict[str, Folded]) -> Laid:
-        wanted: Wanted = request.work
-        before = tuple([self._base(part, overlay) for part in wanted.parts])
+        parts: tuple[Part, ...] = request.work.parts
+        if len(parts) == 1:
+            before = (self._base(parts[0], overlay),)
+        else:
+            before = tuple([self._base(part, overlay) for part in parts])
         return lay(
             request, before, now=self.clock.now_us(), actor=self.actor, blobs=self.blobs.read
         )
@@ -162,7 +165,9 @@ class Log:
         parts = one.request.work.parts
         for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
             self._remember(part.stream, folded)
-            grown = sum([len(record.payload) for record in append.records])
+            grown = 0
+            for record in append.records:
+                grown += len(record.payload)
             self.snapshots.grown(part.stream, folded, grown)
         one.request.succeed(Written(receipt.position, one.before, one.after, receipt.news))
 

@@ -18,7 +18,7 @@ def update_ops(values: Mapping[str, Any]) -> list[Op]:
         raise UsageError(f"update takes a mapping, found {type(values).__name__}")
     if not values:
         raise UsageError("update was given nothing to set")
-    return [tree.set_op(check_path(key), value) for key, value in values.items()]
+    return [tree.set_op(key, value) for key, value in values.items()]
 
 
 def check_path(path: object) -> tuple[str | int, ...]:

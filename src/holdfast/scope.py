@@ -191,7 +191,7 @@ class Scope:
         checkpoint: str | None = None,
     ) -> int:
         """Puts a value at a key (text) or path (tuple) and returns the new revision."""
-        op = tree.set_op(check_path(path), value)
+        op = tree.set_op(path, value)
         return self._change([op], expected, key, checkpoint)
 
     def update(
@@ -214,7 +214,7 @@ class Scope:
         checkpoint: str | None = None,
     ) -> int:
         """Takes away what is at a key or path, which must be there; returns the new revision."""
-        return self._change([tree.delete_op(check_path(path))], expected, key, checkpoint)
+        return self._change([tree.delete_op(path)], expected, key, checkpoint)
 
     def append(
         self,
@@ -229,7 +229,7 @@ class Scope:
 
         Appends of several writers commute: all of them get in, in some order.
         """
-        op = tree.append_op(check_path(path), item)
+        op = tree.append_op(path, item)
         return self._change([op], expected, key, checkpoint)
 
     def increment(
@@ -242,7 +242,7 @@ class Scope:
         checkpoint: str | None = None,
     ) -> int:
         """Adds to the number at a key or path (0 if absent); returns the new revision."""
-        op = tree.increment_op(check_path(path), by)
+        op = tree.increment_op(path, by)
         return self._change([op], expected, key, checkpoint)
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:

@@ -135,20 +135,20 @@ class PendingScope:
         return tree.get(self.state, check_path(path), default)
 
     def set(self, path: Path, value: Any) -> None:
-        self._add(tree.set_op(check_path(path), value))
+        self._add(tree.set_op(path, value))
 
     def update(self, values: Mapping[str, Any]) -> None:
         for op in update_ops(values):
             self._add(op)
 
     def delete(self, path: Path) -> None:
-        self._add(tree.delete_op(check_path(path)))
+        self._add(tree.delete_op(path))
 
     def append(self, path: Path, item: Any) -> None:
-        self._add(tree.append_op(check_path(path), item))
+        self._add(tree.append_op(path, item))
 
     def increment(self, path: Path, by: int | float = 1) -> None:
-        self._add(tree.increment_op(check_path(path), by))
+        self._add(tree.increment_op(path, by))
 
     def checkpoint(self, name: str) -> None:
         """Names the revision that the commit makes of this scope."""

@@ -101,7 +101,7 @@ class AsyncScope:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        op = tree.set_op(check_path(path), value)
+        op = tree.set_op(path, value)
         return await self._change([op], expected, key, checkpoint)
 
     async def update(
@@ -122,7 +122,7 @@ class AsyncScope:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        return await self._change([tree.delete_op(check_path(path))], expected, key, checkpoint)
+        return await self._change([tree.delete_op(path)], expected, key, checkpoint)
 
     async def append(
         self,
@@ -133,7 +133,7 @@ class AsyncScope:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        op = tree.append_op(check_path(path), item)
+        op = tree.append_op(path, item)
         return await self._change([op], expected, key, checkpoint)
 
     async def increment(
@@ -145,7 +145,7 @@ class AsyncScope:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        op = tree.increment_op(check_path(path), by)
+        op = tree.increment_op(path, by)
         return await self._change([op], expected, key, checkpoint)
 
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
