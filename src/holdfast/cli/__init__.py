@@ -1,0 +1,32 @@
+"""The command line: words typed become calls, results become text. It decides nothing.
+
+app         the verbs, global options, errors and exit codes
+options     what every verb takes, and opening the store it names
+words       scopes, moments, paths and values as they are typed
+shapes      the documents that --json prints
+printing    text that is safe to show; tables and trees on a terminal, plain lines when piped
+stores, states, history, following, doctor, demo    the verbs, one file per group
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; `docs/cli.md` lists them."""
+    try:
+        try:
+            from holdfast.cli.app import run
+        except ModuleNotFoundError as absent:
+            if absent.name not in ("cyclopts", "rich"):
+                raise
+            print(f'error: the command line needs "{absent.name}"', file=sys.stderr)
+            print("hint: pip install 'holdfast[cli]'", file=sys.stderr)
+            return 1
+        return run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -1,0 +1,152 @@
+"""The verbs, and what surrounds each: global options, errors, exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from cyclopts import App, Group
+from cyclopts.exceptions import CycloptsError
+
+import holdfast
+from holdfast.cli import demo, doctor, following, history, states, stores
+from holdfast.cli.options import command
+from holdfast.cli.printing import abandon_output, clean, escape_json, is_terminal
+from holdfast.cli.shapes import error_shape
+from holdfast.errors import HoldfastError, UsageError
+
+CLOSED_PIPE = 141
+"""What a shell reports for a program that wrote into a closed pipe."""
+
+HELP = """Durable, inspectable state for AI agents.
+
+Start with: holdfast init, then holdfast set team/support stage triage, then holdfast log.
+Or see it work: holdfast demo. Every verb takes --store, --json and --help.
+"""
+
+_START = Group("Begin", sort_key=1)
+_LOOK = Group("Look", sort_key=2)
+_CHANGE = Group("Change", sort_key=3)
+_CARE = Group("Look after a store", sort_key=4)
+_SHELL = Group("Shell", sort_key=5)
+
+VERBS: list[tuple[str, Any, Group]] = [
+    ("init", stores.init, _START),
+    ("demo", demo.demo, _START),
+    ("status", stores.status, _LOOK),
+    ("scopes", stores.scopes, _LOOK),
+    ("show", states.show, _LOOK),
+    ("get", states.get, _LOOK),
+    ("log", history.log, _LOOK),
+    ("diff", history.diff, _LOOK),
+    ("checkpoints", history.checkpoints, _LOOK),
+    ("follow", following.follow, _LOOK),
+    ("set", states.set_value, _CHANGE),
+    ("delete", states.delete, _CHANGE),
+    ("checkpoint", history.checkpoint, _CHANGE),
+    ("restore", history.restore, _CHANGE),
+    ("undo", history.undo, _CHANGE),
+    ("fork", history.fork, _CHANGE),
+    ("check", stores.check, _CARE),
+    ("doctor", doctor.doctor, _CARE),
+    ("copy", stores.copy_store, _CARE),
+]
+
+_WITH_VALUE = ("--store", "--actor")
+
+
+def make_app() -> App:
+    """Returns the parser of the whole command line."""
+    app = App(
+        name="holdfast",
+        help=HELP,
+        version=f"holdfast {holdfast.__version__}",
+        help_format="plaintext",
+        help_formatter="default" if is_terminal() else "plain",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, function, group in VERBS:
+        app.command(function, name=name, group=group)
+    app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
+        help="Install completion for the shell in use.", group=_SHELL
+    )
+    for flag in ("--help", "--version"):
+        app[flag].group = (_SHELL,)
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command and returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    words = put_verb_first(arguments)
+    is_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    try:
+        result = make_app()(words, print_error=False, exit_on_error=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_output()
+        return CLOSED_PIPE
+    except HoldfastError as error:
+        return report(error, place=typed_store(words), is_json=is_json)
+    except CycloptsError as mistake:
+        return report(usage_error(mistake, words), place=None, is_json=is_json)
+    return result if isinstance(result, int) else 0
+
+
+def put_verb_first(arguments: list[str]) -> list[str]:
+    """Returns the words with global options that stand before the verb put behind it."""
+    words = list(arguments)
+    moved: list[str] = []
+    while words and words[0].startswith(("--store", "--actor", "--json")):
+        count = 2 if words[0] in _WITH_VALUE else 1
+        moved += words[:count]
+        del words[:count]
+    return [*words[:1], *moved, *words[1:]] if words else moved
+
+
+def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
+    """Returns a mistake in the words typed as one of our errors."""
+    message = str(mistake).strip().removesuffix(".")
+    verbs = {name for name, _, _ in VERBS}
+    verb = next((word for word in words[:1] if word in verbs), None)
+    return UsageError(
+        message[:1].lower() + message[1:],
+        hint=f"holdfast {verb} --help" if verb else "holdfast --help",
+    )
+
+
+def typed_store(words: list[str]) -> str | None:
+    """Returns the store that was named on the command line."""
+    for index, word in enumerate(words):
+        if word.startswith("--store="):
+            return word.partition("=")[2]
+        if word == "--store" and index + 1 < len(words):
+            return words[index + 1]
+    return None
+
+
+def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
+    """Prints an error on standard error and returns its exit code.
+
+    A hint that is a command gets the store that was named, so that it can be typed as it stands.
+    """
+    verb = error.hint.removeprefix("holdfast ") if error.hint else ""
+    if place is not None and verb != error.hint and not verb.startswith("--store"):
+        error.hint = command(verb, place)
+    try:
+        if is_json:
+            import msgspec
+
+            text = escape_json(msgspec.json.encode(error_shape(error)).decode())
+        else:
+            text = f"error: {clean(error.message)}"
+            if error.hint:
+                text += f"\nhint: {clean(error.hint)}"
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        pass  # nobody reads errors either: the exit code still tells
+    return error.exit_code

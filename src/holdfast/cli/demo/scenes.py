@@ -1,0 +1,284 @@
+"""The scenes of the demo. Each does something real and compares what it says with the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.cli.demo.story import (
+    BEFORE_MISTAKE,
+    DISPUTED,
+    INBOX,
+    MORNING,
+    SUBJECTS,
+    TEAM,
+    opening_state,
+)
+from holdfast.cli.demo.telling import Telling
+from holdfast.cli.history import change_row
+from holdfast.draft import Draft
+from holdfast.errors import ConflictError, UnavailableError
+from holdfast.store import Store
+
+AGENT = "holdfast.cli.demo.agent"
+KILL_AFTER = 20
+MAILS = 200
+
+Agent = subprocess.Popen[str]
+
+
+def start_agent(place: str, name: str, work: str, *rest: str) -> Agent:
+    """Starts an agent as a process of its own; its standard output is a pipe to here."""
+    # The child must find the same holdfast, also when this one was found through sys.path alone.
+    root = str(Path(holdfast.__file__).parents[1])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-m", AGENT, place, name, work, *rest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+
+
+def say_go(*agents: Agent) -> None:
+    """Lets the agents begin together, once every one of them has the store open."""
+    for agent in agents:
+        assert agent.stdout is not None, "BUG: an agent without a pipe"
+        agent.stdout.readline()
+    for agent in agents:
+        assert agent.stdin is not None, "BUG: an agent without a pipe"
+        with suppress(BrokenPipeError), agent.stdin as pipe:  # it may have died already
+            pipe.write("go\n")
+
+
+def read_lines(agent: Agent) -> list[dict[str, Any]]:
+    """Returns what the agent says until its end; a line that was cut off said nothing."""
+    assert agent.stdout is not None, "BUG: an agent without a pipe"
+    with agent.stdout as pipe:
+        lines = [json.loads(line) for line in pipe if line.endswith("\n")]
+    if agent.wait() not in (0, -signal.SIGKILL):
+        raise UnavailableError(
+            f"an agent of the demo ended with exit code {agent.returncode}: its message is above",
+            hint="holdfast doctor",
+        )
+    return lines
+
+
+def work_alone(agent: Agent) -> list[dict[str, Any]]:
+    """Lets one agent work to its end and returns what it says."""
+    say_go(agent)
+    return read_lines(agent)
+
+
+def acknowledged(lines: list[dict[str, Any]]) -> list[Any]:
+    return [line["acknowledged"] for line in lines if "acknowledged" in line]
+
+
+def open_morning(store: Store, telling: Telling) -> None:
+    """Scene: a team scope with tickets."""
+    telling.begin("A support team shares one scope")
+    team = store.scope(TEAM)
+    revision = team.update(opening_state(), checkpoint=MORNING)
+    telling.say(f"{TEAM} has {len(SUBJECTS)} open tickets at revision {revision}.")
+    telling.say(f'That revision is the checkpoint "{MORNING}".')
+    telling.note(tickets=len(team.state["tickets"]), revision=revision)
+    telling.suggest(f"show {TEAM}")
+
+
+def work_and_kill(store: Store, telling: Telling) -> tuple[str, int]:
+    """Scene: three agents at work, one killed in the middle; returns its inbox and its count."""
+    telling.begin("Three agents work at once; one is killed with SIGKILL")
+    helpers = {name: start_agent(store.url, name, "triage") for name in ("ada", "cy")}
+    inbox, count, mails, code = kill_importer(store.url, *helpers.values())
+    telling.say(f"bo imports {count} mails and says each one that was acknowledged.")
+    telling.say(f"bo was killed while writing: it said {len(mails)}, its exit code is {code}.")
+    for name, agent in helpers.items():
+        tickets = acknowledged(read_lines(agent))
+        telling.say(f"{name} triaged {len(tickets)}: {', '.join(tickets) or 'none'}")
+        telling.note(**{name: tickets})
+        owned = store.scope(TEAM).state["tickets"]
+        telling.claim(
+            f"all that {name} was told is stored, under {name}'s name",
+            agent.returncode == 0
+            and all(
+                (owned[id]["owner"], owned[id]["status"]) == (name, "triaged") for id in tickets
+            ),
+        )
+    state = store.scope(TEAM).state
+    triaged = [id for id, ticket in state["tickets"].items() if ticket["status"] == "triaged"]
+    telling.claim(
+        f"{len(triaged)} tickets, each triaged once: the team counted {state['triaged']}",
+        len(triaged) == len(SUBJECTS) == state["triaged"],
+    )
+    telling.claim("bo died of SIGKILL", code == -signal.SIGKILL)
+    telling.note(inbox=inbox, wanted=count, acknowledged=mails, exit_code=code)
+    telling.suggest(f"log {TEAM}")
+    return inbox, count
+
+
+def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int]:
+    """Kills an importing agent in the middle; returns its inbox, its task, what it said, its end.
+
+    It writes as fast as it can while this process only reads. Should it still be done before the
+    signal arrives, a longer import is begun in an inbox of its own.
+    """
+    inbox, count = INBOX, MAILS
+    while True:
+        agent = start_agent(place, "bo", "import", inbox, str(count))
+        say_go(agent, *helpers)
+        helpers = ()
+        assert agent.stdout is not None, "BUG: an agent without a pipe"
+        first = [agent.stdout.readline() for _ in range(KILL_AFTER + 1)]
+        agent.send_signal(signal.SIGKILL)
+        lines = [json.loads(line) for line in first if line.endswith("\n")]
+        mails = acknowledged(lines + read_lines(agent))
+        if agent.returncode != 0:
+            return inbox, count, mails, agent.returncode
+        count *= 2
+        inbox = f"{INBOX}-{count}"
+
+
+def find_what_is_there(store: Store, telling: Telling, inbox: str) -> None:
+    """Scene: a new process reads what the dead one left."""
+    telling.begin("Nothing acknowledged is missing")
+    said: list[int] = telling.scenes[-2].facts["acknowledged"]
+    words = ["--store", store.url, "get", inbox, "mails", "--json"]
+    answer = run_command(words)
+    found = [mail["number"] for mail in answer["value"]]
+    telling.say(f"bo had said {len(said)} mails; a new process finds {len(found)}.")
+    if len(found) > len(said):
+        telling.say("The last one was durable, but bo was killed before it could say so.")
+    telling.claim("every acknowledged mail is there", set(said) <= set(found))
+    telling.claim(
+        "they are mails 1, 2, 3, … without a gap, none twice, at most one unsaid",
+        found == list(range(1, len(found) + 1)) and len(found) - len(said) in (0, 1),
+    )
+    earlier = sum(
+        len(scope.state["mails"])
+        for scope in store.scopes("conversation")
+        if scope.name.startswith(INBOX)
+    )
+    counted = store.scope(TEAM).state["mails"]
+    telling.claim(
+        f"the team's counter says {counted} too: both scopes or neither, also when killed",
+        counted == earlier,
+    )
+    telling.note(acknowledged=len(said), found=len(found), counted=counted)
+    telling.suggest(f"get {inbox} 'mails[{len(found) - 1}]'", f"log {inbox} --limit 5")
+
+
+def run_command(words: list[str]) -> Any:
+    """Runs a holdfast command in a new process and returns its document."""
+    root = str(Path(holdfast.__file__).parents[1])
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); import holdfast.cli as cli"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.exit(cli.main())", root, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def resume(store: Store, telling: Telling, inbox: str, count: int) -> None:
+    """Scene: a new agent goes on where the dead one stood."""
+    telling.begin("A new process resumes where the dead one stood")
+    before = len(store.scope(inbox).state["mails"])
+    agent = start_agent(store.url, "bo", "import", inbox, str(count))
+    lines = work_alone(agent)
+    at, done = lines[0]["resumed_at"], acknowledged(lines)
+    telling.say(f"The new bo found {at} mails, began with {at + 1} and imported {len(done)}.")
+    mails = [mail["number"] for mail in store.scope(inbox).state["mails"]]
+    telling.claim(
+        f"all {count} mails are there, each once, in order",
+        mails == list(range(1, count + 1)) and at == before and agent.returncode == 0,
+    )
+    telling.note(resumed_at=at, imported=len(done), total=len(mails))
+    telling.suggest(f"show {inbox} --at {at}", f"diff {inbox} {at} {at + 2}")
+
+
+def refuse_and_retry(store: Store, telling: Telling) -> None:
+    """Scene: a stale writer is refused, reads again, and succeeds."""
+    telling.begin("A conflict is refused, then retried")
+    team, place = store.scope(TEAM), ("tickets", DISPUTED, "priority")
+    seen, priority = team.revision, team.get(place)
+    telling.say(f"The lead reads {DISPUTED}: {priority}, at revision {seen}.")
+    work_alone(start_agent(store.url, "cy", "escalate"))
+    telling.say(f"Meanwhile cy, another process, makes {DISPUTED} urgent.")
+    refused: ConflictError | None = None
+    try:
+        team.set(place, "low", expected=seen)
+    except ConflictError as conflict:
+        refused = conflict
+        telling.say(f'The lead sets it to "low", expecting revision {seen}. Refused:')
+        telling.say(f"ConflictError: {conflict.message}")
+        telling.say(f"expected {conflict.expected}, actual {conflict.actual}")
+    telling.claim(
+        "nothing of the stale write is stored",
+        refused is not None
+        and refused.expected == seen
+        and refused.actual == seen + 1 == team.revision
+        and team.get(place) == "urgent",
+    )
+    now = team.revision
+    written = team.set(("tickets", DISPUTED, "note"), "called the customer", expected=now)
+    telling.say(f"The lead reads again: urgent. It adds a note, expecting {now}.")
+    telling.claim(f"accepted as revision {written}", written == now + 1)
+    if refused is not None:
+        telling.note(expected=refused.expected, actual=refused.actual, written=written)
+    words = f"set {TEAM} tickets.{DISPUTED}.priority low --expected {seen}"
+    telling.suggest(f"get {TEAM} tickets.{DISPUTED}", words)
+
+
+def rewind(store: Store, telling: Telling) -> None:
+    """Scene: a mistake, what it changed, and back again."""
+    telling.begin("State is rewound, diffed, and the rewind undone")
+    team = store.scope(TEAM)
+    good = team.state
+    mark = team.checkpoint(BEFORE_MISTAKE)
+    team.edit(call_everything_spam)
+    bad = team.state
+    changes = team.diff(mark)
+    telling.say(f'Checkpoint "{BEFORE_MISTAKE}"; then an agent calls everything spam.')
+    telling.say(f"The diff has {len(changes)} changes, among them:")
+    for change in changes[:2]:
+        telling.say("  " + " ".join(change_row(change)))
+    back = team.restore(mark)
+    telling.claim(f"restored as revision {back}: no difference is left", team.diff(mark) == [])
+    undone = team.undo()
+    telling.claim(f"undo, revision {undone}: the mistake is back", team.state == bad)
+    again = team.undo()
+    telling.claim(f"undo of the undo, revision {again}: all is well", team.state == good)
+    telling.claim(
+        "nothing was rewritten: every revision can still be read",
+        team.at(mark.revision) == good and team.at(mark.revision + 1) == bad,
+    )
+    telling.note(changes=len(changes), restored=back, undone=undone, redone=again)
+    telling.suggest(
+        f'diff {TEAM} "{BEFORE_MISTAKE}" {mark.revision + 1}',
+        f"log {TEAM} --limit 5",
+        f"undo {TEAM}",
+    )
+
+
+def call_everything_spam(draft: Draft) -> None:
+    for ticket in draft["tickets"].values():
+        ticket["status"] = "spam"
+
+
+def check_everything(store: Store, telling: Telling) -> None:
+    """Scene: every byte is read and every link recomputed."""
+    telling.begin("Every byte is checked")
+    report = store.check(read_all=True)
+    telling.say(f"{report.events} events in {report.streams} streams, digest {report.digest}")
+    telling.claim("every link holds, nothing is damaged", report.ok and report.events > 0)
+    telling.note(events=report.events, streams=report.streams, digest=report.digest)
+    telling.suggest("check --read-all", "scopes", "doctor")

@@ -1,0 +1,303 @@
+"""Verbs on a scope's history: log, diff, checkpoint, checkpoints, restore, undo, fork."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import holdfast
+from holdfast.cli.options import DEFAULTS, Options, command, open_reading, open_writing
+from holdfast.cli.printing import (
+    clean,
+    is_terminal,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    shorten,
+)
+from holdfast.cli.shapes import (
+    change_shape,
+    checkpoint_shape,
+    event_shape,
+    preview,
+    show_summary,
+    show_time,
+)
+from holdfast.cli.words import find_revision, find_scope, show_path
+from holdfast.errors import UsageError
+from holdfast.event import Event, Position
+from holdfast.scope import Change, Scope
+from holdfast.store import Store
+
+LOG_COLUMNS = ("revision", "time", "type", "actor", "what")
+
+
+def log(
+    scope: str | None = None,
+    /,
+    *,
+    limit: int = 20,
+    before: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """List events, newest first: of a scope, or of the whole store.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support; without it every scope.
+    limit
+        How many events at most.
+    before
+        Only events before this revision, or before this position without a scope.
+    """
+    if limit < 1:
+        raise UsageError(f"--limit is at least 1, found {limit}")
+    with open_reading(options) as store:
+        if scope is None:
+            events, more = store_events(store, limit, before)
+        else:
+            events, more = scope_events(find_scope(store, scope), limit, before)
+        if options.json:
+            shapes = [event_shape(event) for event in events]
+            print_json({"scope": scope, "events": shapes, "before": more})
+            return
+        show_row = terminal_row if is_terminal() else event_row
+        rows = [show_row(event, with_scope=scope is None) for event in events]
+    if rows:
+        print_table(LOG_COLUMNS, rows)
+    else:
+        print_note("no events")
+    if more is not None:
+        words = f"log {shlex.quote(scope)}" if scope else "log"
+        print_note(f"older ones: {command(f'{words} --before {more}', options.place)}")
+
+
+def scope_events(scope: Scope, limit: int, before: int | None) -> tuple[list[Event], int | None]:
+    """Returns the newest events of a scope, newest first, and where to go on."""
+    last = scope.revision if before is None else min(scope.revision, before - 1)
+    after = max(0, last - limit)
+    events = list(scope.history(after=after, until=last))[::-1]
+    return events, after + 1 if after else None
+
+
+def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Event], int | None]:
+    """Returns the newest events of the store, newest first, whole commits, and where to go on.
+
+    Positions may have gaps, and a commit may have many events or none: the window is widened until
+    it holds enough.
+    """
+    end = store.position if before is None else Position(min(store.position, before - 1))
+    width = limit
+    while True:
+        start = Position(max(0, end - width))
+        events: list[Event] = []
+        for event in store.events(after=start):
+            if event.position > end:
+                break
+            events.append(event)
+        if len(events) >= limit or start == 0:
+            break
+        width *= 4
+    cut = max(0, len(events) - limit)
+    while cut > 0 and events[cut - 1].position == events[cut].position:
+        cut -= 1
+    more = events[cut].position if cut or start else None
+    return events[cut:][::-1], more
+
+
+def event_row(event: Event, *, with_scope: bool) -> list[str]:
+    """Returns every column, for programs; those of a scope's log begin with the revision."""
+    row = [
+        str(event.revision),
+        show_time(event.time),
+        event.type,
+        event.actor,
+        event.checkpoint or "",
+        show_summary(event),
+    ]
+    return [str(event.position), event.stream, *row] if with_scope else row
+
+
+def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
+    """Returns the columns that fit on a screen; a checkpoint's name stands before what was done."""
+    name = f'"{event.checkpoint}" ' if event.checkpoint else ""
+    where = f"{event.stream}@{event.revision}" if with_scope else str(event.revision)
+    return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
+
+
+def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFAULTS) -> None:
+    """Show what differs between two moments of a scope.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    a
+        The moment to start from: a revision, a checkpoint's name, or a time.
+    b
+        The moment to compare with; without it now.
+    """
+    with open_reading(options) as store:
+        found = find_scope(store, scope)
+        since = find_revision(found, a)
+        until = found.revision if b is None else find_revision(found, b)
+        changes = found.diff(since, until)
+        if options.json:
+            shapes = [change_shape(change) for change in changes]
+            print_json({"scope": scope, "from": since, "to": until, "changes": shapes})
+        else:
+            print_changes(changes)
+            if not changes:
+                print_note(f"revisions {since} and {until} have the same state")
+
+
+def print_changes(changes: Sequence[Change]) -> None:
+    """Prints each change: a sign, the place, what was and what is."""
+    if changes:
+        print_table(("", "path", "old", "new"), [change_row(change) for change in changes])
+
+
+def change_row(change: Change) -> list[str]:
+    is_new, is_gone = change.old is holdfast.MISSING, change.new is holdfast.MISSING
+    return [
+        "+" if is_new else "-" if is_gone else "~",
+        show_path(change.path),
+        "" if is_new else shorten(preview(change.old)),
+        "" if is_gone else shorten(preview(change.new)),
+    ]
+
+
+def checkpoint(
+    scope: str,
+    name: str,
+    /,
+    *,
+    expected: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Name the state of a scope as it is now, to come back to it.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    name
+        The name; a name may be given again, and then means the newest.
+    expected
+        Refuse unless the scope is at this revision.
+    """
+    with open_writing(options) as store:
+        made = find_scope(store, scope).checkpoint(name, expected=expected)
+    if options.json:
+        print_json(checkpoint_shape(made))
+    else:
+        print_line(f'{clean(scope)} is at revision {made.revision}, named "{clean(name)}"')
+
+
+def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """List the checkpoints of a scope, newest first.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    """
+    with open_reading(options) as store:
+        found = find_scope(store, scope).checkpoints()
+    if options.json:
+        shapes = [checkpoint_shape(each) for each in found]
+        print_json({"scope": scope, "checkpoints": shapes})
+        return
+    rows = [(str(each.revision), show_time(each.time), each.name) for each in found]
+    if rows:
+        print_table(("revision", "time", "name"), rows)
+    else:
+        print_note(f"{scope} has no checkpoints")
+
+
+def restore(
+    scope: str,
+    moment: str,
+    /,
+    *,
+    expected: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Bring the state of an earlier moment back as a new revision.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    moment
+        The moment: a revision, a checkpoint's name, or a time.
+    expected
+        Refuse unless the scope is at this revision.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        target = find_revision(found, moment)
+        revision = found.restore(target, expected=expected)
+        report_return(found, revision, target, options)
+
+
+def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Take back the newest change; undo again takes the undo back.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        revision = found.undo()
+        made = next(found.history(after=revision - 1, until=revision))
+        report_return(found, revision, made.data["to"], options)
+
+
+def report_return(scope: Scope, revision: int, target: int, options: Options) -> None:
+    """Says what a return to an earlier state changed, and how to take it back."""
+    changes = scope.diff(revision - 1, revision)
+    if options.json:
+        shapes = [change_shape(change) for change in changes]
+        print_json({"scope": scope.name, "revision": revision, "to": target, "changes": shapes})
+        return
+    name = clean(scope.name)
+    print_line(f"{name} is at revision {revision}, with the state of revision {target}")
+    print_changes(changes)
+    print_note(f"take it back: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
+
+
+def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+    """Make a new scope that begins where this one is, or was.
+
+    Parameters
+    ----------
+    scope
+        The scope to begin from, such as conversation/ticket-7.
+    new_id
+        The id of the new scope; its level is that of the first.
+    at
+        The moment to begin at: a revision, a checkpoint's name, or a time.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        revision = found.revision if at is None else find_revision(found, at)
+        made = found.fork(new_id, at=revision)
+        shape: dict[str, Any] = {
+            "scope": made.name,
+            "revision": made.revision,
+            "from": scope,
+            "at": revision,
+        }
+    if options.json:
+        print_json(shape)
+    else:
+        print_line(f"{clean(made.name)} is a fork of {clean(scope)} at revision {revision}")
+        print_note(
+            f"compare: {command(f'diff {shlex.quote(made.name)} {revision}', options.place)}"
+        )

@@ -1,0 +1,112 @@
+"""What every verb takes: which store, in which form to answer, in whose name to write."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import holdfast
+from holdfast.cli.printing import warn
+from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError
+from holdfast.store import DEFAULT_PLACE, Store
+
+STORE_VARIABLE = "HOLDFAST_STORE"
+ACTOR_VARIABLE = "HOLDFAST_ACTOR"
+
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Options:
+    """The options that every verb takes which works on a store."""
+
+    store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE)] = None
+    """The store: a folder, or sqlite:FILE. Without it ./.holdfast."""
+    json: Flag = False
+    """Print one JSON document; errors are JSON too."""
+    actor: Annotated[str | None, Parameter(env_var=ACTOR_VARIABLE)] = None
+    """Who writes: recorded in every event. Without it your login name."""
+
+    @property
+    def place(self) -> str:
+        """The store that is meant."""
+        return self.store or DEFAULT_PLACE
+
+    @property
+    def writer(self) -> str | None:
+        """The actor that is meant; None, and so a random id, for a user without a name."""
+        return self.actor or login_name()
+
+
+DEFAULTS = Options()
+
+
+def login_name() -> str | None:
+    """Returns the name of the user who runs this, by the system's own list of users."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name or None
+    except KeyError:
+        return None
+
+
+def command(verb: str, place: str) -> str:
+    """Returns a command to type next, for the store that is meant."""
+    if place == (os.environ.get(STORE_VARIABLE) or DEFAULT_PLACE):
+        return f"holdfast {verb}"
+    return f"holdfast --store {shlex.quote(place)} {verb}"
+
+
+def open_reading(options: Options) -> Store:
+    """Opens the store to read; it is never made."""
+    return open_source(options.place)
+
+
+def open_writing(options: Options) -> Store:
+    """Opens the store to write; it must be there, so that a misspelt name loses nothing."""
+    return open_place(options.place, actor=options.writer)
+
+
+def open_source(place: str) -> Store:
+    """Opens a store to read from, read-only where it cannot be written.
+
+    A store that was not closed is recovered by whoever opens it next, and only who may write can do
+    that: a read-only handle would not see what a crash left in the journal alone. So reading
+    verbs open like any other, and fall back with a warning on a disk that takes no writes.
+    """
+    try:
+        return open_place(place)
+    except UnavailableError as refused:
+        try:
+            store = open_place(place, read_only=True)
+        except HoldfastError:
+            raise refused from None
+        warn(f"opened read-only: {refused.message}")
+        for report in store.status()["reports"]:
+            warn(report)
+        return store
+
+
+def open_place(place: str, *, actor: str | None = None, read_only: bool = False) -> Store:
+    """Opens what must be there already, or says how to make it."""
+    refuse_memory(place)
+    try:
+        return holdfast.open(place, create=False, actor=actor, read_only=read_only)
+    except NotFoundError as absent:
+        raise NotFoundError(
+            f"there is no store at {place!r}: {absent.message}", hint=command("init", place)
+        ) from absent
+
+
+def refuse_memory(place: str) -> None:
+    """Raises UsageError for a store that would end together with the command."""
+    if place.startswith("memory:"):
+        raise UsageError(
+            "a store in memory ends with the command that opened it",
+            hint='use a folder such as ".holdfast", or "sqlite:state.db"',
+        )

@@ -1,0 +1,211 @@
+"""Text on standard output: rich on a terminal, plain lines when piped, nothing that drives it.
+
+What is stored may hold anything, also the sequences that move a cursor, set a title or reverse the
+direction of writing. `clean` makes every such character visible; everything that shows stored text
+goes through it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH_MAX = 60
+LAST_WIDTH_MIN = 12
+CHILDREN_MAX = 50
+
+# C0 and C1 controls, line separators, bidirectional controls, lone surrogates, the byte order mark.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_UNSAFE_IN_JSON = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def clean(text: str, *, keep: str = "") -> str:
+    """Returns the text with every character that could drive a terminal written as an escape."""
+
+    def escape(match: re.Match[str]) -> str:
+        character = match.group()
+        if character in keep:
+            return character
+        if character in _SHORT:
+            return _SHORT[character]
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return _UNSAFE.sub(escape, text)
+
+
+def shorten(text: str, width: int = WIDTH_MAX) -> str:
+    """Returns the text cut to a width, saying so with an ellipsis."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def is_terminal() -> bool:
+    """Says whether a person is looking."""
+    return sys.stdout.isatty()
+
+
+@contextmanager
+def _reachable() -> Generator[None]:
+    """A closed pipe passes through; any other failure to write is an error with a remedy."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still buffered could only fail again, with a traceback, when Python ends.
+        abandon_output()
+        raise UnavailableError(
+            f"the output cannot be written: {error.strerror}", hint="free space, or write elsewhere"
+        ) from error
+
+
+def abandon_output() -> None:
+    """Lets what is left of the output go nowhere, so that nothing fails when Python ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # a standard output without a descriptor, as in tests
+        pass
+
+
+def print_line(text: str = "") -> None:
+    """Prints a line at once, so that a reader of the pipe sees it when it happens."""
+    with _reachable():
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def print_json(document: Any) -> None:
+    """Prints a document: on one line when piped, indented on a terminal; nothing is shortened."""
+    data = msgspec.json.encode(document)
+    if is_terminal():
+        data = msgspec.json.format(data, indent=2)
+    print_line(escape_json(data.decode()))
+
+
+def print_json_line(document: Any) -> None:
+    """Prints one document of many, always on a line of its own."""
+    print_line(escape_json(msgspec.json.encode(document).decode()))
+
+
+def escape_json(text: str) -> str:
+    """Returns equal JSON in which no character could drive a terminal."""
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def print_raw(data: bytes) -> None:
+    """Writes bytes exactly as they are."""
+    with _reachable():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def console() -> Console:
+    """Returns rich's view of standard output; colours follow NO_COLOR and the terminal."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows: a table on a terminal, else tab-separated lines without a header.
+
+    A cell is cleaned here, so that no tab or newline of the data can be taken for one of ours. On a
+    terminal the last column is cut to the width that the others leave.
+    """
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if not is_terminal():
+        for row in cells:
+            print_line("\t".join(row))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    taken = 0
+    for index, column in enumerate(columns):
+        width = min(max([len(column), *(len(row[index]) for row in cells)]), WIDTH_MAX)
+        if index == len(columns) - 1:
+            width = min(width, max(LAST_WIDTH_MIN, screen.width - taken))
+        taken += width + 2
+        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=width)
+    for row in cells:
+        table.add_row(*(Text(shorten(cell)) for cell in row))
+    with _reachable():
+        screen.print(table)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Prints names and values: aligned on a terminal, tab-separated when piped."""
+    if not is_terminal():
+        for name, value in facts:
+            print_line(f"{name}\t{clean(value)}")
+        return
+    from rich.text import Text
+
+    width = max(len(name) for name, _ in facts) + 2
+    with _reachable():
+        for name, value in facts:
+            console().print(Text.assemble((name.ljust(width), "bold"), clean(value)))
+
+
+def print_tree(title: str, state: Any, show: Callable[[Any], str]) -> None:
+    """Prints a state as a tree on a terminal; wide levels say how much they leave out."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from holdfast.tree import List, Map
+
+    def grow(branch: Tree, value: Any) -> None:
+        pairs: Iterator[tuple[str, Any]] = (
+            iter(value.items())
+            if isinstance(value, Map)
+            else ((f"[{index}]", item) for index, item in enumerate(value))
+        )
+        for shown, (key, item) in enumerate(pairs):
+            if shown == CHILDREN_MAX:
+                left = len(value) - CHILDREN_MAX
+                branch.add(Text(f"… {left} more: --json shows all", style="dim"))
+                return
+            name = clean(key)
+            if isinstance(item, Map | List) and len(item):
+                grow(branch.add(Text(name, style="bold")), item)
+            else:
+                branch.add(Text.assemble((name, "bold"), " ", shorten(show(item))))
+
+    tree = Tree(Text(clean(title), style="bold"))
+    grow(tree, state)
+    if not state:
+        tree.add(Text("nothing", style="dim"))
+    with _reachable():
+        console().print(tree)
+
+
+def warn(text: str) -> None:
+    """Tells whoever reads errors something that must not pass in silence."""
+    print(f"warning: {clean(text)}", file=sys.stderr, flush=True)
+
+
+def print_note(text: str) -> None:
+    """Tells a person something beside the answer; nobody who reads the answer gets it."""
+    if sys.stderr.isatty():
+        print(clean(text), file=sys.stderr, flush=True)
