@@ -25,7 +25,6 @@ READ_ALL = f"""SELECT {_COLUMNS}, stream FROM events
  WHERE ordinal > ? AND ordinal <= ? AND stream IS NOT NULL ORDER BY ordinal LIMIT ?"""
 
 ORDINAL, POSITION, REVISION = 0, 1, 2
-LINK = 10
 STREAM = 12
 
 ORDINAL_MAX = (1 << 63) - 1
