@@ -47,7 +47,7 @@ class Catalog:
         Raises CorruptError if it is not there or does not verify: it was durable.
         """
         with self.mutex:
-            if self.segments.newest != segment:
+            if not self.segments.starts or self.segments.newest != segment:
                 self.segments.refresh()
             self.apply_lines(end)
             if self._index is not None and self._tail_bytes() > 2 * FLUSH_BYTES:
@@ -215,6 +215,9 @@ class Catalog:
             # Another process deleted it: writing to ours would lay its journal over the new one.
             index.close()
             self._index = index = None
+        if index is None and not self.tail.base.position:
+            remove(self._path)
+            self._index = index = Index(self._path, self._store)
         if index is None or index.is_private:
             until = self.tail.cursor
             remove(self._path)

@@ -79,7 +79,8 @@ class Journal:
         if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
             self._begin_segment(end)
         if not self._full:
-            segments.reserve(end, len(text))
+            if end + len(text) > segments.reserved_end:
+                segments.reserve(end, len(text))
             self._append_only(end, text)
             return
         need = ring.room(len(text))
@@ -96,7 +97,8 @@ class Journal:
             place = 0
         if words[RING_FREE] < used or words[UNRINGED]:
             self.sync_text()
-        segments.reserve(end, len(text))
+        if end + len(text) > segments.reserved_end:
+            segments.reserve(end, len(text))
         number = words[RING_NUMBER] + 1
         batch = ring.encode_batch(
             number, end, words[SYNCED_END], before.position, before.digest, text

@@ -89,59 +89,60 @@ def encode_line(commit: Commit, position: int) -> tuple[bytes, Line]:
     Raises UsageError for what a line cannot hold: a payload that is not JSON text on one line, a
     name with a lone surrogate, a time outside the years 1 to 9999.
     """
+    # One flat list of pieces, joined once: a payload is copied once, however deep it lies.
+    parts = [b'{"n":%d,"at":"' % position, format_time(commit.time), b'","by":']
     try:
-        sections = b",".join([_encode_section(append) for append in commit.appends])
-        body = b'{"n":%d,"at":"%b","by":%b,"in":[%b]' % (
-            position,
-            format_time(commit.time),
-            _encode(commit.actor),
-            sections,
-        )
+        parts += (_encode(commit.actor), b',"in":[')
+        separator = b"["
+        for append in commit.appends:
+            parts.append(separator)
+            _add_section(parts, append)
+            separator = b"],["
+        parts.append(b"]]" if commit.appends else b"]")
         if commit.marks:
-            body += _encode_marks(commit)
+            parts.append(_encode_marks(commit))
     except UnicodeEncodeError as exc:
         raise UsageError(
             f"a name holds a lone surrogate, which is no text: {exc.object!r}"
         ) from exc
-    line = b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+    body = b"".join(parts)
+    line = b"".join((body, b',"crc":"%08x"}\n' % crc32(body)))
     return line, _read_back(line, commit)
 
 
-def _encode_section(append: Append) -> bytes:
+def _add_section(parts: list[bytes], append: Append) -> None:
     records = append.records
-    events = b",".join([_encode_event(record) for record in records])
-    stream, first = _encode(append.stream), append.expected + 1
+    separator = b",%d,[[" % (append.expected + 1)
+    parts.append(_encode(append.stream))
+    for record in records:
+        payload = record.payload
+        link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
+        # No JSON value begins or ends with a control character: what is below is space around it.
+        if payload[:1] <= b" " or payload[-1:] <= b" ":
+            parts += (separator, *_padded(record, link))
+        elif record.checkpoint is None and record.subject is None:
+            parts += (separator, _encode(record.type), b",", payload, b',"', link, b'"')
+        else:
+            parts += (separator, _encode(record.type), b",", payload, b',"', link, b'",')
+            parts.append(_encode(record.checkpoint))
+            if record.subject is not None:
+                parts += (b",", _encode(record.subject))
+        separator = b"],["
     key = records[0].key
     if append.fork:
-        return b"[%b,%d,[%b],%b,1]" % (stream, first, events, _encode(key))
-    if key is not None:
-        return b"[%b,%d,[%b],%b]" % (stream, first, events, _encode(key))
-    return b"[%b,%d,[%b]]" % (stream, first, events)
+        parts += (b"]],", _encode(key), b",1")
+    elif key is not None:
+        parts += (b"]],", _encode(key))
+    else:
+        parts.append(b"]]")
 
 
-def _encode_event(record: Record) -> bytes:
-    payload = record.payload
-    link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
-    # No JSON value begins or ends with a control character: what is below is space around one.
-    if payload[:1] <= b" " or payload[-1:] <= b" ":
-        return _encode_padded(record, link)
-    if record.subject is not None:
-        rest = _encode(record.checkpoint) + b"," + _encode(record.subject)
-        return b'[%b,%b,"%b",%b]' % (_encode(record.type), payload, link, rest)
-    if record.checkpoint is not None:
-        name = _encode(record.checkpoint)
-        return b'[%b,%b,"%b",%b]' % (_encode(record.type), payload, link, name)
-    return b'[%b,%b,"%b"]' % (_encode(record.type), payload, link)
-
-
-def _encode_padded(record: Record, link: bytes) -> bytes:
+def _padded(record: Record, link: bytes) -> list[bytes]:
     """Sets the space around a payload apart: JSON passes over it, and it must not be lost."""
-    payload = record.payload
-    value = payload.strip(b" \t\r")
-    before, _, after = payload.partition(value)
+    value = record.payload.strip(b" \t\r")
+    before, _, after = record.payload.partition(value) if value else (b"", b"", b"")
     rest = [record.checkpoint, record.subject, [before.decode(), after.decode()]]
-    tail = _encode(rest)[1:]
-    return b'[%b,%b,"%b",%b' % (_encode(record.type), value, link, tail)
+    return [_encode(record.type), b",", value, b',"', link, b'",', _encode(rest)[1:-1]]
 
 
 def _encode_marks(commit: Commit) -> bytes:
@@ -193,18 +194,36 @@ def _parse(encoded: bytes) -> Line:
 
 
 def _read_back(encoded: bytes, commit: Commit) -> Line:
+    """Returns what the line says; raises UsageError if that is not what was to be written.
+
+    Each payload begins where it was put, because all before it was read as it was meant; so it is
+    the same if it ends at the same place.
+    """
     try:
         line = _parse(encoded)
     except (DecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
-    for append, section in zip(commit.appends, line.sections, strict=True):
-        for record, event in zip(append.records, section.events, strict=True):
-            if event.stored() != record.payload or b"\n" in record.payload:
-                raise UsageError(
-                    f"the payload of {append.stream!r}@{record.revision} is not one JSON value on "
-                    "one line"
-                )
+    if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
+        raise UsageError(
+            f"a payload for {commit.appends[0].stream!r} is not one JSON value on one line"
+        )
     return line
+
+
+def _says(line: Line, commit: Commit) -> bool:
+    appends, sections = commit.appends, line.sections
+    if len(sections) != len(appends):
+        return False
+    # Indexed and not zipped: `strict=` alone would cost as much as all the rest of this.
+    for place, append in enumerate(appends):
+        events, records = sections[place].events, append.records
+        if len(events) != len(records):
+            return False
+        for number, record in enumerate(records):
+            event = events[number]
+            if len(event.payload) != len(record.payload) and event.stored() != record.payload:
+                return False
+    return True
 
 
 def decode_line(encoded: bytes) -> Line:

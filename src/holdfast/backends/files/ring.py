@@ -29,6 +29,7 @@ SLOT_BYTES = 512
 
 _MAGIC = b"HFR1"
 _HEADER = Layout("<4sIQQQQQ32s")
+_CRC = Layout("<I")
 _CHECKED = Layout("<QQQQQ32s")
 HEADER_BYTES = _HEADER.size
 
@@ -62,8 +63,7 @@ def encode_batch(
     number: int, offset: int, synced_end: int, position: int, digest: bytes, text: bytes
 ) -> bytes:
     checked = _CHECKED.pack(number, offset, len(text), synced_end, position, digest)
-    crc = crc32(text, crc32(checked))
-    return b"".join([_MAGIC, crc.to_bytes(4, "little"), checked, text])
+    return b"%b%b%b%b" % (_MAGIC, _CRC.pack(crc32(text, crc32(checked))), checked, text)
 
 
 def find_batches(data: bytes) -> list[Batch]:

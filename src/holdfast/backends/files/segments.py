@@ -32,7 +32,7 @@ class Segments:
         self.starts: list[int] = []
         self._fds: dict[int, int] = {}
         self._mutex = Lock()  # a descriptor is not closed while another thread reads through it
-        self._reserved_end = 0
+        self.reserved_end = 0
         self._newest_fd = -1
         self.refresh()
 
@@ -101,8 +101,6 @@ class Segments:
 
     def reserve(self, offset: int, length: int) -> None:
         """Makes sure that the disk has room for `length` bytes at the end of the text."""
-        if offset + length <= self._reserved_end:
-            return
         if self._newest_fd < 0:
             self._newest_fd = self._fd(self.newest)
         start = self.starts[-1]
@@ -112,7 +110,7 @@ class Segments:
         except OSError:
             ahead = length
             self._disk.reserve(self._newest_fd, offset - start, ahead)
-        self._reserved_end = offset + ahead
+        self.reserved_end = offset + ahead
 
     def add(self, start: int) -> None:
         """Makes the next segment; its name is durable when this returns."""
@@ -131,7 +129,7 @@ class Segments:
         self._fds[start] = fd
         self.starts = [*self.starts, start]
         self._newest_fd = fd
-        self._reserved_end = start
+        self.reserved_end = start
 
     def sync(self, since: int) -> None:
         """Syncs every segment that has bytes at or above the log offset `since`."""
@@ -141,7 +139,7 @@ class Segments:
     def cut(self, end: int) -> None:
         """Makes `end` the end of the newest segment, and lets go of blocks reserved behind it."""
         self._disk.truncate(self._fd(self.newest), end - self.newest)
-        self._reserved_end = end
+        self.reserved_end = end
 
     def close(self) -> None:
         fds, self._fds = self._fds, {}

@@ -119,7 +119,10 @@ class Tail:
                 places.append((first, offset, length))
             if section.key is not None:
                 self.keys[stream, section.key] = Named(first, section.key, time, position)
-            self._note_checkpoints(stream, first, events, time)
+            for event in events:
+                if event.checkpoint is not None:
+                    self._note_checkpoints(stream, first, events, time)
+                    break
         if line.set or line.clear:
             self._note_marks(line)
         if len(self.offsets) < position - self.base.position:
