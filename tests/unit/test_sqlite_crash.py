@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.backends.protocol import Receipt
-from holdfast.backends.sqlite import SqliteBackend
+from holdfast.backends.sqlite import SqliteBackend, opening
 from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError
 from holdfast.testing import CrashPoints, FakeClock, RecordBuilder
@@ -121,6 +121,27 @@ def test_a_full_database_harms_nothing_and_works_again(tmp_path: Path) -> None:
     assert isinstance(outcome, Receipt)
     assert len(backend.read("b")) == 1
     assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+
+
+def test_a_store_that_another_keeps_locked_is_unavailable_with_a_known_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = SqliteBackend(tmp_path / "state.db", clock=FakeClock())
+    build = RecordBuilder()
+    backend.commit([build.commit(build.append("a"))])
+    monkeypatch.setattr(opening, "_ASKED_MAX", 3)
+    other = apsw.Connection(str(tmp_path / "state.db"), flags=apsw.SQLITE_OPEN_READWRITE)
+    other.execute("BEGIN IMMEDIATE")
+    commit = build.commit(build.append("b"))
+    with pytest.raises(UnavailableError, match="kept it locked") as caught:
+        backend.commit([commit])
+    assert caught.value.outcome_known
+    assert len(backend.read("a")) == 1
+    other.execute("ROLLBACK")
+    other.close()
+    [outcome] = backend.commit([commit])
+    assert isinstance(outcome, Receipt)
     backend.close()
 
 

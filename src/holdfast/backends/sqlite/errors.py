@@ -15,8 +15,6 @@ from holdfast.errors import (
     UsageError,
 )
 
-BUSY_TIMEOUT_MS = 30_000
-
 _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
     apsw.FullError: ("the disk or the database is full", "free some space, then try again"),
     apsw.ReadOnlyError: ("it cannot be written", "check permissions of the file and its directory"),
@@ -24,7 +22,7 @@ _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
     apsw.PermissionsError: ("permission was denied", "check who owns the file and its directory"),
     apsw.AuthError: ("permission was denied", "check who owns the file and its directory"),
     apsw.BusyError: (
-        f"another process kept it locked for {BUSY_TIMEOUT_MS // 1000} seconds",
+        "another process kept it locked for half a minute",
         "try again, or find the process that holds it",
     ),
     apsw.LockedError: ("another connection holds it", "try again"),
