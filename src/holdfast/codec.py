@@ -6,7 +6,8 @@ lacks is an object with one key that begins with `$`:
     {"$float":"nan"}            nan, inf, -inf
     {"$bytes":"aGk="}           bytes, base64
     {"$datetime":"2026-11-16T00:14:47.123456+00:00"}
-    {"$text":"\\"\\\\ud800\\""}     a str with lone surrogates, as the JSON text of the string
+    {"$text":"\\"\\\\ud800\\""}     a str with lone surrogates, as its JSON text; an array of such
+                                texts, to be joined, if a high one stands before a low one
     {"$pairs":[[key,value],…]}  a dict that would read as a tag, or has such a str among its keys
     {"$blob":{"id":"<64 hex digits>","size":123456}}   bytes kept beside the log
 
@@ -200,13 +201,18 @@ def _check_depth(path: Path) -> None:
         )
 
 
+# A high surrogate before a low one: escaped side by side, they would read as one character.
+_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
+
+
 def _convert_text(value: str) -> Any:
     if value.isascii():
         return str.__str__(value)
     try:
         value.encode()
     except UnicodeEncodeError:
-        return {"$text": json.dumps(str.__str__(value))}
+        parts = [json.dumps(part) for part in _PAIR.split(str.__str__(value))]
+        return {"$text": parts if len(parts) > 1 else parts[0]}
     return str.__str__(value)
 
 
@@ -331,11 +337,9 @@ def _revive_pairs(content: Any) -> dict[str, Any]:
     return table
 
 
-def _revive_text(content: str) -> str:
-    text = json.loads(content)
-    if type(text) is not str:
-        raise TypeError("not the JSON text of a string")
-    return text
+def _revive_text(content: str | list[str]) -> str:
+    # join refuses what is not the JSON text of a string.
+    return "".join(map(json.loads, [content] if isinstance(content, str) else content))
 
 
 def _revive_datetime(content: str) -> datetime:

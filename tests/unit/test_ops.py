@@ -75,6 +75,7 @@ def test_path_of_one_key_is_a_key() -> None:
         b'[["set","a",1],["set","b"]]',
         b'[["set",[{"$float":"nan"}],1]]',
         b'[["set",[{"$text":"x"}],1]]',
+        b'[["set",[{"$text":[1]}],1]]',
         b'[["set","a",{]]',
         b'[["set","a","\\ud800"]]',
         b'[["set","a",' + b"[" * 5000,

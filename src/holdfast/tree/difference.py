@@ -85,7 +85,9 @@ def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Change]:
 def _touched_by(op: Op, old: Map, new: Map) -> Iterator[Change]:
     path = op.keys
     compare = _Comparison(False)
-    if op.kind == "merge" and codec.parse_blob_ref(op.value) is None:
+    if op.kind == "merge" and locate(old, path) is MISSING:
+        yield from compare.place(old, new, path)
+    elif op.kind == "merge" and codec.parse_blob_ref(op.value) is None:
         for key in enter_level(op.value, None):
             yield from compare.place(old, new, (*path, key))
     elif not path or op.kind in ("append", "truncate", "merge"):
@@ -206,6 +208,8 @@ def _plan_wide(a: Map, b: Map) -> Plan | None:
     places = y.order.slice(x.order.count, y.order.count)
     added = [key for key in reversed(dict.fromkeys(reversed(places))) if key in b]
     moved = set(added)
+    if any(key in b and key not in a and key not in moved for key in changed):
+        return None  # b is older: a key is back in a place that only a whole new level can give it
     deleted = [
         key for key in sorted(changed | moved) if key in a and (key in moved or key not in b)
     ]

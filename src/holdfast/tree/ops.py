@@ -52,11 +52,14 @@ class Op(Struct, array_like=True, frozen=True):
         return (path,) if isinstance(path, str) else path
 
 
+_TaggedStep = str | int | dict[str, str | list[str]]
+
+
 class _TaggedOp(Struct, array_like=True):
     """An op whose path has a key that JSON text cannot hold as it is."""
 
     kind: Kind
-    path: str | list[str | int | dict[str, str]]
+    path: str | list[_TaggedStep]
     value: Raw = NO_VALUE
 
 
@@ -212,7 +215,7 @@ def _decode_tagged(payload: Encoded, cause: BaseException) -> tuple[Op, ...]:
         raise CorruptError(f"stored change is not a list of ops: {cause}") from cause
 
 
-def _revive_path(path: str | list[str | int | dict[str, str]]) -> str | Path:
+def _revive_path(path: str | list[_TaggedStep]) -> str | Path:
     if isinstance(path, str):
         return path
     steps = codec.decode(codec.encode_plain(path))
