@@ -10,7 +10,6 @@ import contextlib
 import os
 from pathlib import Path
 from time import sleep
-from urllib.parse import quote
 
 import apsw
 
@@ -34,6 +33,9 @@ PAGE_BYTES = 16384
 WAL_PAGES = 1000
 CACHE_KIB = 8192
 VALUE_BYTES_MAX = 512 << 20
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYNCHRONOUS = {"full": 2, "process": 1, "none": 0}
@@ -114,18 +116,29 @@ def _fill(path: str, clock: Clock) -> None:
 def _examine(path: str) -> None:
     """Raises FormatError unless the file is a store that this code can read.
 
-    The file is read as immutable: no lock, no WAL, no byte written in it or beside it.
+    Only the file's header is read: no lock, no WAL, no byte written in it or beside it. It is not
+    read as a database, because it need not be one by itself: a process that was killed in the
+    middle of a checkpoint leaves a file that is whole only together with its WAL. The header's
+    fields are written once and lie at the same place in every state of the file. It is read
+    through SQLite's own file object, which knows of this process's other connections: closing any
+    other descriptor of the file would drop their locks.
     """
-    uri = "file:" + quote(path) + "?immutable=1"
     with Translated(path):
-        connection = driver.connect(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
+        file = apsw.VFSFile("", path, [flags, 0])
         try:
-            owner = connection.pragma("application_id")
-            version = connection.pragma("user_version")
+            size = file.xFileSize()
+            header = file.xRead(min(_HEADER_BYTES, size), 0)
         finally:
-            connection.close()
+            file.xClose()
+    if size and not header.startswith(_MAGIC):
+        raise FormatError(
+            f'"{path}" is not a SQLite database', hint="look elsewhere, or choose a new name"
+        )
+    version = int.from_bytes(header[60:64], "big")
+    owner = int.from_bytes(header[68:72], "big")
     if owner != APPLICATION_ID:
-        found = "an empty file" if not os.stat(path).st_size else f"application id {owner}"
+        found = f"application id {owner}" if size else "an empty file"
         raise FormatError(
             f'"{path}" is not a store: expected a SQLite database with application id '
             f"{APPLICATION_ID}, found {found}; it was left untouched",
