@@ -179,6 +179,20 @@ def test_clause_12_a_lost_event_is_an_error_and_not_an_absence(tmp_path: Path) -
     backend.close()
 
 
+def test_clause_12_text_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    _fill(path)
+    backend = _change(path, "UPDATE events SET type = CAST(x'ff' AS TEXT) WHERE ordinal = 71")
+    with pytest.raises(CorruptError, match='event 24 of "s1" fails its checksum') as caught:
+        backend.read("s1", after=3)
+    assert (caught.value.stream, caught.value.revision) == ("s1", 24)
+    with pytest.raises(CorruptError, match="not UTF-8"):
+        backend.read_all()
+    assert any(backend.inspect.verify(read_all=True))
+    assert len(backend.read("s1", after=24)) == 76
+    backend.close()
+
+
 def test_damaged_leases_marks_and_objects_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     _fill(path)

@@ -47,7 +47,9 @@ from holdfast.backends.sqlite.rows import (
     POSITION,
     READ,
     READ_ALL,
+    REVISION,
     STREAM,
+    corrupt_event,
     decode,
     prefix_end,
 )
@@ -169,11 +171,15 @@ class SqliteBackend:
             if known is None:
                 return []
             head = self._cache.heads.get(stream)
-            most = -1 if limit is None else limit
-            rows = execute(READ, (known.id, after, last, most)).fetchall()
+            asked = known.id, after, last, -1 if limit is None else limit
+            expected = max(after + 1, known.first)
+            try:
+                rows = execute(READ, asked).fetchall()
+            except UnicodeDecodeError as exc:
+                revision = _first_unreadable(execute, asked, expected)
+                raise corrupt_event(stream, revision, gate.path) from exc
         where = gate.path
         records = [decode(row, stream, where) for row in rows]
-        expected = max(after + 1, known.first)
         for record in records:
             if record.revision != expected:
                 raise self._gap(stream, expected)
@@ -289,6 +295,16 @@ class SqliteBackend:
         if self._gate.is_open:
             self._gate.close()
             self._workers.close()
+
+
+def _first_unreadable(execute: Execute, asked: Row, revision: int) -> int:
+    """Returns the revision of the row that `fetchall` stopped at: text in it is not UTF-8."""
+    try:
+        for row in execute(READ, asked):
+            revision = row[REVISION] + 1
+    except UnicodeDecodeError:
+        pass
+    return revision
 
 
 def _open(
