@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from holdfast import codec, event
 from holdfast.backends.protocol import Record
-from holdfast.errors import CorruptError, UsageError
+from holdfast.errors import ClosedError, CorruptError, UsageError
 from holdfast.tree import Map, Op, apply, decode_ops
 
 BlobReader = Callable[[str, int], bytes]
@@ -29,6 +29,18 @@ class Folded(Struct, frozen=True):
 
 
 EMPTY = Folded(revision=0, link=event.ORIGIN, time=0, root=NOTHING)
+
+
+def state_of(folded: Folded, name: str) -> Map:
+    """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
+    if folded.dropped:
+        raise ClosedError(
+            f'the state of scope "{name}" was let go when it was closed at revision '
+            f"{folded.closed_at}",
+            stream=name,
+            hint=f"at({folded.closed_at - 1}) still reads what it was",
+        )
+    return folded.root
 
 
 class _Restored(Struct):

@@ -87,14 +87,15 @@ class Log:
             if not laid:
                 return
             answers = self.backend.commit([one.commit for one in laid])
-            pending = []
+            late: list[Request] = []
             for one, answer in zip(laid, answers, strict=True):
                 if isinstance(answer, Receipt):
                     self._accept(one, answer)
                 else:
-                    self._judge(one, answer, pending)
-            if not pending:
+                    self._judge(one, answer, late)
+            if not late:
                 return
+            pending = late
         for request in pending:
             request.fail(
                 UnavailableError(

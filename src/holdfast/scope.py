@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from holdfast import codec, event, tree
 from holdfast.draft import Draft
-from holdfast.errors import ClosedError, ConflictError, NotFoundError, UsageError
+from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.event import Checkpoint, Event
-from holdfast.fold import Folded, ops_of, restored_payload
+from holdfast.fold import Folded, ops_of, restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
@@ -89,6 +89,12 @@ class Scope:
         return self._log.newest(self.name).revision
 
     @property
+    def updated_at(self) -> datetime | None:
+        """When the newest event was written; None before the first."""
+        folded = self._log.newest(self.name)
+        return event.to_datetime(folded.time) if folded.revision else None
+
+    @property
     def is_closed(self) -> bool:
         return self._log.newest(self.name).closed_at > 0
 
@@ -135,15 +141,18 @@ class Scope:
         """Returns the top-level keys that differ from what they were at a moment."""
         return list(dict.fromkeys(change.path[0] for change in self.diff(since) if change.path))
 
-    def history(self, *, after: int = 0, until: int | None = None) -> Iterator[Event]:
-        """Yields the scope's events, oldest first; those that a fork inherited come first."""
+    def history(
+        self, *, after: int = 0, until: int | None = None, type: str | None = None
+    ) -> Iterator[Event]:
+        """Yields the scope's events, oldest first, of one type if given; a fork's past included."""
         last = self.revision if until is None else until
         while after < last:
             records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
             if not records:
                 return
             for record in records:
-                yield Event(record)
+                if type is None or record.type == type:
+                    yield Event(record)
             after = records[-1].revision
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -484,15 +493,3 @@ class Edit:
                 self._draft.ops, self.revision, self._key, self._checkpoint
             )
         return False
-
-
-def state_of(folded: Folded, name: str) -> Map:
-    """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
-    if folded.dropped:
-        raise ClosedError(
-            f'the state of scope "{name}" was let go when it was closed at revision '
-            f"{folded.closed_at}",
-            stream=name,
-            hint=f"at({folded.closed_at - 1}) still reads what it was",
-        )
-    return folded.root

@@ -9,10 +9,10 @@ from holdfast import tree
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
 from holdfast.errors import UsageError
-from holdfast.fold import Folded
+from holdfast.fold import Folded, state_of
 from holdfast.log import Log
 from holdfast.paths import Path, check_expected, check_path, update_ops
-from holdfast.scope import Scope, state_of
+from holdfast.scope import Scope
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, overload
 
 from holdfast import tree
@@ -10,9 +11,9 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
-from holdfast.fold import Folded
+from holdfast.fold import Folded, state_of
 from holdfast.paths import Path, check_path, update_ops
-from holdfast.scope import Change, Moment, Scope, Subscriber, state_of
+from holdfast.scope import Change, Moment, Scope, Subscriber
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
 
@@ -50,6 +51,14 @@ class AsyncScope:
         return Reading(read)
 
     @property
+    def updated_at(self) -> Reading[datetime | None]:
+        async def read() -> datetime | None:
+            folded = await self._newest()
+            return to_datetime(folded.time) if folded.revision else None
+
+        return Reading(read)
+
+    @property
     def is_closed(self) -> Reading[bool]:
         async def read() -> bool:
             return (await self._newest()).closed_at > 0
@@ -82,8 +91,11 @@ class AsyncScope:
     async def modified(self, since: Moment) -> list[str | int]:
         return await self._loop.hop(self.sync.modified, since)
 
-    async def history(self, *, after: int = 0, until: int | None = None) -> AsyncIterator[Event]:
-        async for event in self._loop.steps(self.sync.history(after=after, until=until)):
+    async def history(
+        self, *, after: int = 0, until: int | None = None, type: str | None = None
+    ) -> AsyncIterator[Event]:
+        events = self.sync.history(after=after, until=until, type=type)
+        async for event in self._loop.steps(events):
             yield event
 
     async def checkpoints(self) -> list[Checkpoint]:
