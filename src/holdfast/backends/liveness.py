@@ -27,8 +27,9 @@ _PROBE = "probe"
 class Workers:
     """The worker files of one directory, which is made when the first worker is held."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self._directory = os.fspath(directory)
+        self._read_only = read_only
         self._directory_fd = -1
         self._held: dict[str, int] = {}
         self._mutex = Lock()
@@ -101,6 +102,8 @@ class Workers:
 
     def _probe(self, name: str) -> bool:
         directory_fd = self._open_directory(create=False)
+        if self._read_only:
+            return self._look(name, directory_fd)
         # Two probes of a dead worker at once would each take the other for the worker: they queue.
         probe_fd = os.open(_PROBE, _OPEN, 0o600, dir_fd=directory_fd)
         try:
@@ -116,6 +119,18 @@ class Workers:
                 os.close(fd)
         finally:
             os.close(probe_fd)
+
+    @staticmethod
+    def _look(name: str, directory_fd: int) -> bool:
+        """Probes without leaving a trace; another probe at the same moment is taken for life."""
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def _open_directory(self, *, create: bool) -> int:
         if self._directory_fd < 0:

@@ -101,10 +101,10 @@ class FilesBackend(Handle):
             return
         with self._changed:
             self._changed.notify_all()
-        with self._committing:
+        with self._committing, contextlib.ExitStack() as stack:
+            stack.callback(self.directory.close)
+            stack.callback(self._leases.close)
             self.opened.close(is_poisoned=self._poison is not None)
-            self._leases.close()
-            self.directory.close()
 
     def after_fork(self) -> None:
         self.opened.after_fork()
@@ -228,9 +228,9 @@ class FilesBackend(Handle):
         self.check_open()
         tail = self.catalog.tail
         if self.opened.page_words[END] == tail.cursor.end:
-            known = tail.heads
-            with contextlib.suppress(KeyError):
-                return [known[stream] for stream in streams]
+            found = list(map(tail.heads.get, streams))
+            if None not in found:
+                return found
         with self.reading():
             return [self.catalog.head(stream) for stream in streams]
 

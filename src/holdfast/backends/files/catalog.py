@@ -7,6 +7,7 @@ memory from the text and goes on; the file is deleted by the next one who holds 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from threading import RLock
@@ -49,14 +50,25 @@ class Catalog:
         with self.mutex:
             if not self.segments.starts or self.segments.newest != segment:
                 self.segments.refresh()
+            if end - self.tail.base.end > 2 * FLUSH_BYTES:
+                # Long enough for the index to have been brought up to date by another process:
+                # what it knows need not be kept here, or even be read.
+                self._trim(end)
             self.apply_lines(end)
-            if self._index is not None and self._tail_bytes() > 2 * FLUSH_BYTES:
-                self._ask(_nothing)  # which drops what the index has taken in meanwhile
+
+    def _trim(self, end: int) -> None:
+        if self._index is not None:
+            self._ask(_nothing)
+            return
+        with contextlib.suppress(*UNUSABLE):  # it stays as long as it must, in memory
+            self._adopt_index(end)
 
     def apply_lines(self, end: int) -> None:
         """Applies the text up to the log offset `end`, every line of which must verify."""
         for line, length in self.lines(self.tail.cursor.end, end):
             self.apply(line, length)
+            if self._read_only:
+                self.flush_if_due()
 
     def apply(self, line: Line, length: int) -> None:
         try:
@@ -115,22 +127,26 @@ class Catalog:
     def open_index(self, text_end: int) -> None:
         """Begins behind what the index knows, if there is one that fits the text.
 
-        Called once, before anything is applied. Without an index the tail begins at 0.
+        Called before anything is applied, under the store lock or read-only. Without an index the
+        tail begins at 0.
         """
-        if not os.path.lexists(self._path):
-            return
         try:
-            index = Index(self._path, self._store, read_only=self._read_only)
-            try:
-                self._check_fit(index, text_end)
-            except BaseException:
-                index.close()
-                raise
+            self._adopt_index(text_end)
         except UNUSABLE as exc:
             self._report(exc)
             if not self._read_only:
                 remove(self._path)
+
+    def _adopt_index(self, text_end: int) -> None:
+        """Takes up the index that is there, if there is one, and begins behind what it knows."""
+        if not os.path.lexists(self._path):
             return
+        index = Index(self._path, self._store, read_only=self._read_only)
+        try:
+            self._check_fit(index, text_end)
+        except BaseException:
+            index.close()
+            raise
         self._index = index
         self.tail = Tail(index.base, self._head_before)
         self._flush_at = index.base.end + FLUSH_BYTES
@@ -160,10 +176,10 @@ class Catalog:
         index = self._index
         assert index is not None, "BUG: asked for what lies before the tail, without an index"
         with index.reading() as cursor:
-            if cursor.end != self.tail.base.end:
-                if cursor.end > self.tail.cursor.end:
-                    self.segments.refresh()
-                    self.apply_lines(cursor.end)
+            if cursor.end > self.tail.cursor.end:
+                self.segments.refresh()
+                self.tail = Tail(cursor, self._head_before)
+            elif cursor.end != self.tail.base.end:
                 self.tail = self.tail.behind(cursor)
             return question(index)
 
@@ -172,22 +188,18 @@ class Catalog:
         until = self.tail.cursor
         if self._index is not None:
             self._index.close()
-        self._index = Index(None, self._store)
-        self._refill(until)
-
-    def _report(self, problem: Exception) -> None:
-        self.reports.append(f"the index could not be used and was built anew: {problem}")
-
-    def _refill(self, until: Cursor) -> None:
-        """Fills the index, which is empty, from the text: streaming."""
-        index = self._index
-        assert index is not None, "BUG: there is no index to fill"
+        self._index = index = Index(None, self._store)
         self.tail = Tail(index.base, self._head_before)
         for line, length in self.lines(0, until.end):
             self.apply(line, length)
             if self._tail_bytes() > FLUSH_BYTES:
                 self._update(index)
         self._update(index)
+
+    def _report(self, problem: Exception) -> None:
+        report = f"the index could not be used and was built anew: {problem}"
+        if report not in self.reports:
+            self.reports.append(report)
 
     def flush_if_due(self) -> None:
         """Brings the index up to date if 4 MiB have gathered; the caller has the store lock.
@@ -201,33 +213,47 @@ class Catalog:
     def flush(self) -> None:
         """Brings the index up to date, made if need be; the caller has the store lock."""
         with self.mutex:
-            self._flush_at = self.tail.cursor.end + FLUSH_BYTES
+            until = self.tail.cursor
+            self._flush_at = until.end + FLUSH_BYTES
             try:
-                self._flush()
+                if self._read_only:
+                    self._flush_private()
+                else:
+                    self._flush(until)
             except UNUSABLE as exc:
-                self.reports.append(f"the index could not be brought up to date: {exc}")
+                self._report(exc)
                 if self._index is None and self.tail.base.position:
                     self._use_private_index(exc)
+                # Whatever was dropped on the way is in the text.
+                self.apply_lines(until.end)
 
-    def _flush(self) -> None:
+    def _flush(self, until: Cursor) -> None:
         index = self._index
-        if index is not None and index.is_replaced():
-            # Another process deleted it: writing to ours would lay its journal over the new one.
+        if index is not None and (index.is_private or index.is_replaced()):
+            # Ours is of this process only, or was deleted by another one: writing to it would lay
+            # its journal over the new one.
             index.close()
             self._index = index = None
-        if index is None and not self.tail.base.position:
-            remove(self._path)
-            self._index = index = Index(self._path, self._store)
-        if index is None or index.is_private:
-            until = self.tail.cursor
-            remove(self._path)
-            if index is not None:
-                index.close()
+            if self.tail.base.position:
+                self.tail = Tail(Cursor(), self._head_before)
+        if index is None:
+            self._adopt_index(until.end)
+        if self._index is None:
             self._index = Index(self._path, self._store)
-            self._refill(until)
-            return
-        self._ask(_nothing)
-        self._update(self._index or index)
+        self._ask_once(_nothing)
+        index = self._index
+        for line, length in self.lines(self.tail.cursor.end, until.end):
+            self.apply(line, length)
+            if self._tail_bytes() > FLUSH_BYTES:
+                self._update(index)
+        self._update(index)
+
+    def _flush_private(self) -> None:
+        """Bounds the memory of a handle that may not write: a packed index, if there is none."""
+        if self._index is None:
+            self._index = Index(None, self._store)
+        if self._index.is_private:
+            self._update(self._index)
 
     def _update(self, index: Index) -> None:
         index.update(self.tail)

@@ -73,6 +73,9 @@ class Directory:
         self._fds.append(fd)
         return fd
 
+    def has_identity(self) -> bool:
+        return read_file(self.disk, _IDENTITY, at=self.fd) is not None
+
     def identify(self, clock: Clock, *, create: bool) -> None:
         """Reads which store this is; an empty directory becomes one. The caller has the lock."""
         data = read_file(self.disk, _IDENTITY, at=self.fd)

@@ -34,6 +34,7 @@ _LAYOUT = f"1-{sys.byteorder}"
 _BLOCK_BITS = 8
 _LINES_EACH = 64
 _BUSY_MS = 10_000
+_BUSY_UPDATE_MS = 250
 
 _SCHEMA = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -228,6 +229,15 @@ class Index:
 
     def update(self, tail: Tail) -> None:
         """Takes in all of the tail, whose base is this index's end, in one transaction."""
+        db = self._db
+        # A reader that was stopped while it looks at the index must not stop the writer for long.
+        db.set_busy_timeout(_BUSY_UPDATE_MS)
+        try:
+            self._update(tail)
+        finally:
+            db.set_busy_timeout(_BUSY_MS)
+
+    def _update(self, tail: Tail) -> None:
         db = self._db
         last = tail.offsets[-1] if tail.offsets else self.last_start
         with db:

@@ -59,7 +59,8 @@ class FileLeases:
     def __init__(self, backend: FilesBackend) -> None:
         self._backend = backend
         self._clock = backend.clock
-        self._workers = Workers(os.path.join(backend.directory.path, "workers"))
+        workers = os.path.join(backend.directory.path, "workers")
+        self._workers = Workers(workers, read_only=backend.read_only)
         self._book = _Book(backend.clock.boot_id())
         self._seen = -1  # the page's count of changes when the book was read
 

@@ -53,24 +53,30 @@ class Opened:
         self.disk = directory.disk
         self.clock = clock
         self._reach = reach
-        self._segments: Segments | None = None
+        # Known before anything is created: a newer format is left untouched.
+        if directory.has_identity():
+            directory.identify(clock, create=False)
         self._lock_fd = directory.open_lock()
-        with self.locked():
+        with self.locked(), contextlib.ExitStack() as undo:
             directory.identify(clock, create=create)
             self._workers_fd = directory.folder("workers")
-            self._segments = Segments(self.disk, directory.folder(LOG), read_only=False)
+            segments = Segments(self.disk, directory.folder(LOG), read_only=False)
+            undo.callback(segments.close)
             index_path = os.path.join(directory.path, INDEX_NAME)
-            self.catalog = Catalog(self._segments, index_path, directory.store, read_only=False)
+            self.catalog = Catalog(segments, index_path, directory.store, read_only=False)
+            undo.callback(self.catalog.close_index, worth_bytes=None)
             is_first = self._is_alone()
             self.disk.lock(self._workers_fd, fcntl.LOCK_SH)
             self.page = self._open_page(is_first)
+            undo.callback(self.page.close)
             self.page_words = self.page.words
-            self.journal = Journal(directory, self._segments, self.page, full=full, reach=reach)
+            self.journal = Journal(directory, segments, self.page, full=full, reach=reach)
             if is_first or self.page.words[BUSY]:
                 self.recover(is_first=is_first)
             else:
                 self.catalog.open_index(self.page.words[END])
                 self.fresh()
+            self._undo = undo.pop_all()
 
     # --- the lock ---
 
@@ -198,13 +204,8 @@ class Opened:
 
     def release(self) -> None:
         """Closes every descriptor."""
-        if self._segments is None:
-            return
-        with contextlib.suppress(AttributeError):
-            self.catalog.close_index(worth_bytes=None)
-            self.journal.close()
-            self.page.close()
-        self._segments.close()
+        self.journal.close()
+        self._undo.close()
 
     def after_fork(self) -> None:
         """Runs in a forked child: gives up its share of the locks, takes no lock of threads."""

@@ -29,21 +29,30 @@ class ReadOnly:
         self.directory = directory
         self.disk = directory.disk
         self.clock = clock
+        self.page: SharedPage | None = None
+        self.page_words = _NO_PAGE
         directory.identify(clock, create=False)
         segments = Segments(self.disk, directory.folder(LOG, create=False), read_only=True)
         index_path = os.path.join(directory.path, INDEX_NAME)
         self.catalog = Catalog(segments, index_path, directory.store, read_only=True)
-        self.page: SharedPage | None = None
-        self.page_words = _NO_PAGE
-        segments.check_contiguous()
-        self.catalog.open_index(segments.end())
-        head = directory.read_head()
-        self.catalog.apply_lines(max(head.end if head else 0, self.catalog.tail.cursor.end))
-        cursor = self.catalog.tail.cursor
-        if head is not None and head.end == cursor.end and head != cursor:
-            raise self.catalog.corrupt(head.end, "the text is not the one head.json recorded")
-        if ring.read_batches(self.disk, at=directory.fd) and not self._follow():
-            self.catalog.reports.append(
+        try:
+            self._read_recorded()
+        except BaseException:
+            self.close(is_poisoned=False)
+            raise
+
+    def _read_recorded(self) -> None:
+        """Reads what was recorded as durable, all of which must verify, and what lies behind it."""
+        catalog = self.catalog
+        catalog.segments.check_contiguous()
+        catalog.open_index(catalog.segments.end())
+        head = self.directory.read_head()
+        if head is not None and head.end >= catalog.tail.cursor.end:
+            catalog.apply_lines(head.end)
+            if head != catalog.tail.cursor:
+                raise catalog.corrupt(head.end, "the text is not the one head.json recorded")
+        if ring.read_batches(self.disk, at=self.directory.fd) and not self._follow():
+            catalog.reports.append(
                 "the store was not closed: what is in its ring alone is not shown; open it for "
                 "writing to recover"
             )

@@ -180,7 +180,21 @@ def settle(
         segments.cut(offset)
     is_clean = ground.head == catalog.tail.cursor and not ground.was_in_use
     if segments.starts and not is_clean:
+        _write_again(catalog, max(ground.synced_end, segments.newest))
         segments.sync(min(ground.synced_end, catalog.tail.cursor.end))
+
+
+def _write_again(catalog: Catalog, offset: int) -> None:
+    """Makes the kernel take the text for unwritten, up to the whole of the newest segment.
+
+    If a sync of it failed before, the kernel has marked it clean although it never reached the
+    disk; a second sync would succeed and do nothing.
+    """
+    end = catalog.tail.cursor.end
+    while offset < end:
+        text = catalog.segments.read(offset, min(offset + CHUNK_BYTES, end))
+        catalog.segments.write_at(offset, text)
+        offset += len(text)
 
 
 def _keep_torn(
