@@ -79,8 +79,7 @@ def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | 
                 root = root.with_key(key, enter(op.value, source, blobs))
                 continue
             if kind == "append" and type(kept := root.peek(key)) is List:
-                item = enter(op.value, source, blobs)
-                root = root.with_key(key, List(kept.vector().append(item)))
+                root = root.with_key(key, kept.with_item(enter(op.value, source, blobs)))
                 continue
         root = _apply_op(root, op, source, blobs)
     return root
@@ -134,7 +133,7 @@ def _appended(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | 
     items = _NO_ITEMS if kept is MISSING else _force(kept)
     if type(items) is not List:
         _refuse(op, f"it is {_name(items)}, not a list")
-    return List(items.vector().append(enter(op.value, source, blobs)))
+    return items.with_item(enter(op.value, source, blobs))
 
 
 def _incremented(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> Any:

@@ -278,6 +278,12 @@ class List(Thawable, Sequence[Any]):
         """Returns the items as they are kept, perhaps Lazy."""
         return self._items
 
+    def with_item(self, item: Any) -> List:
+        """Returns the list with one more item."""
+        changed = _new(List)
+        changed._items = self._items.append(item)
+        return changed
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -63,14 +63,30 @@ class Trie(Struct, eq=False):
         return node
 
     def set(self, key: str, value: Any) -> Trie:
-        if key in self.leaf(key):
-            return Trie(_replace(self.root, hash(key), 0, key, value), self.order, self.count)
-        root = _replace(self.root, hash(key), 0, key, value)
-        return Trie(root, self.order.append(key), self.count + 1)
+        node = self.root
+        bits = hash(key)
+        way: list[Any] = []
+        while type(node) is list:
+            place = bits & _MASK
+            way += (place, node)
+            node = node[place]
+            bits >>= _BITS
+        changed: TrieNode = node.copy()
+        changed[key] = value
+        is_new = len(changed) > len(node)
+        if is_new and len(changed) > _LEAF_MAX and _BITS * len(way) // 2 <= _SHIFT_MAX:
+            changed = _build(changed.items(), _BITS * len(way) // 2)
+        while way:
+            nodes = way.pop().copy()
+            nodes[way.pop()] = changed
+            changed = nodes
+        if is_new:
+            return Trie(changed, self.order.append(key), self.count + 1)
+        return Trie(changed, self.order, self.count)
 
     def delete(self, key: str) -> Trie:
         """Returns the map without a key, which must be in it."""
-        root = _remove(self.root, hash(key), 0, key)
+        root = _remove(self.root, hash(key), key)
         count = self.count - 1
         if self.order.count > 2 * count:
             return from_entries({name: value for name, value in self.items() if name != key})
@@ -144,24 +160,11 @@ def _build(items: Iterable[tuple[str, Any]], shift: int) -> TrieNode:
     return [_build(part, shift + _BITS) if part else _NO_ENTRIES for part in parts]
 
 
-def _replace(node: TrieNode, bits: int, shift: int, key: str, value: Any) -> TrieNode:
+def _remove(node: TrieNode, bits: int, key: str) -> TrieNode:
     if type(node) is list:
         nodes = node.copy()
         place = bits & _MASK
-        nodes[place] = _replace(nodes[place], bits >> _BITS, shift + _BITS, key, value)
-        return nodes
-    entries = node.copy()
-    entries[key] = value
-    if len(entries) > _LEAF_MAX and shift <= _SHIFT_MAX:
-        return _build(entries.items(), shift)
-    return entries
-
-
-def _remove(node: TrieNode, bits: int, shift: int, key: str) -> TrieNode:
-    if type(node) is list:
-        nodes = node.copy()
-        place = bits & _MASK
-        nodes[place] = _remove(nodes[place], bits >> _BITS, shift + _BITS, key)
+        nodes[place] = _remove(nodes[place], bits >> _BITS, key)
         return nodes
     entries = node.copy()
     del entries[key]

@@ -86,7 +86,8 @@ class Vector(Struct, eq=False):
         tail = self.tail
         count = self.count
         if len(tail) < WIDTH:
-            return Vector(count + 1, self.shift, self.root, (*tail, item))
+            # Unpacking would build a list first and take twice as long.
+            return Vector(count + 1, self.shift, self.root, tail + (item,))  # noqa: RUF005
         shift, root, filled = self.shift, self.root, count - WIDTH
         if filled == WIDTH << shift:
             root = Node((root, _spine(shift, Node(tail))))
