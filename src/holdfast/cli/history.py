@@ -86,8 +86,8 @@ def scope_events(scope: Scope, limit: int, before: int | None) -> tuple[list[Eve
 def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Event], int | None]:
     """Returns the newest events of the store, newest first, whole commits, and where to go on.
 
-    Positions may have gaps, and a commit may have many events or none: the window is widened until
-    it holds enough.
+    A commit may have many events or none, so the window is widened until it holds enough. A window
+    may begin inside a commit, whose events then are not counted: the next page has them all.
     """
     end = store.position if before is None else Position(min(store.position, before - 1))
     width = limit
@@ -98,6 +98,9 @@ def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Eve
             if event.position > end:
                 break
             events.append(event)
+        if start and events:
+            first = events[0].position
+            events = [event for event in events if event.position != first]
         if len(events) >= limit or start == 0:
             break
         width *= 4

@@ -87,9 +87,8 @@ def abandon_output() -> None:
 
 def print_line(text: str = "") -> None:
     """Prints a line at once, so that a reader of the pipe sees it when it happens."""
-    with _reachable():
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+    encoding = sys.stdout.encoding or "utf-8"
+    print_raw(f"{text}\n".encode(encoding, "backslashreplace"))
 
 
 def print_json(document: Any) -> None:
@@ -97,12 +96,12 @@ def print_json(document: Any) -> None:
     data = msgspec.json.encode(document)
     if is_terminal():
         data = msgspec.json.format(data, indent=2)
-    print_line(escape_json(data.decode()))
+    print_raw(f"{escape_json(data.decode())}\n".encode())
 
 
 def print_json_line(document: Any) -> None:
     """Prints one document of many, always on a line of its own."""
-    print_line(escape_json(msgspec.json.encode(document).decode()))
+    print_raw(f"{escape_json(msgspec.json.encode(document).decode())}\n".encode())
 
 
 def escape_json(text: str) -> str:
@@ -111,11 +110,19 @@ def escape_json(text: str) -> str:
 
 
 def print_raw(data: bytes) -> None:
-    """Writes bytes exactly as they are."""
+    """Writes bytes exactly as they are, all of them."""
+    out = getattr(sys.stdout, "buffer", None)
     with _reachable():
+        if out is None:  # a stream of text only, as in tests
+            sys.stdout.write(data.decode())
+            return
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        # Unbuffered (PYTHONUNBUFFERED), a write may take a part and say so; print would lose the
+        # rest without a word.
+        left = memoryview(data)
+        while left:
+            left = left[out.write(left) :]
+        out.flush()
 
 
 def console() -> Console:
@@ -141,15 +148,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     screen = console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    taken = 0
+    taken, widths = 0, list[int]()
     for index, column in enumerate(columns):
         width = min(max([len(column), *(len(row[index]) for row in cells)]), WIDTH_MAX)
         if index == len(columns) - 1:
             width = min(width, max(LAST_WIDTH_MIN, screen.width - taken))
         taken += width + 2
-        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=width)
+        widths.append(width)
+        table.add_column(column, no_wrap=True, min_width=width)
     for row in cells:
-        table.add_row(*(Text(shorten(cell)) for cell in row))
+        table.add_row(*(Text(shorten(*pair)) for pair in zip(row, widths, strict=True)))
     with _reachable():
         screen.print(table)
 

@@ -36,6 +36,8 @@ def parse_path(text: str) -> Path:
     """Returns the path that a word means, or raises UsageError."""
     if text.startswith("["):
         return _parse_json_path(text)
+    if text.startswith("."):
+        raise _bad_path(text, 0)
     steps: list[str | int] = []
     at = 0
     while at < len(text):

@@ -1,0 +1,576 @@
+"""The verbs, in this process, on files and SQLite."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.cli import main, options
+from holdfast.errors import UnavailableError
+
+SCOPE = "team/support"
+
+
+# --- stores ---------------------------------------------------------------------------------------
+
+
+def test_init_makes_a_store_once(tmp_path: Path, monkeypatch: Any, cli: Any):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    assert cli("init", "--json").document["made"] is True
+    cli("set", SCOPE, "stage", "triage")
+    assert cli("init", "--json").document["made"] is False
+    assert cli("get", SCOPE, "stage").out == "triage\n"
+    assert (tmp_path / ".holdfast").is_dir()
+
+
+READING = [
+    ["status"],
+    ["scopes"],
+    ["log"],
+    ["log", SCOPE],
+    ["show", SCOPE],
+    ["get", SCOPE, "a"],
+    ["diff", SCOPE, "1"],
+    ["checkpoints", SCOPE],
+    ["follow", SCOPE, "--timeout", "0"],
+    ["check"],
+    ["copy", "absent", "other"],
+]
+WRITING = [
+    ["set", SCOPE, "a", "1"],
+    ["delete", SCOPE, "a"],
+    ["checkpoint", SCOPE, "x"],
+    ["restore", SCOPE, "1"],
+    ["undo", SCOPE],
+    ["fork", SCOPE, "b"],
+]
+
+
+@pytest.mark.parametrize("words", READING + WRITING, ids=" ".join)
+@pytest.mark.parametrize("where", ["absent", "sqlite:absent.db"])
+def test_an_absent_store_is_not_made(
+    words: list[str], where: str, tmp_path: Path, monkeypatch: Any, cli: Any
+):
+    monkeypatch.chdir(tmp_path)
+    failed = cli("--store", where, *words, code=3)
+    named = "absent" if words[0] == "copy" else where
+    assert f"no store at '{named}'" in failed.err
+    assert f"hint: holdfast --store {named} init" in failed.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_store_in_memory_would_end_with_the_command(cli: Any):
+    for words in (["init"], ["set", SCOPE, "a", "1"], ["status"]):
+        assert "in memory ends" in cli("--store", "memory:", *words, code=2).err
+
+
+def test_global_options_stand_before_or_behind_the_verb(place: str, monkeypatch: Any, cli: Any):
+    monkeypatch.delenv("HOLDFAST_STORE")
+    cli("--store", place, "--actor=ada", "set", SCOPE, "a", "1")
+    cli("set", SCOPE, "a", "2", "--store", place, "--actor", "bo")
+    events = cli("--json", f"--store={place}", "log").document["events"]
+    assert [event["actor"] for event in events] == ["bo", "ada"]
+
+
+def test_the_actor_is_the_login_name(place: str, monkeypatch: Any, cli: Any):
+    monkeypatch.delenv("HOLDFAST_ACTOR")
+    monkeypatch.setattr(options, "login_name", lambda: "grace")
+    cli("set", SCOPE, "a", "1")
+    assert cli("log", "--json").document["events"][0]["actor"] == "grace"
+
+
+def test_status_tells_plain_facts(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    facts = cli("status", "--json").document
+    assert facts["kind"] == ("sqlite" if place.startswith("sqlite:") else "files")
+    assert (facts["durability"], facts["scopes"], facts["reports"]) == ("full", 1, [])
+    lines = dict(row for row in cli("status").rows)
+    assert lines["place"] == facts["place"]
+    assert lines["size_bytes"].isdecimal()
+
+
+def test_scopes_lists_what_has_events(place: str, cli: Any):
+    assert cli("scopes").out == ""
+    with holdfast.open(place) as store:
+        store.team("a").set("x", 1)
+        store.conversation("b c", parent=store.team("a")).set("x", 1)
+        store.global_().set("x", 1)
+        store.conversation("b c").close()
+    shapes = {shape["scope"]: shape for shape in cli("scopes", "--json").document["scopes"]}
+    assert list(shapes) == ["conversation/b c", "global", "team/a"]
+    assert shapes["conversation/b c"]["parent"] == "team/a"
+    assert shapes["conversation/b c"]["is_closed"] is True
+    assert cli("scopes", "team").rows == [["team/a", "1", "open", ""]]
+
+
+def test_a_level_of_the_application_is_shown_too(place: str, cli: Any):
+    with holdfast.open(place) as store:
+        store.register_level("session", below="conversation")
+        store.scope("session/s1").set("a", 1)
+    assert cli("scopes").rows == [["session/s1", "1", "open", ""]]
+    assert cli("get", "session/s1", "a").out == "1\n"
+    cli("set", "session/s1", "a", "2")
+    failed = cli("set", "sesion/s1", "a", "2", code=2)
+    assert 'no level "sesion"' in failed.err
+    assert "hint: write it like team/support" in failed.err
+
+
+def test_copies_between_backends_have_equal_digests(place: str, cli: Any):
+    for number in range(5):
+        cli("set", SCOPE, "n", number, "--checkpoint", f"c{number}")
+    cli("fork", SCOPE, "b", "--at", "c2")
+    digest = cli("check", "--json").document["digest"]
+    first = cli("copy", place, "sqlite:copy.db", "--json").document
+    assert (first["digest"], first["events"], first["skipped"]) == (digest, 6, 0)
+    cli("set", SCOPE, "n", 9)
+    again = cli("copy", place, "sqlite:copy.db", "--json").document
+    assert (again["events"], again["skipped"]) == (1, 6)
+    back = cli("copy", "sqlite:copy.db", "copy-of-copy", "--json").document
+    assert back["digest"] == cli("check", "--json").document["digest"] == again["digest"]
+    cli("check", "--read-all", "--expect", back["digest"], "--store", "copy-of-copy")
+
+
+def test_a_copy_into_another_store_is_refused(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    cli("init", "--store", "other")
+    cli("set", SCOPE, "a", "2", "--store", "other")
+    before = cli("check", "--store", "other").out
+    assert cli("copy", place, "other", "--json", code=5).error["stream"] == SCOPE
+    assert cli("check", "--store", "other").out == before
+
+
+def test_check_compares_with_a_digest(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    digest = cli("check", "--json").document["digest"]
+    assert cli("check", "--expect", digest).rows[-1] == ["digest", digest]
+    cli("set", SCOPE, "a", "2")
+    failed = cli("check", "--expect", digest, "--json", code=9).document
+    assert failed["ok"] is False
+    assert digest in failed["findings"][0]["problem"]
+
+
+def test_check_finds_a_changed_byte(place: str, cli: Any):
+    cli("set", SCOPE, "secret", "violet")
+    paths = [path for path in Path().rglob("*") if path.is_file()]
+    hit = [path for path in paths if b"violet" in path.read_bytes()]
+    assert hit
+    for path in hit:
+        path.write_bytes(path.read_bytes().replace(b"violet", b"violen"))
+    ran = main(["check", "--read-all"])
+    assert ran == 9
+
+
+def test_reading_goes_on_where_nothing_can_be_written(place: str, monkeypatch: Any, cli: Any):
+    """A store on a read-only disk can be looked at, and says so."""
+    cli("set", SCOPE, "a", "1")
+    really_open = holdfast.open
+
+    def open_without_writing(url: str, *, read_only: bool = False, **rest: Any) -> holdfast.Store:
+        if not read_only:
+            raise UnavailableError("the file system is read-only")
+        return really_open(url, read_only=True, **rest)
+
+    monkeypatch.setattr(holdfast, "open", open_without_writing)
+    ran = cli("get", SCOPE, "a")
+    assert (ran.out, ran.err) == (
+        "1\n",
+        "warning: opened read-only: the file system is read-only\n",
+    )
+    assert "read-only" in cli("set", SCOPE, "a", "2", code=8).err
+
+
+# --- doctor ---------------------------------------------------------------------------------------
+
+
+def test_doctor_on_a_healthy_store(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    document = cli("doctor", "--json").document
+    assert document["ok"] is True
+    checks = [each["check"] for each in document["checks"]]
+    assert checks == [
+        *("python", "sqlite", "store", "file system", "permissions", "durability"),
+        *("recovery", "structure", "disk space", "sync"),
+    ]
+    assert ["fix", "nothing"] in cli("doctor").rows
+
+
+def test_doctor_names_the_fix(place: str, cli: Any):
+    path = Path("store" if place == "store" else "state.db")
+    path.chmod(path.stat().st_mode | 0o044)
+    ran = cli("doctor", code=1)
+    assert ["fix permissions", f"chmod go-rwx {path.resolve()}"] in ran.rows
+
+
+def test_doctor_without_a_store(tmp_path: Path, cli: Any):
+    ran = cli("--store", tmp_path / "none", "doctor", code=1)
+    assert ran.rows[-1] == ["fix store", f"holdfast --store {tmp_path / 'none'} init"]
+
+
+def test_doctor_on_a_store_that_ends_with_a_restart(place: str, monkeypatch: Any, cli: Any):
+    from holdfast.cli import doctor
+
+    monkeypatch.setattr(doctor, "file_system", lambda path: "tmpfs")
+    checks = {each["check"]: each for each in cli("doctor", "--json", code=1).document["checks"]}
+    assert checks["file system"]["fix"] == "move the store to a disk"
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "stored"),
+    [
+        (["triage"], "triage"),
+        (["5"], 5),
+        (["-5"], -5),
+        (["-x"], "-x"),
+        (["true"], True),
+        (['"5"'], "5"),
+        (["--text", "5"], "5"),
+        (["[1, {}]"], [1, {}]),
+        (["0123"], "0123"),
+        (["NaN"], "NaN"),
+        ([""], ""),
+        (["--", "--json"], "--json"),
+        (['{"$bytes":"aGk="}'], b"hi"),
+        (["1" + "0" * 40], 10**40),
+    ],
+)
+def test_set_takes_json_or_text(words: list[str], stored: object, place: str, cli: Any):
+    cli("set", SCOPE, "v", *words)
+    with holdfast.open(place) as store:
+        value = store.team("support").state["v"]
+    assert (type(value), value) == (
+        type(value) if isinstance(stored, list) else type(stored),
+        stored,
+    )
+
+
+def test_set_reads_standard_input(place: str, monkeypatch: Any, cli: Any):
+    stdin = SimpleNamespace(buffer=io.BytesIO(b'{"a": [1,\n2]}\n'))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    cli("set", SCOPE, "v", "-")
+    assert cli("get", SCOPE, "v.a[1]").out == "2\n"
+    stdin.buffer = io.BytesIO(b"\xff")
+    assert "not UTF-8" in cli("set", SCOPE, "v", "-", code=2).err
+
+
+def test_what_json_prints_set_takes_back(place: str, cli: Any):
+    value = {"b": b"\x00\xff", "f": float("inf"), "lone": "\ud800", "tag": {"$x": 1}, "t": "\x9b"}
+    with holdfast.open(place) as store:
+        store.team("support").set("v", value)
+    printed = cli("get", SCOPE, "v", "--json").out
+    raw = printed[printed.index('"value":') + 8 : -2]
+    cli("set", SCOPE, "w", raw)
+    with holdfast.open(place) as store:
+        assert store.team("support").state["w"] == value
+
+
+def test_set_with_a_guard_a_name_and_a_key(place: str, cli: Any):
+    cli("set", SCOPE, "n", "1", "--checkpoint", "first", "--key", "k1")
+    assert cli("set", SCOPE, "n", "1", "--key", "k1", "--json").document["revision"] == 1
+    cli("set", SCOPE, "n", "2", "--expected", "1")
+    error = cli("set", SCOPE, "n", "3", "--expected", "1", "--json", code=5).error
+    assert (error["class"], error["expected"], error["actual"]) == ("ConflictError", 1, 2)
+    assert error["stream"] == SCOPE
+    assert cli("show", SCOPE, "--at", "first", "--json").document["state"] == {"n": 1}
+
+
+def test_delete_and_what_is_left(place: str, cli: Any):
+    cli("set", SCOPE, "customer.name", "Ada")
+    cli("set", SCOPE, "customer.city", "London")
+    cli("delete", SCOPE, "customer.city")
+    failed = cli("delete", SCOPE, "customer.city", code=3)
+    assert "customer is a map with the keys name" in failed.err
+    assert cli("show", SCOPE, "--json").document["state"] == {"customer": {"name": "Ada"}}
+    assert cli("get", SCOPE, "customer.city", "--at", "2").out == "London\n"
+
+
+def test_get_says_where_a_path_ends(place: str, cli: Any):
+    cli("set", SCOPE, "a", '{"b":[1,2],"a.b":3}')
+    for path, finding in [
+        ("x", "its state is a map with the keys a"),
+        ("a.c", 'a is a map with the keys b and ["a.b"]'.replace(" and", ",")),
+        ("a.b[2]", "a.b is a list of 2"),
+        ("a.b.c", "a.b is a list of 2"),
+        ("a.b[0].c", "a.b[0] is the value 1"),
+    ]:
+        assert finding in cli("get", SCOPE, path, code=3).err
+    assert cli("get", SCOPE, '["a","a.b"]').out == "3\n"
+    assert cli("get", SCOPE, "a.b[-1]").out == "2\n"
+    assert cli("get", SCOPE, "[]", "--json").document["value"] == {"a": {"b": [1, 2], "a.b": 3}}
+
+
+def test_get_raw_is_exact(place: str, monkeypatch: Any):
+    text = "line 1\r\nline 2\x1b[31m\ud800"
+    with holdfast.open(place) as store:
+        store.team("support").update({"text": text, "bytes": b"\x00\xff", "n": [1, 2]})
+    for path, exact in [
+        ("text", text.encode("utf-8", "surrogatepass")),
+        ("bytes", b"\x00\xff"),
+        ("n", b"[1,2]"),
+    ]:
+        out = io.TextIOWrapper(io.BytesIO())
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            assert main(["get", SCOPE, path, "--raw"]) == 0
+        assert out.buffer.getvalue() == exact  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_show_is_indented_json_when_piped(place: str, cli: Any):
+    cli("set", SCOPE, "a", '{"b":[1]}')
+    assert cli("show", SCOPE).out == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }\n}\n'
+
+
+def test_show_is_a_tree_on_a_terminal(place: str, cli: Any, screen: Any):
+    cli("set", SCOPE, "customer", '{"name":"Ada","tags":[],"notes":["a","b"]}')
+    cli("set", SCOPE, "wide", str(list(range(60))))
+    shown = screen("show", SCOPE)
+    assert f"{SCOPE} at revision 2" in shown
+    assert '├── name "Ada"' in shown
+    assert '[1] "b"' in shown
+    assert "… 10 more: --json shows all" in shown
+    assert "nothing" in screen("show", SCOPE, "--at", "0")
+
+
+def test_a_closed_scope_refuses_with_its_own_code(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    with holdfast.open(place) as store:
+        store.team("support").close()
+    assert "closed at revision 2" in cli("set", SCOPE, "a", "2", code=6).err
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+def test_log_pages_meet_without_gap_or_overlap(place: str, cli: Any):
+    with holdfast.open(place) as store:
+        a, b = store.team("a"), store.team("b")
+        for number in range(7):
+            a.set("n", number)
+            with store.commit() as commit:
+                commit.scope(a).increment("both")
+                commit.scope(b).increment("both")
+    seen: list[int] = []
+    words: list[Any] = []
+    while True:
+        page = cli("log", "team/a", "--limit", 4, "--json", *words).document
+        seen += [event["revision"] for event in page["events"]]
+        if page["before"] is None:
+            break
+        words = ["--before", page["before"]]
+    assert seen == list(range(14, 0, -1))
+    events: list[tuple[int, str]] = []
+    words = []
+    while True:
+        page = cli("log", "--limit", 4, "--json", *words).document
+        assert len(page["events"]) >= min(4, 21 - len(events))
+        events += [(event["position"], event["scope"]) for event in page["events"]]
+        if page["before"] is None:
+            break
+        words = ["--before", page["before"]]
+    assert len(events) == len(set(events)) == 21
+    assert [position for position, _ in events] == sorted((p for p, _ in events), reverse=True)
+
+
+def test_log_has_every_column_when_piped(place: str, cli: Any):
+    cli("set", SCOPE, "a.b", "x", "--checkpoint", "one")
+    cli("restore", SCOPE, "0")
+    cli("fork", SCOPE, "f")
+    rows = cli("log").rows
+    assert [(row[1], row[2], row[4], row[5], row[6], row[7]) for row in rows] == [
+        ("team/f", "3", "forked", "tester", "", "from team/support at revision 2"),
+        (SCOPE, "2", "restored", "tester", "", "to revision 0"),
+        (SCOPE, "1", "changed", "tester", "one", 'set a.b "x"'),
+    ]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", rows[0][3])
+    assert [row[1:] for row in cli("log", SCOPE).rows] == [row[3:] for row in rows[1:]]
+
+
+def test_log_names_every_type(place: str, cli: Any):
+    with holdfast.open(place) as store:
+        chat = store.conversation("c", parent=store.team("t"))
+        chat.update({"a": 1, "b": 2})
+        chat.checkpoint("named")
+        chat.close(keep=False)
+        store.lease("boss")
+    what = {row[4]: row[7] for row in cli("log").rows}
+    assert what["opened"] == "parent team/t"
+    assert what["changed"] == "set a 1 (and 1 more)"
+    assert what["closed"] == "state let go"
+    assert '"name":"boss"' in what["lease"]
+
+
+def test_log_on_a_terminal_fits_and_says_how_to_go_on(
+    place: str, cli: Any, screen: Any, monkeypatch: Any
+):
+    for number in range(3):
+        cli("set", SCOPE, "n", f"{number}" * 200, "--checkpoint", f"c{number}")
+    lines = screen("log", "--limit", "2").splitlines()
+    assert lines[0].split() == ["revision", "time", "type", "actor", "what"]
+    assert lines[1].startswith("team/support@3")
+    assert '"c2" set n' in lines[1]
+    assert lines[1].rstrip().endswith("…")
+    assert max(map(len, lines)) <= 100
+
+
+def test_log_wants_a_limit_above_zero(place: str, cli: Any):
+    assert "--limit is at least 1" in cli("log", "--limit", "0", code=2).err
+
+
+def test_diff_shows_both_sides(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    cli("set", SCOPE, "b", '{"c":null}')
+    cli("checkpoint", SCOPE, "then")
+    cli("set", SCOPE, "a", "2")
+    cli("delete", SCOPE, "b")
+    cli("set", SCOPE, "d", "new")
+    document = cli("diff", SCOPE, "then", "--json").document
+    assert (document["from"], document["to"]) == (3, 6)
+    changes = {tuple(change["path"]): change for change in document["changes"]}
+    assert changes[("a",)] == {"scope": SCOPE, "revision": 6, "path": ["a"], "old": 1, "new": 2}
+    assert "new" not in changes[("b",)]
+    assert "old" not in changes[("d",)]
+    assert sorted(cli("diff", SCOPE, "then").rows) == [
+        ["+", "d", "", '"new"'],
+        ["-", "b", '{"c":null}', ""],
+        ["~", "a", "1", "2"],
+    ]
+    assert cli("diff", SCOPE, "2", "3").out == ""
+
+
+def test_restore_and_undo_can_be_undone(place: str, cli: Any):
+    cli("set", SCOPE, "stage", "good", "--checkpoint", "before")
+    cli("set", SCOPE, "stage", "bad")
+    restored = cli("restore", SCOPE, "before", "--json").document
+    assert (restored["revision"], restored["to"]) == (3, 1)
+    assert restored["changes"][0]["new"] == "good"
+    cli("undo", SCOPE)
+    assert cli("get", SCOPE, "stage").out == "bad\n"
+    assert cli("undo", SCOPE).rows[1] == ["~", "stage", '"bad"', '"good"']
+    assert cli("get", SCOPE, "stage").out == "good\n"
+    assert cli("restore", SCOPE, "1", "--expected", "2", code=5)
+
+
+def test_undo_without_a_change(place: str, cli: Any):
+    with holdfast.open(place) as store:
+        store.team("support").checkpoint("empty")
+    assert "no change to undo" in cli("undo", SCOPE, code=3).err
+
+
+def test_a_fork_goes_its_own_way(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1", "--checkpoint", "one")
+    cli("set", SCOPE, "a", "2")
+    made = cli("fork", SCOPE, "what if", "--at", "one", "--json").document
+    assert made == {"scope": "team/what if", "revision": 2, "from": SCOPE, "at": 1}
+    assert cli("get", "team/what if", "a").out == "1\n"
+    assert cli("fork", SCOPE, "what if", code=4)
+    assert [row[2] for row in cli("checkpoints", "team/what if").rows] == ["one"]
+
+
+def test_checkpoints_newest_first(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    for name in ("one", "two", "one"):
+        made = cli("checkpoint", SCOPE, name, "--json").document
+    assert (made["name"], made["revision"]) == ("one", 4)
+    assert [(row[0], row[2]) for row in cli("checkpoints", SCOPE).rows] == [
+        ("4", "one"),
+        ("3", "two"),
+        ("2", "one"),
+    ]
+    assert cli("checkpoint", SCOPE, "x", "--expected", "1", code=5)
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
+def test_follow_prints_what_lies_behind_a_revision(place: str, cli: Any):
+    cli("set", SCOPE, "a", "1")
+    cli("set", SCOPE, "a", "2")
+    assert cli("follow", SCOPE, "--timeout", "0").out == ""
+    assert cli("follow", SCOPE, "--after", "1", "--timeout", "0").rows == [
+        ["2", "~", "a", "1", "2"]
+    ]
+    cli("set", "team/b", "x", "1")
+    rows = cli("follow", "--all", "--after", "1", "--timeout", "0").rows
+    assert [(row[1], row[2]) for row in rows] == [(SCOPE, "2"), ("team/b", "1")]
+
+
+def test_follow_takes_one_scope_or_all(place: str, cli: Any):
+    assert "one scope or --all" in cli("follow", code=2).err
+    assert "one scope or --all" in cli("follow", SCOPE, "--all", code=2).err
+    assert "--timeout" in cli("follow", SCOPE, "--timeout", "-1", code=2).err
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["frobnicate"], 'unknown command "frobnicate"', "holdfast --help"),
+        (["sho", SCOPE], 'Did you mean "show"', "holdfast --help"),
+        (["show"], "SCOPE", "holdfast show --help"),
+        (["show", SCOPE, "--nope"], "--nope", "holdfast show --help"),
+        (["show", SCOPE, "extra", "words"], "extra", "holdfast show --help"),
+        (["log", "--limit", "many"], "many", "holdfast log --help"),
+        (["set", SCOPE, "a..b", "1"], "cannot be read at character 2", "write it like"),
+        (["set", SCOPE, "", "1"], "cannot be read", "write it like"),
+        (["set", "", "a", "1"], "scope is empty", None),
+        (["set", "team", "a", "1"], "team scope needs an id", "write it like"),
+        (["set", "global/x", "a", "1"], "takes no id", "write it like"),
+        (["show", "team/\x1b[31m"], "control characters", None),
+        (["demo", "--backend", "tape"], "tape", "holdfast demo --help"),
+    ],
+)
+def test_usage_mistakes_end_with_2(
+    words: list[str], message: str, hint: str | None, place: str, cli: Any
+):
+    failed = cli(*words, code=2)
+    assert failed.out == ""
+    assert failed.err.startswith("error: ")
+    assert message in failed.err
+    assert "\x1b" not in failed.err
+    if hint:
+        assert f"hint: {hint}" in failed.err
+    error = cli(*words, "--json", code=2).error
+    assert error["class"] == "UsageError"
+    assert message in error["message"]
+
+
+def test_an_unknown_scope_is_not_found(place: str, cli: Any):
+    failed = cli("show", "team/none", "--store", place, code=3)
+    assert failed.err.splitlines()[0] == 'error: scope "team/none" has no events'
+
+
+def test_hints_can_be_typed_as_they_stand(place: str, monkeypatch: Any, cli: Any):
+    monkeypatch.delenv("HOLDFAST_STORE")
+    failed = cli("show", "team/none", "--store", place, code=3)
+    assert failed.err.splitlines()[1] == f"hint: holdfast --store {place} scopes"
+    cli("set", "team/a b", "x", "1", "--store", place)
+    failed = cli(f"--store={place}", "diff", "team/a b", "nope", code=3)
+    hint = f"hint: holdfast --store {place} checkpoints 'team/a b'"
+    assert failed.err.splitlines()[1] == hint
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path, cli: Any):
+    (tmp_path / "letter.txt").write_text("dear")
+    failed = cli("--store", tmp_path, "status", "--json", code=cli_code_of(tmp_path))
+    assert failed.error["hint"]
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def cli_code_of(path: Path) -> int:
+    """The code of the error that the library itself raises: the command line decides nothing."""
+    with pytest.raises(holdfast.HoldfastError) as raised:
+        holdfast.open(path, create=False)
+    return raised.value.exit_code

@@ -1,0 +1,173 @@
+"""docs/cli.md and the guide tell the truth: verbs, options, shapes, exit codes, sessions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast.errors
+from holdfast.cli import main
+from holdfast.cli.app import VERBS, make_app
+from holdfast.cli.options import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = (ROOT / "docs/cli.md").read_text("utf-8")
+GUIDE = (ROOT / "docs/guides/command-line.md").read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", REFERENCE, re.M | re.S))
+SCOPE = "team/support"
+
+functions = {name: function for name, function, _ in VERBS}
+shared = {field.name for field in fields(Options)}
+
+
+@pytest.mark.parametrize("verb", functions)
+def test_every_verb_and_every_word_of_it_is_documented(verb: str):
+    section = SECTIONS[verb]
+    assert f"holdfast {verb}" in section
+    for name, parameter in inspect.signature(functions[verb]).parameters.items():
+        if name == "options":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            assert f"--{name.replace('_', '-')}" in section, name
+        else:
+            assert name.upper() in section.partition("\n```")[0], name
+
+
+def test_no_section_is_about_a_verb_that_is_gone():
+    lower = {title for title in SECTIONS if title.islower() and " " not in title}
+    assert lower == set(functions)
+
+
+def test_every_shared_option_is_documented():
+    for name in shared:
+        assert f"| `--{name}" in SECTIONS["Words that every verb shares"]
+
+
+@pytest.mark.parametrize("verb", functions)
+def test_every_word_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
+    """An argument without help would stand there with its name alone."""
+    assert main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines[2]) > 20
+    described = [line for line in lines if re.match(r"  (-|[A-Z_]+:)", line)]
+    wanted = set(inspect.signature(functions[verb]).parameters)
+    wanted |= shared if "options" in wanted else set()
+    assert len(described) >= len(wanted - {"options"})
+    for line in described:
+        assert len(line.partition(":")[2].strip()) > 15, line
+
+
+def test_every_verb_is_in_the_help(capsys: pytest.CaptureFixture[str]):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for verb in functions:
+        assert re.search(rf"^  {verb}: \w.*$", shown, re.M), verb
+        assert make_app()[verb].help
+
+
+def test_every_exit_code_is_documented():
+    table = SECTIONS["Exit codes"]
+    for error in vars(holdfast.errors).values():
+        if not (isinstance(error, type) and issubclass(error, holdfast.errors.HoldfastError)):
+            continue
+        if error is not holdfast.errors.HoldfastError:
+            assert re.search(rf"^\| {error.exit_code} \|.*`{error.__name__}`", table, re.M)
+
+
+# --- the shapes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_STORE", "store")
+    cli("init")
+    cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
+    cli("set", SCOPE, "stage", "done")
+
+
+COMMANDS = {
+    "init": ["init"],
+    "status": ["status"],
+    "scopes": ["scopes"],
+    "show": ["show", SCOPE],
+    "get": ["get", SCOPE, "stage"],
+    "log": ["log", "--limit", "1"],
+    "diff": ["diff", SCOPE, "one"],
+    "checkpoints": ["checkpoints", SCOPE],
+    "follow": ["follow", SCOPE, "--after", "1", "--timeout", "0"],
+    "set": ["set", SCOPE, "stage", "new"],
+    "delete": ["delete", SCOPE, "stage"],
+    "checkpoint": ["checkpoint", SCOPE, "two"],
+    "restore": ["restore", SCOPE, "one"],
+    "undo": ["undo", SCOPE],
+    "fork": ["fork", SCOPE, "b"],
+    "check": ["check"],
+    "doctor": ["doctor"],
+    "copy": ["copy", "store", "other"],
+    "demo": ["demo"],
+}
+
+
+def example(section: str) -> Any:
+    found = re.findall(r"^```json\n(.*?)^```$", section, re.M | re.S)
+    return json.loads(found[-1])
+
+
+def compare(documented: Any, printed: Any, where: str = "") -> None:
+    """A printed document has exactly the documented fields, also inside lists that have items."""
+    if isinstance(documented, dict) and documented and isinstance(printed, dict):
+        assert printed.keys() == documented.keys(), where
+        for key, value in documented.items():
+            compare(value, printed[key], f"{where}.{key}")
+    elif isinstance(documented, list) and documented and isinstance(documented[0], dict):
+        assert isinstance(printed, list), where
+        for item in printed:
+            compare(documented[0], item, f"{where}[]")
+
+
+@pytest.mark.parametrize("verb", functions)
+def test_every_document_has_the_documented_shape(verb: str, filled: None, cli: Any):
+    printed = cli(*COMMANDS[verb], "--json").document
+    documented = example(SECTIONS[verb])
+    if verb == "status":  # a backend may add facts of its own
+        printed = {key: value for key, value in printed.items() if key in documented}
+    compare(documented, printed)
+
+
+def test_errors_have_the_documented_shape(filled: None, cli: Any):
+    failed = cli("set", SCOPE, "a", "1", "--expected", "9", "--json", code=5)
+    compare(example(SECTIONS["Exit codes"]), json.loads(failed.err))
+
+
+# --- the guide ------------------------------------------------------------------------------------
+
+
+def test_the_guide_shows_what_really_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Each command of the guide prints what stands under it; `…` stands for what differs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.setenv("HOLDFAST_ACTOR", "ada")
+    blocks = re.findall(r"^```console\n(.*?)^```$", GUIDE, re.M | re.S)
+    count = 0
+    for command, expected in re.findall(r"^\$ ([^\n]+)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.M):
+        program, *words = shlex.split(command)
+        assert program == "holdfast"
+        capsys.readouterr()
+        main(words)
+        printed = capsys.readouterr()
+        pattern = re.escape(expected).replace("…", r"[^\n\t]*")
+        assert re.fullmatch(pattern, printed.out + printed.err), f"{command}\n{printed.out}"
+        count += 1
+    assert count > 15
+    assert sorted(os.listdir()) == ["desk", "desk.db"]
