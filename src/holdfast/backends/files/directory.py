@@ -93,16 +93,11 @@ class Directory:
 
     def _create(self, clock: Clock) -> bytes:
         self.folder("log")
-        ignored = _IGNORED.encode()
-        replace_file(
-            self.disk, ".gitignore", ignored, at=self.fd, temp=".gitignore.new", durable=False
-        )
+        self.replace(".gitignore", _IGNORED.encode(), durable=False)
         created = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now_us())
         identity = _Identity(FORMAT, new_id(clock), created.isoformat())
         data = json_codec.encode(identity) + b"\n"
-        with contextlib.suppress(FileNotFoundError):
-            self.disk.unlink(f"{_IDENTITY}.new", at=self.fd)
-        replace_file(self.disk, _IDENTITY, data, at=self.fd, temp=f"{_IDENTITY}.new", durable=True)
+        self.replace(_IDENTITY, data, durable=True)
         return data
 
     def check_ours(self) -> None:

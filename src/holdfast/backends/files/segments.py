@@ -113,9 +113,11 @@ class Segments:
         self.reserved_end = offset + ahead
 
     def add(self, start: int) -> None:
-        """Makes the next segment; its name is durable when this returns."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        fd = self._disk.open(_name_of(start), flags, at=self._directory_fd)
+        """Makes the next segment; its name is durable when this returns.
+
+        A writer that was killed may have made it before, empty.
+        """
+        fd = self._disk.open(_name_of(start), os.O_RDWR | os.O_CREAT, at=self._directory_fd)
         try:
             self._disk.sync(fd)
             self._disk.sync_directory(self._directory_fd)
@@ -125,10 +127,14 @@ class Segments:
             with contextlib.suppress(OSError):
                 self._disk.unlink(_name_of(start), at=self._directory_fd)
             raise
-        self._forget_oldest()
-        self._fds[start] = fd
-        self.starts = [*self.starts, start]
-        self._newest_fd = fd
+        with self._mutex:
+            self._forget_oldest()
+            known = self._fds.pop(start, None)
+            self._fds[start] = fd
+            self.starts = sorted({*self.starts, start})
+            self._newest_fd = fd
+        if known is not None:
+            self._disk.close(known)
         self.reserved_end = start
 
     def sync(self, since: int) -> None:
