@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from holdfast import event
+from holdfast import codec, event
 from holdfast.backends.protocol import START, Finding, Record
 from holdfast.errors import CorruptError, HoldfastError
 from holdfast.fold import ops_of
@@ -82,6 +82,7 @@ def _check_record(log: Log, record: Record, links: dict[str, tuple[int, bytes]])
         raise CorruptError(f"{where} follows revision {revision}: an event is missing or doubled")
     if event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
+    codec.check(record.payload)
     for op in ops_of(record):
         name_and_size = log.blobs.named_by(op)
         if name_and_size is not None:

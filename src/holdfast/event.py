@@ -59,24 +59,32 @@ def next_link(
     JSON array, so that no two envelopes have the same bytes. The payload goes in as its own digest:
     erasure may later replace the bytes and keep the digest, and the chain still verifies.
     """
-    envelope = codec.encode_plain([stream, revision, time, type, actor, key, checkpoint, subject])
-    return sha256(previous + sha256(payload).digest() + envelope).digest()
+    return _bound(
+        previous, payload, [stream, revision, time, type, actor, key, checkpoint, subject]
+    )
 
 
 def record_link(previous: bytes, record: Record) -> bytes:
     """Returns the link that the record must have behind `previous`."""
-    return next_link(
+    return _bound(
         previous,
-        stream=record.stream,
-        revision=record.revision,
-        time=record.time,
-        type=record.type,
-        actor=record.actor,
-        payload=record.payload,
-        key=record.key,
-        checkpoint=record.checkpoint,
-        subject=record.subject,
+        record.payload,
+        [
+            record.stream,
+            record.revision,
+            record.time,
+            record.type,
+            record.actor,
+            record.key,
+            record.checkpoint,
+            record.subject,
+        ],
     )
+
+
+def _bound(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
+    digest = sha256(payload).digest()
+    return sha256(previous + digest + codec.encode_plain(envelope)).digest()
 
 
 def to_datetime(time_us: int) -> datetime:

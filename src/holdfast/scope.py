@@ -134,7 +134,7 @@ class Scope:
         new = self._log.at(self.name, revision)
         return [
             Change(self.name, revision, change.path, change.old, change.new)
-            for change in tree.diff(old.root, new.root)
+            for change in tree.diff(old.root, new.root, is_same_stream=True)
         ]
 
     def modified(self, since: Moment) -> list[str | int]:
@@ -306,7 +306,8 @@ class Scope:
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
-            ops = tuple(self._log.blobs.spill(op) for op in tree.diff_ops(now.root, target.root))
+            way = tree.diff_ops(now.root, target.root, is_same_stream=True)
+            ops = tuple(self._log.blobs.spill(op) for op in way)
             payload = restored_payload(target_revision, tree.encode_ops(ops))
             proposal = Proposal(event.RESTORED, payload, ops)
             guard = now.revision if expected is None else expected
