@@ -1,9 +1,8 @@
-"""The verbs, in this process, on files and SQLite."""
+"""The verbs on scopes, in this process, on files and SQLite."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 from pathlib import Path
@@ -13,214 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import main, options
-from holdfast.errors import UnavailableError
+from holdfast.cli import main
 
 SCOPE = "team/support"
-
-
-# --- stores ---------------------------------------------------------------------------------------
-
-
-def test_init_makes_a_store_once(tmp_path: Path, monkeypatch: Any, cli: Any):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
-    assert cli("init", "--json").document["made"] is True
-    cli("set", SCOPE, "stage", "triage")
-    assert cli("init", "--json").document["made"] is False
-    assert cli("get", SCOPE, "stage").out == "triage\n"
-    assert (tmp_path / ".holdfast").is_dir()
-
-
-READING = [
-    ["status"],
-    ["scopes"],
-    ["log"],
-    ["log", SCOPE],
-    ["show", SCOPE],
-    ["get", SCOPE, "a"],
-    ["diff", SCOPE, "1"],
-    ["checkpoints", SCOPE],
-    ["follow", SCOPE, "--timeout", "0"],
-    ["check"],
-    ["copy", "absent", "other"],
-]
-WRITING = [
-    ["set", SCOPE, "a", "1"],
-    ["delete", SCOPE, "a"],
-    ["checkpoint", SCOPE, "x"],
-    ["restore", SCOPE, "1"],
-    ["undo", SCOPE],
-    ["fork", SCOPE, "b"],
-]
-
-
-@pytest.mark.parametrize("words", READING + WRITING, ids=" ".join)
-@pytest.mark.parametrize("where", ["absent", "sqlite:absent.db"])
-def test_an_absent_store_is_not_made(
-    words: list[str], where: str, tmp_path: Path, monkeypatch: Any, cli: Any
-):
-    monkeypatch.chdir(tmp_path)
-    failed = cli("--store", where, *words, code=3)
-    named = "absent" if words[0] == "copy" else where
-    assert f"no store at '{named}'" in failed.err
-    assert f"hint: holdfast --store {named} init" in failed.err
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_store_in_memory_would_end_with_the_command(cli: Any):
-    for words in (["init"], ["set", SCOPE, "a", "1"], ["status"]):
-        assert "in memory ends" in cli("--store", "memory:", *words, code=2).err
-
-
-def test_global_options_stand_before_or_behind_the_verb(place: str, monkeypatch: Any, cli: Any):
-    monkeypatch.delenv("HOLDFAST_STORE")
-    cli("--store", place, "--actor=ada", "set", SCOPE, "a", "1")
-    cli("set", SCOPE, "a", "2", "--store", place, "--actor", "bo")
-    events = cli("--json", f"--store={place}", "log").document["events"]
-    assert [event["actor"] for event in events] == ["bo", "ada"]
-
-
-def test_the_actor_is_the_login_name(place: str, monkeypatch: Any, cli: Any):
-    monkeypatch.delenv("HOLDFAST_ACTOR")
-    monkeypatch.setattr(options, "login_name", lambda: "grace")
-    cli("set", SCOPE, "a", "1")
-    assert cli("log", "--json").document["events"][0]["actor"] == "grace"
-
-
-def test_status_tells_plain_facts(place: str, cli: Any):
-    cli("set", SCOPE, "a", "1")
-    facts = cli("status", "--json").document
-    assert facts["kind"] == ("sqlite" if place.startswith("sqlite:") else "files")
-    assert (facts["durability"], facts["scopes"], facts["reports"]) == ("full", 1, [])
-    lines = dict(row for row in cli("status").rows)
-    assert lines["place"] == facts["place"]
-    assert lines["size_bytes"].isdecimal()
-
-
-def test_scopes_lists_what_has_events(place: str, cli: Any):
-    assert cli("scopes").out == ""
-    with holdfast.open(place) as store:
-        store.team("a").set("x", 1)
-        store.conversation("b c", parent=store.team("a")).set("x", 1)
-        store.global_().set("x", 1)
-        store.conversation("b c").close()
-    shapes = {shape["scope"]: shape for shape in cli("scopes", "--json").document["scopes"]}
-    assert list(shapes) == ["conversation/b c", "global", "team/a"]
-    assert shapes["conversation/b c"]["parent"] == "team/a"
-    assert shapes["conversation/b c"]["is_closed"] is True
-    assert cli("scopes", "team").rows == [["team/a", "1", "open", ""]]
-
-
-def test_a_level_of_the_application_is_shown_too(place: str, cli: Any):
-    with holdfast.open(place) as store:
-        store.register_level("session", below="conversation")
-        store.scope("session/s1").set("a", 1)
-    assert cli("scopes").rows == [["session/s1", "1", "open", ""]]
-    assert cli("get", "session/s1", "a").out == "1\n"
-    cli("set", "session/s1", "a", "2")
-    failed = cli("set", "sesion/s1", "a", "2", code=2)
-    assert 'no level "sesion"' in failed.err
-    assert "hint: write it like team/support" in failed.err
-
-
-def test_copies_between_backends_have_equal_digests(place: str, cli: Any):
-    for number in range(5):
-        cli("set", SCOPE, "n", number, "--checkpoint", f"c{number}")
-    cli("fork", SCOPE, "b", "--at", "c2")
-    digest = cli("check", "--json").document["digest"]
-    first = cli("copy", place, "sqlite:copy.db", "--json").document
-    assert (first["digest"], first["events"], first["skipped"]) == (digest, 6, 0)
-    cli("set", SCOPE, "n", 9)
-    again = cli("copy", place, "sqlite:copy.db", "--json").document
-    assert (again["events"], again["skipped"]) == (1, 6)
-    back = cli("copy", "sqlite:copy.db", "copy-of-copy", "--json").document
-    assert back["digest"] == cli("check", "--json").document["digest"] == again["digest"]
-    cli("check", "--read-all", "--expect", back["digest"], "--store", "copy-of-copy")
-
-
-def test_a_copy_into_another_store_is_refused(place: str, cli: Any):
-    cli("set", SCOPE, "a", "1")
-    cli("init", "--store", "other")
-    cli("set", SCOPE, "a", "2", "--store", "other")
-    before = cli("check", "--store", "other").out
-    assert cli("copy", place, "other", "--json", code=5).error["stream"] == SCOPE
-    assert cli("check", "--store", "other").out == before
-
-
-def test_check_compares_with_a_digest(place: str, cli: Any):
-    cli("set", SCOPE, "a", "1")
-    digest = cli("check", "--json").document["digest"]
-    assert cli("check", "--expect", digest).rows[-1] == ["digest", digest]
-    cli("set", SCOPE, "a", "2")
-    failed = cli("check", "--expect", digest, "--json", code=9).document
-    assert failed["ok"] is False
-    assert digest in failed["findings"][0]["problem"]
-
-
-def test_check_finds_a_changed_byte(place: str, cli: Any):
-    cli("set", SCOPE, "secret", "violet")
-    paths = [path for path in Path().rglob("*") if path.is_file()]
-    hit = [path for path in paths if b"violet" in path.read_bytes()]
-    assert hit
-    for path in hit:
-        path.write_bytes(path.read_bytes().replace(b"violet", b"violen"))
-    ran = main(["check", "--read-all"])
-    assert ran == 9
-
-
-def test_reading_goes_on_where_nothing_can_be_written(place: str, monkeypatch: Any, cli: Any):
-    """A store on a read-only disk can be looked at, and says so."""
-    cli("set", SCOPE, "a", "1")
-    really_open = holdfast.open
-
-    def open_without_writing(url: str, *, read_only: bool = False, **rest: Any) -> holdfast.Store:
-        if not read_only:
-            raise UnavailableError("the file system is read-only")
-        return really_open(url, read_only=True, **rest)
-
-    monkeypatch.setattr(holdfast, "open", open_without_writing)
-    ran = cli("get", SCOPE, "a")
-    assert (ran.out, ran.err) == (
-        "1\n",
-        "warning: opened read-only: the file system is read-only\n",
-    )
-    assert "read-only" in cli("set", SCOPE, "a", "2", code=8).err
-
-
-# --- doctor ---------------------------------------------------------------------------------------
-
-
-def test_doctor_on_a_healthy_store(place: str, cli: Any):
-    cli("set", SCOPE, "a", "1")
-    document = cli("doctor", "--json").document
-    assert document["ok"] is True
-    checks = [each["check"] for each in document["checks"]]
-    assert checks == [
-        *("python", "sqlite", "store", "file system", "permissions", "durability"),
-        *("recovery", "structure", "disk space", "sync"),
-    ]
-    assert ["fix", "nothing"] in cli("doctor").rows
-
-
-def test_doctor_names_the_fix(place: str, cli: Any):
-    path = Path("store" if place == "store" else "state.db")
-    path.chmod(path.stat().st_mode | 0o044)
-    ran = cli("doctor", code=1)
-    assert ["fix permissions", f"chmod go-rwx {path.resolve()}"] in ran.rows
-
-
-def test_doctor_without_a_store(tmp_path: Path, cli: Any):
-    ran = cli("--store", tmp_path / "none", "doctor", code=1)
-    assert ran.rows[-1] == ["fix store", f"holdfast --store {tmp_path / 'none'} init"]
-
-
-def test_doctor_on_a_store_that_ends_with_a_restart(place: str, monkeypatch: Any, cli: Any):
-    from holdfast.cli import doctor
-
-    monkeypatch.setattr(doctor, "file_system", lambda path: "tmpfs")
-    checks = {each["check"]: each for each in cli("doctor", "--json", code=1).document["checks"]}
-    assert checks["file system"]["fix"] == "move the store to a disk"
 
 
 # --- state ----------------------------------------------------------------------------------------
@@ -262,6 +56,17 @@ def test_set_reads_standard_input(place: str, monkeypatch: Any, cli: Any):
     assert cli("get", SCOPE, "v.a[1]").out == "2\n"
     stdin.buffer = io.BytesIO(b"\xff")
     assert "not UTF-8" in cli("set", SCOPE, "v", "-", code=2).err
+
+
+@pytest.mark.parametrize(
+    "value", ['{"a":1,"a":2}', '{"$bytes":"!"}', '[{"$float":"x"}]', "[" * 150 + "]" * 150]
+)
+def test_json_that_cannot_be_kept_is_refused(value: str, place: str, cli: Any):
+    """Never stored as something else than what was typed, unless asked for as text."""
+    cli("set", SCOPE, "v", value, code=2)
+    assert cli("scopes").out == ""
+    cli("set", SCOPE, "v", value, "--text")
+    assert cli("get", SCOPE, "v").out == value + "\n"
 
 
 def test_what_json_prints_set_takes_back(place: str, cli: Any):
@@ -560,6 +365,12 @@ def test_hints_can_be_typed_as_they_stand(place: str, monkeypatch: Any, cli: Any
     failed = cli(f"--store={place}", "diff", "team/a b", "nope", code=3)
     hint = f"hint: holdfast --store {place} checkpoints 'team/a b'"
     assert failed.err.splitlines()[1] == hint
+
+
+def test_an_error_without_a_hint_has_none(place: str, cli: Any):
+    failed = cli("set", SCOPE, "[]", "5", "--store", place, code=2)
+    assert len(failed.err.splitlines()) == 1
+    assert cli("set", SCOPE, "[]", "5", "--store", place, "--json", code=2).error["hint"] is None
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path, cli: Any):

@@ -9,7 +9,7 @@ from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError
 
 import holdfast
-from holdfast.cli import demo, doctor, following, history, states, stores
+from holdfast.cli import demo, doctor, following, history, returning, states, stores
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, clean, escape_json, is_terminal
 from holdfast.cli.shapes import error_shape
@@ -43,10 +43,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("follow", following.follow, _LOOK),
     ("set", states.set_value, _CHANGE),
     ("delete", states.delete, _CHANGE),
-    ("checkpoint", history.checkpoint, _CHANGE),
-    ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
-    ("fork", history.fork, _CHANGE),
+    ("checkpoint", returning.checkpoint, _CHANGE),
+    ("restore", returning.restore, _CHANGE),
+    ("undo", returning.undo, _CHANGE),
+    ("fork", returning.fork, _CHANGE),
     ("check", stores.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("copy", stores.copy_store, _CARE),
@@ -134,8 +134,8 @@ def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
 
     A hint that is a command gets the store that was named, so that it can be typed as it stands.
     """
-    verb = error.hint.removeprefix("holdfast ") if error.hint else ""
-    if place is not None and verb != error.hint and not verb.startswith("--store"):
+    program, _, verb = (error.hint or "").partition(" ")
+    if place is not None and program == "holdfast" and not verb.startswith("--store"):
         error.hint = command(verb, place)
     try:
         if is_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import stat
 import sys
@@ -117,10 +118,10 @@ def examine_place(path: Path) -> Iterator[Examined]:
     if found.st_uid != os.geteuid():
         yield Examined("permissions", False, who, f"run as user {found.st_uid}, or chown it")
     elif mode & 0o077:
-        others = "write" if mode & 0o022 else "read"
-        yield Examined(
-            "permissions", False, f"{who}: others can {others} it", f"chmod go-rwx {path}"
-        )
+        # Who may read is the owner's choice; who may write decides what the store says.
+        is_safe, others = (False, "write") if mode & 0o022 else (None, "read")
+        fix = f"chmod go-rwx {shlex.quote(str(path))}"
+        yield Examined("permissions", is_safe, f"{who}: others can {others} it", fix)
     else:
         yield Examined("permissions", True, who)
 

@@ -99,7 +99,7 @@ def open_place(place: str, *, actor: str | None = None, read_only: bool = False)
         return holdfast.open(place, create=False, actor=actor, read_only=read_only)
     except NotFoundError as absent:
         raise NotFoundError(
-            f"there is no store at {place!r}: {absent.message}", hint=command("init", place)
+            f'there is no store at "{place}"', hint=command("init", place)
         ) from absent
 
 

@@ -30,9 +30,11 @@ from holdfast.cli.printing import (
     print_note,
     print_table,
 )
-from holdfast.cli.words import find_scope
+from holdfast.cli.shapes import show_time, time_text
+from holdfast.cli.words import find_scope, newest_revision
 from holdfast.copy import Progress, copy
 from holdfast.errors import CorruptError, NotFoundError
+from holdfast.event import CLOSED
 from holdfast.store import Store
 
 
@@ -57,7 +59,7 @@ def init(*, options: Options = DEFAULTS) -> None:
 
 
 def status(*, options: Options = DEFAULTS) -> None:
-    """Show plain facts about a store: place, durability, size, reports."""
+    """Show facts about a store: place, durability, size, reports."""
     with open_reading(options) as store:
         facts = store.status()
         count = sum(1 for _ in stream_names(store))
@@ -85,38 +87,45 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
         Only those of one level, such as team.
     """
     with open_reading(options) as store:
-        found = [
-            find_scope(store, name)
+        shapes = [
+            scope_shape(store, name)
             for name in stream_names(store)
             if level is None or name == level or name.startswith(f"{level}/")
         ]
-        shapes = [
-            {
-                "scope": scope.name,
-                "level": scope.level,
-                "id": scope.id,
-                "revision": scope.revision,
-                "is_closed": scope.is_closed,
-                "parent": scope.parent.name if scope.parent else None,
-            }
-            for scope in found
-        ]
     if options.json:
-        print_json({"scopes": shapes})
+        print_json({"scopes": [{**each, "time": time_text(each["time"])} for each in shapes]})
         return
     rows = [
         (
-            str(shape["scope"]),
+            shape["scope"],
             str(shape["revision"]),
             "closed" if shape["is_closed"] else "open",
-            str(shape["parent"] or ""),
+            show_time(shape["time"]),
         )
         for shape in shapes
     ]
     if rows:
-        print_table(("scope", "revision", "", "parent"), rows)
+        print_table(("scope", "revision", "", "newest event"), rows)
     else:
         print_note("no scopes")
+
+
+def scope_shape(store: Store, name: str) -> dict[str, Any]:
+    """Returns what the newest event says of a scope: nothing more is read, for there may be many.
+
+    A closed scope takes no more events, so its newest one is the one that closed it.
+    """
+    scope = find_scope(store, name)
+    newest = newest_revision(store, scope)
+    event = next(scope.history(after=newest - 1, until=newest))
+    return {
+        "scope": name,
+        "level": scope.level,
+        "id": scope.id,
+        "revision": newest,
+        "time": event.time,
+        "is_closed": event.type == CLOSED,
+    }
 
 
 def stream_names(store: Store) -> Iterator[str]:

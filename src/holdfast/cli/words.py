@@ -93,10 +93,33 @@ def parse_value(text: str, *, is_text: bool) -> Any:
     if is_text:
         return text
     try:
-        # json's own reading of NaN and Infinity is not JSON, so the codec judges.
-        return codec.decode(text.encode("utf-8", "surrogatepass"))
-    except CorruptError:
+        plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return text
+    if isinstance(plain, str):
+        return plain
+    try:
+        return codec.decode(text.encode("utf-8", "surrogatepass"))
+    except CorruptError as error:
+        raise UsageError(
+            f"the value is JSON, but cannot be stored: {error.message}",
+            hint="mend it, or give it as text with --text",
+        ) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise UsageError(
+            f"the value has the key {twice!r:.80} twice: only one of them could be kept",
+            hint="mend it, or give it as text with --text",
+        )
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
@@ -116,9 +139,15 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
             f'"{name}" is not a scope: {mistake.message}',
             hint="write it like team/support, conversation/ticket-7 or global",
         ) from mistake
-    if must_exist and scope.revision == 0:
+    if must_exist and newest_revision(store, scope) == 0:
         raise NotFoundError(f'scope "{name}" has no events', hint="holdfast scopes")
     return scope
+
+
+def newest_revision(store: Store, scope: Scope) -> int:
+    """Returns the newest revision without reading the state that it leads to."""
+    head = store.log.head(scope.name)
+    return head.revision if head else 0
 
 
 def find_revision(scope: Scope, word: str) -> int:
