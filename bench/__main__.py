@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 from bench import conversation, harness, inside, reading, writing
@@ -17,6 +18,8 @@ BENCHMARKS = {
     "g": inside.import_time,
     "h": writing.many_processes,
 }
+QUIET = 0.5
+"""The load average up to which a machine counts as quiet."""
 
 
 def main() -> None:
@@ -29,13 +32,16 @@ def main() -> None:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     size = harness.Size(quick=arguments.quick)
+    load = os.getloadavg()[0]
+    if load > QUIET:
+        print(f"load average {load:.1f}: other work is running, and times will show it")
     start = time.monotonic()
     reports: dict[str, harness.Report] = {}
     for letter in chosen:
         reports[letter] = BENCHMARKS[letter](size)
         harness.show(reports[letter])
     harness.show_bars(reports, judged=not size.quick)
-    path = harness.save(reports, size=size, seconds=time.monotonic() - start)
+    path = harness.save(reports, size=size, seconds=time.monotonic() - start, load=load)
     print(f"\nwritten to {path.relative_to(harness.ROOT)}")
 
 

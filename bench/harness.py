@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import sys
 import time
@@ -243,10 +244,11 @@ def show_bars(reports: dict[str, Report], *, judged: bool) -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as they need to be, numbers to the right."""
+    number = re.compile(r"-?[\d.,]+(e[+-]\d+)?( \D*)?$")
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     for row in [columns, *rows]:
         cells = [
-            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            cell.rjust(width) if number.match(cell) else cell.ljust(width)
             for cell, width in zip(row, widths, strict=True)
         ]
         print("  " + "  ".join(cells).rstrip())
@@ -260,7 +262,7 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def save(reports: dict[str, Report], *, size: Size, seconds: float) -> Path:
+def save(reports: dict[str, Report], *, size: Size, seconds: float, load: float) -> Path:
     """Writes the run to one JSON file and returns its path."""
     OUT.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -273,7 +275,7 @@ def save(reports: dict[str, Report], *, size: Size, seconds: float) -> Path:
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
             "processors": os.cpu_count(),
-            "load": os.getloadavg(),
+            "load": {"before": load, "after": os.getloadavg()[0]},
         },
         "reports": {name: asdict(report) for name, report in reports.items()},
     }
