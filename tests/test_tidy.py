@@ -18,6 +18,8 @@ LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 COLUMNS_MAX = 100
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "base", "misc"}
+PRAGMA = re.compile(r"\s+# (pyright|noqa).*$")
+"""What is said to a tool may stick out."""
 # Written in parts, so that this file does not find itself.
 _NOTE = "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"])
 UNFINISHED = re.compile(rf"#.*\b({_NOTE})\b|\b({_NOTE})[:(]|NotImplemented" + "Error")
@@ -89,7 +91,8 @@ def test_files_are_short_and_narrow():
         place(path, number)
         for path in python_files()
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        if len(line) > COLUMNS_MAX
+        # One long word, a sample of a format for one, has no place to be broken at.
+        if len(PRAGMA.sub("", line)) > COLUMNS_MAX and len(line.split()) > 1
     ]
     assert not long, f"files of more than {LINES_MAX} lines"
     assert not wide, f"lines of more than {COLUMNS_MAX} columns"
