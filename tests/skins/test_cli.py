@@ -59,7 +59,7 @@ def test_set_reads_standard_input(place: str, monkeypatch: Any, cli: Any):
 
 
 @pytest.mark.parametrize(
-    "value", ['{"a":1,"a":2}', '{"$bytes":"!"}', '[{"$float":"x"}]', "[" * 150 + "]" * 150]
+    "value", ['{"a":1,"a":2}', '{"$bytes":"!"}', '[{"$float":"x"}]', "[" * 150 + "]" * 150, "1e999"]
 )
 def test_json_that_cannot_be_kept_is_refused(value: str, place: str, cli: Any):
     """Never stored as something else than what was typed, unless asked for as text."""
