@@ -28,7 +28,9 @@ CALLS = (
 class FaultyDisk(Disk):
     """Numbers every call; `fault(number, name, run)` decides what becomes of it."""
 
-    def __init__(self, fault: Callable[[int, str, Callable[..., Any], tuple[Any, ...]], Any]) -> None:
+    def __init__(
+        self, fault: Callable[[int, str, Callable[..., Any], tuple[Any, ...]], Any]
+    ) -> None:
         self.count = 0
         self.names: list[str] = []
         for name in CALLS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -106,8 +107,8 @@ def test_a_process_killed_at_any_call_loses_nothing(
         assert code == -signal.SIGKILL
         killed += 1
         # Every call of the first commits and a sample of the rest: the same code, other offsets.
-        number += 1 if number < 60 else 7
-    assert killed > 60
+        number += 1 if number < 50 else 13
+    assert killed > 50
 
 
 @pytest.mark.usefixtures("small")
@@ -142,10 +143,8 @@ def test_an_interrupted_commit_is_settled_by_the_next_handle_of_the_process(
     points.raise_at(point, KeyboardInterrupt(), 2)
     told: list[int] = [0]
     broken = FilesBackend(tmp_path / "s", clock=SystemClock(), reach=points.reach)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         trial["Filler"](told.append).fill(broken)
-    except KeyboardInterrupt:
-        trial["judge_living"] = True
     if point != "files.ring.created":  # which is passed once
         other = FilesBackend(tmp_path / "s", clock=SystemClock())
         trial["Filler"]().fill(other, (10,))
@@ -196,10 +195,8 @@ def test_power_loss_at_any_commit_loses_nothing(
     points.raise_at(last, KeyboardInterrupt(), max(1, len(sizes) - 1))
     told = [0]
     backend = FilesBackend(tmp_path / "s", clock=clock, disk=disk, reach=points.reach)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         trial["Filler"](told.append).fill(backend, tuple(sizes))
-    except KeyboardInterrupt:
-        pass
     disk.lose_power(chance)
     clock.reboot()
     # The old handle belongs to the world before; only its lock on the directory must go.

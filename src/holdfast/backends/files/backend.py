@@ -145,8 +145,11 @@ class FilesBackend(Handle):
         try:
             self.opened.fresh()
             yield
+        except ValueError:
+            self.check_open()  # closed by another thread, and the shared page with it
+            raise
         except OSError as exc:
-            self.check_open()  # closed by another thread, its descriptors gone
+            self.check_open()  # the same, and the descriptors with it
             raise unavailable(exc, f'the store "{self.directory.path}" cannot be read') from exc
 
     # --- writing ---

@@ -63,6 +63,7 @@ class Journal:
         self._words = page.words
         self._full = full
         self._reach = reach
+        self._seed = ring.seed_of(directory.store)
         self._ring_fd = -1
         self._ring_bytes = 0
         self.is_poisoned = False
@@ -101,7 +102,7 @@ class Journal:
             segments.reserve(end, len(text))
         number = words[RING_NUMBER] + 1
         batch = ring.encode_batch(
-            number, end, words[SYNCED_END], before.position, before.digest, text
+            self._seed, number, end, words[SYNCED_END], before.position, before.digest, text
         )
         # From here on the outcome is unknown until all is done.
         self.is_poisoned = True
@@ -185,7 +186,9 @@ class Journal:
             self._reach("files.text.synced")
         # All older batches are below the new synced end: the whole ring is free.
         number = words[RING_NUMBER] + 1
-        batch = ring.encode_batch(number, before.end, end, before.position, before.digest, b"")
+        batch = ring.encode_batch(
+            self._seed, number, before.end, end, before.position, before.digest, b""
+        )
         write_all(self._disk, self._ring_fd, batch, 0)
         if self._reach is not None:
             self._reach("files.ring.written")

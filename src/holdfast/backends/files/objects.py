@@ -2,9 +2,9 @@
 
 A name without a slash lies in a folder of its first two characters: `objects/blob/ab/abcdef…`. Each
 part of a name with slashes but the last is a folder with `=` at its end: `12ab/7` is
-`objects/snapshot/12ab=/7`. A last part that is empty or begins with a dot gets `=` in front. No
-name contains `=`, so no two names share a path, none is a folder and a file at once, and none leads
-out.
+`objects/snapshot/12ab=/7`. A last part that begins with a dot gets `=` in front, an empty one is
+`=-`. No name contains `=`, so no two names share a path, none is a folder and a file at once, and
+none leads out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = "objects"
 TEMP = "=new-"
+_EMPTY = "=-"
 _KINDS = ("blob", "snapshot")
 _NAME = re.compile(r"[0-9a-z./-]{1,120}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -87,12 +88,12 @@ class FileObjects:
         fd = self._disk.open(folder, _FOLDER, at=at)
         try:
             for entry in sorted(self._disk.listdir(fd)):
-                if entry.endswith("=") and entry != "=":
+                if entry.endswith("="):
                     yield from self._walk(
                         fd, entry, f"{begin}{entry[:-1]}/", prefix, f"{path}/{folder}"
                     )
                 elif not entry.startswith(TEMP):
-                    name = begin + entry.removeprefix("=")
+                    name = begin + ("" if entry == _EMPTY else entry.removeprefix("="))
                     if name.startswith(prefix):
                         yield name, f"{path}/{folder}/{entry}"
         finally:
@@ -142,7 +143,7 @@ def path_of(kind: str, name: str) -> tuple[list[str], str]:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not the name of an object: expected 1 to 120 of [0-9a-z./-]")
     *folders, last = name.split("/")
-    file = "=" + last if not last or last.startswith(".") else last
+    file = "=" + last if last.startswith(".") else last or _EMPTY
     if folders:
         return [ROOT, kind, *(folder + "=" for folder in folders)], file
     return [ROOT, kind, f"{file:_<2}"[:2].replace("=", "_").replace(".", "_")], file

@@ -24,6 +24,7 @@ from holdfast.backends.files.shared import (
     BUSY,
     CLOSED,
     END,
+    NO_PAGE,
     SEGMENT,
     SYNCED_END,
     SharedPage,
@@ -204,6 +205,7 @@ class Opened:
 
     def release(self) -> None:
         """Closes every descriptor."""
+        self.page_words = NO_PAGE
         self.journal.close()
         self._undo.close()
 

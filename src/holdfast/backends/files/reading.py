@@ -16,10 +16,8 @@ from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.line import BadLine
 from holdfast.backends.files.segments import DIRECTORY as LOG
 from holdfast.backends.files.segments import Segments
-from holdfast.backends.files.shared import CLOSED, END, SEGMENT, SharedPage, open_page
+from holdfast.backends.files.shared import CLOSED, END, NO_PAGE, SEGMENT, SharedPage, open_page
 from holdfast.clock import Clock
-
-_NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
 
 
 class ReadOnly:
@@ -30,7 +28,7 @@ class ReadOnly:
         self.disk = directory.disk
         self.clock = clock
         self.page: SharedPage | None = None
-        self.page_words = _NO_PAGE
+        self.page_words = NO_PAGE
         directory.identify(clock, create=False)
         segments = Segments(self.disk, directory.folder(LOG, create=False), read_only=True)
         index_path = os.path.join(directory.path, INDEX_NAME)
@@ -51,7 +49,10 @@ class ReadOnly:
             catalog.apply_lines(head.end)
             if head != catalog.tail.cursor:
                 raise catalog.corrupt(head.end, "the text is not the one head.json recorded")
-        if ring.read_batches(self.disk, at=self.directory.fd) and not self._follow():
+        if (
+            ring.read_batches(self.disk, self.directory.store, at=self.directory.fd)
+            and not self._follow()
+        ):
             catalog.reports.append(
                 "the store was not closed: what is in its ring alone is not shown; open it for "
                 "writing to recover"
@@ -74,12 +75,13 @@ class ReadOnly:
         """Returns whether there is a living page, mapped now if need be."""
         page = self.page
         if page is None or page.words[CLOSED]:
+            self.page_words = NO_PAGE
             if page is not None:
                 page.close()
             self.page = page = open_page(self.disk, at=self.directory.fd, read_only=True)
-            self.page_words = _NO_PAGE if page is None else page.words
+            self.page_words = NO_PAGE if page is None else page.words
         if page is None or page.words[CLOSED] or not page.is_of(self.clock.boot_id()):
-            self.page_words = _NO_PAGE
+            self.page_words = NO_PAGE
             return False
         self.page_words = page.words
         return True
@@ -103,6 +105,7 @@ class ReadOnly:
         del is_poisoned
         self.catalog.close_index(worth_bytes=None)
         self.catalog.segments.close()
+        self.page_words = NO_PAGE
         if self.page is not None:
             self.page.close()
 

@@ -64,7 +64,7 @@ def complete_text(
     segments.refresh()
     segments.check_contiguous()
     text_end = segments.end()
-    batches = ring.read_batches(directory.disk, at=directory.fd)
+    batches = ring.read_batches(directory.disk, directory.store, at=directory.fd)
     head = directory.read_head()
     synced_end = max(batches[-1].synced_end if batches else 0, head.end if head else 0)
     above = [batch for batch in batches or () if batch.end > synced_end]

@@ -5,6 +5,7 @@ A batch begins at a multiple of 512 bytes. All numbers are little-endian:
     "HFR1" · crc32 of all that follows 4 · number 8 · log offset 8 · length 8 · synced end 8
     · position before 8 · digest before 32 · the lines
 
+The crc32 begins with that of the store's id, so that a ring from another store holds no batch.
 `number` grows by one per batch. `synced end` is the log offset up to which the text was known to be
 synced when the batch was written. Batches lie one behind another; one that does not fit before the
 end of the ring goes to offset 0.
@@ -59,14 +60,19 @@ def room(length: int) -> int:
     return HEADER_BYTES + length + SLOT_BYTES - 1 & -SLOT_BYTES
 
 
+def seed_of(store: str) -> int:
+    """Returns what the checksums of a store's batches begin with."""
+    return crc32(store.encode())
+
+
 def encode_batch(
-    number: int, offset: int, synced_end: int, position: int, digest: bytes, text: bytes
+    seed: int, number: int, offset: int, synced_end: int, position: int, digest: bytes, text: bytes
 ) -> bytes:
     checked = _CHECKED.pack(number, offset, len(text), synced_end, position, digest)
-    return b"%b%b%b%b" % (_MAGIC, _CRC.pack(crc32(text, crc32(checked))), checked, text)
+    return b"%b%b%b%b" % (_MAGIC, _CRC.pack(crc32(text, crc32(checked, seed))), checked, text)
 
 
-def find_batches(data: bytes) -> list[Batch]:
+def find_batches(data: bytes, seed: int) -> list[Batch]:
     """Returns every whole batch, oldest first. What is not whole is not a batch."""
     found: list[Batch] = []
     for place in range(0, len(data) - HEADER_BYTES, SLOT_BYTES):
@@ -76,7 +82,7 @@ def find_batches(data: bytes) -> list[Batch]:
             data, place
         )
         end = place + HEADER_BYTES + length
-        if end <= len(data) and crc32(data[place + 8 : end]) == crc:
+        if end <= len(data) and crc32(data[place + 8 : end], seed) == crc:
             text = data[end - length : end]
             found.append(Batch(place, number, offset, synced_end, position, digest, text))
     found.sort(key=lambda batch: batch.number)
@@ -92,13 +98,13 @@ def open_ring(disk: Disk, *, at: int) -> int:
     return disk.open(NAME, os.O_RDWR, at=at)
 
 
-def read_batches(disk: Disk, *, at: int) -> list[Batch] | None:
+def read_batches(disk: Disk, store: str, *, at: int) -> list[Batch] | None:
     """Returns the whole batches of the ring, None if there is no ring."""
     try:
         fd = disk.open(NAME, os.O_RDONLY, at=at)
     except FileNotFoundError:
         return None
     try:
-        return find_batches(read_all(disk, fd, disk.size(fd)))
+        return find_batches(read_all(disk, fd, disk.size(fd)), seed_of(store))
     finally:
         disk.close(fd)

@@ -36,6 +36,9 @@ PAGE_BYTES = 4096
     LEASES,  # grows with each change of leases.json
 ) = range(13)
 
+NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
+"""Words that agree with no state of any store: what stands for a page that is not there."""
+
 _MAGIC = int.from_bytes(b"HFSHARE1", "little")
 
 
@@ -47,7 +50,8 @@ class SharedPage:
         self._fd = fd
         access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
         self._map = mmap.mmap(fd, PAGE_BYTES, access=access)
-        self.words = memoryview(self._map).cast("Q")
+        self._view = memoryview(self._map)
+        self.words = self._view.cast("Q")
 
     def is_of(self, boot_id: str) -> bool:
         """Returns whether the page was made in this boot, by code that knows this layout."""
@@ -67,8 +71,11 @@ class SharedPage:
         self.words[MAGIC] = _MAGIC
 
     def close(self) -> None:
-        """Lets the file go. The memory goes with the last reference: a thread may be looking."""
+        """Unmaps the page, which has a descriptor of its own besides ours; done once."""
         if self._fd >= 0:
+            self.words.release()
+            self._view.release()
+            self._map.close()
             self._disk.close(self._fd)
             self._fd = -1
 

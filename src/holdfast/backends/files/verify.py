@@ -97,7 +97,7 @@ class FileInspection:
     def _verify_ring(self, end: Cursor) -> Iterator[Finding]:
         directory = self._backend.directory
         segments = self._backend.catalog.segments
-        for batch in ring.read_batches(directory.disk, at=directory.fd) or ():
+        for batch in ring.read_batches(directory.disk, directory.store, at=directory.fd) or ():
             # A batch above the end is of a commit that is under way.
             if batch.end <= end.end and segments.read(batch.offset, batch.end) != batch.text:
                 where = segments.where(batch.offset)
@@ -224,9 +224,12 @@ def _matches(data: bytes, digest: str) -> bool:
     if data.startswith(_ZSTD):
         import zstandard
 
+        frame = zstandard.ZstdDecompressor().decompressobj()
         try:
-            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+            data = frame.decompress(data)
         except zstandard.ZstdError:
+            return False
+        if not frame.eof or frame.unused_data:
             return False
     return sha256(data).hexdigest() == digest
 

@@ -1,0 +1,155 @@
+"""A line is read exactly as it was written, or is known to be damaged (clauses 10 and 12)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends.files.line import (
+    BadLine,
+    decode_line,
+    encode_line,
+    format_time,
+    parse_time,
+    records_of,
+)
+from holdfast.backends.files.ring import encode_batch, find_batches, room
+from holdfast.backends.protocol import Append, Cleared, Commit, Mark, Position, Record
+from holdfast.errors import UsageError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+LINK = st.binary(min_size=32, max_size=32)
+SPACE = st.text(" \t\r", max_size=3)
+ESCAPES = st.sampled_from(
+    ['"\\ud800"', '"\\\\ud800 \\u0020 \\udfff"', '{"\\uD83D":"\\ud83d\\ude00"}', '"\\u0020"']
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+VALUES = JSON.map(json.dumps) | JSON.map(lambda v: json.dumps(v, ensure_ascii=False)) | ESCAPES
+PAYLOADS = st.tuples(SPACE, VALUES, SPACE).map(lambda parts: "".join(parts).encode())
+EVENTS = st.lists(
+    st.tuples(TEXT, PAYLOADS, LINK, st.none() | TEXT, st.none() | TEXT), min_size=1, max_size=3
+)
+SECTIONS = st.lists(st.tuples(TEXT, EVENTS, st.none() | TEXT, st.booleans()), max_size=3)
+MARKS = st.lists(
+    st.builds(Cleared, TEXT, TEXT)
+    | st.builds(Mark, TEXT, TEXT, st.integers(0, 1 << 60), st.integers(-9, 9), TEXT),
+    max_size=3,
+)
+TIMES = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+
+@given(SECTIONS, MARKS, TIMES, TEXT, st.integers(1, 1 << 50))
+def test_clause_10_a_line_says_what_was_committed(
+    sections: list, marks: list, time: int, actor: str, position: int
+) -> None:
+    appends: list[Append] = []
+    for stream, events, key, fork in sections:
+        records = [
+            Record(stream, 1 + n, time, kind, actor, payload, link, key if n == 0 else None, *names)
+            for n, (kind, payload, link, *names) in enumerate(events)
+        ]
+        appends.append(Append(stream, 0, tuple(records), fork))
+    encoded, line = encode_line(Commit(time, actor, tuple(appends), marks=tuple(marks)), position)
+    assert encoded.count(b"\n") == 1
+    json.loads(encoded)
+    assert decode_line(encoded) == line
+    assert (line.n, line.by, parse_time(line.at)) == (position, actor, time)
+    for append, section in zip(appends, line.sections, strict=True):
+        found = records_of(line, section)
+        assert [r.position for r in found] == [position] * len(found)
+        for written, record in zip(append.records, found, strict=True):
+            assert record == Record(*[getattr(written, f) for f in FIELDS], Position(position))
+        assert bool(section.fork) == append.fork
+    kept = [Mark(m.index, m.key, m.due, m.priority, m.group) for m in line.set]
+    assert kept == [mark for mark in marks if isinstance(mark, Mark)]
+    gone = [Cleared(m.index, m.key) for m in line.clear]
+    assert gone == [mark for mark in marks if isinstance(mark, Cleared)]
+
+
+FIELDS = [field for field in Record.__struct_fields__ if field != "position"]
+
+
+def _commit(*payloads: bytes, stream: str = "s") -> Commit:
+    records = [
+        Record(stream, n, 5, "t", "w", payload, bytes(32)) for n, payload in enumerate(payloads, 1)
+    ]
+    return Commit(5, "w", (Append(stream, 0, tuple(records)),))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b"", b" ", b"{", b"1 2", b"nul", b'"\xff\xfe', b"1]", b"\n1", b"1\n", b'{"a":\n1}'),
+        b'1,"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"],["t",2',
+        b'1,"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]]],["other",1,[["t",2',
+        b'1],"crc":"00000000"}',
+    ],
+)
+def test_a_payload_that_would_break_the_line_is_refused_before_it_is_written(
+    payload: bytes,
+) -> None:
+    for commit in (_commit(payload), _commit(b"1", payload), _commit(payload, b"1")):
+        with pytest.raises(UsageError, match="payload"):
+            encode_line(commit, 1)
+
+
+def test_a_name_with_half_a_character_is_refused() -> None:
+    with pytest.raises(UsageError, match="lone surrogate"):
+        encode_line(_commit(b"1", stream="\ud800"), 1)
+
+
+def test_a_time_that_no_calendar_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="years 1 to 9999"):
+        format_time(1 << 62)
+
+
+def test_clause_12_every_flipped_bit_is_noticed() -> None:
+    encoded, _ = encode_line(_commit(b'{"a":[1,2,"three"]}'), 7)
+    for place in range(len(encoded)):
+        for bit in range(8):
+            damaged = bytearray(encoded)
+            damaged[place] ^= 1 << bit
+            with pytest.raises(BadLine):
+                decode_line(bytes(damaged))
+    for end in range(len(encoded)):
+        with pytest.raises(BadLine):
+            decode_line(encoded[:end])
+
+
+def test_a_checked_line_of_another_shape_is_bad() -> None:
+    for body in (b"{}", b'{"n":1', b'{"n":"1","at":"","by":"","in":[]', b"[1"):
+        with pytest.raises(BadLine):
+            decode_line(b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body)))
+
+
+@given(
+    st.lists(st.binary(max_size=1500), min_size=1, max_size=8),
+    st.integers(0, 1 << 32),
+    st.randoms(use_true_random=False),
+)
+def test_only_whole_batches_are_found_in_a_ring(texts: list[bytes], flip: int, chance) -> None:
+    data, places = bytearray(32768), []
+    place = offset = 0
+    for number, text in enumerate(texts, 1):
+        batch = encode_batch(9, number, offset, 0, number - 1, bytes(32), text)
+        data[place : place + len(batch)] = batch
+        places.append((place, len(batch)))
+        place += room(len(text))
+        offset += len(text)
+    found = find_batches(bytes(data), 9)
+    assert [batch.text for batch in found] == texts
+    assert [batch.number for batch in found] == list(range(1, len(texts) + 1))
+    assert found[-1].next_place == place
+    assert find_batches(bytes(data), 8) == []
+    begin, length = chance.choice(places)
+    data[begin + flip % length] ^= 1 << (flip >> 16) % 8
+    remaining = [batch.place for batch in find_batches(bytes(data), 9)]
+    assert remaining == [p for p, _ in places if p != begin]
