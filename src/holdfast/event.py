@@ -40,51 +40,31 @@ ORIGIN = bytes(32)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def next_link(
-    previous: bytes,
-    *,
-    stream: str,
-    revision: int,
-    time: int,
-    type: str,
-    actor: str,
-    payload: bytes,
-    key: str | None = None,
-    checkpoint: str | None = None,
-    subject: str | None = None,
-) -> bytes:
+def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
     """Returns the digest that binds an event to everything before it in its stream.
 
-    Position is left out, so a copy in another backend has equal links. The envelope goes in as one
-    JSON array, so that no two envelopes have the same bytes. The payload goes in as its own digest:
-    erasure may later replace the bytes and keep the digest, and the chain still verifies.
+    The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
+    and as one JSON array, so that no two envelopes have the same bytes. Position is left out, so a
+    copy in another backend has equal links. The payload goes in as its own digest: erasure may
+    later replace the bytes and keep the digest, and the chain still verifies.
     """
-    return _bound(
-        previous, payload, [stream, revision, time, type, actor, key, checkpoint, subject]
-    )
+    digest = sha256(payload).digest()
+    return sha256(previous + digest + codec.encode_plain(envelope)).digest()
 
 
 def record_link(previous: bytes, record: Record) -> bytes:
     """Returns the link that the record must have behind `previous`."""
-    return _bound(
-        previous,
-        record.payload,
-        [
-            record.stream,
-            record.revision,
-            record.time,
-            record.type,
-            record.actor,
-            record.key,
-            record.checkpoint,
-            record.subject,
-        ],
-    )
-
-
-def _bound(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
-    digest = sha256(payload).digest()
-    return sha256(previous + digest + codec.encode_plain(envelope)).digest()
+    envelope = [
+        record.stream,
+        record.revision,
+        record.time,
+        record.type,
+        record.actor,
+        record.key,
+        record.checkpoint,
+        record.subject,
+    ]
+    return next_link(previous, record.payload, envelope)
 
 
 def to_datetime(time_us: int) -> datetime:

@@ -73,7 +73,6 @@ def restored_payload(to: int, ops_payload: bytes) -> bytes:
 
 def advance(
     folded: Folded,
-    *,
     link: bytes,
     time: int,
     type: str,
@@ -126,15 +125,8 @@ def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
                 root = apply(root, ops, revision=revision, blobs=blobs)
             else:
                 folded = msgspec.structs.replace(folded, revision=revision - 1, root=root)
-                folded = advance(
-                    folded,
-                    link=link,
-                    time=record.time,
-                    type=record.type,
-                    payload=record.payload,
-                    ops=ops_of(record),
-                    blobs=blobs,
-                )
+                ops = ops_of(record)
+                folded = advance(folded, link, record.time, record.type, record.payload, ops, blobs)
                 root = folded.root
         except UsageError as misfit:
             raise CorruptError(

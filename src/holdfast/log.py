@@ -117,9 +117,10 @@ class Log:
                 continue
             if one is None:
                 continue
-            for part, after in zip(request.work.parts, one.after, strict=True):
-                overlay[part.stream] = after
             laid.append(one)
+            if len(requests) > 1:
+                for part, after in zip(request.work.parts, one.after, strict=True):
+                    overlay[part.stream] = after
         return laid
 
     def _lay_again(self, request: Request, overlay: dict[str, Folded]) -> Laid | None:

@@ -86,16 +86,20 @@ def lay(
     for base in before:
         if base.time > time:
             time = base.time
-    appends: list[Append] = []
-    after: list[Folded] = []
-    for part, base in zip(wanted.parts, before, strict=True):
-        append, folded = _lay_part(part, base, time, actor, blobs)
-        appends.append(append)
-        after.append(folded)
+    laid = [
+        _lay_part(part, base, time, actor, blobs)
+        for part, base in zip(wanted.parts, before, strict=True)
+    ]
     commit = Commit(
-        time, actor, tuple(appends), wanted.reads, wanted.fence, wanted.marks, wanted.watch
+        time,
+        actor,
+        tuple([append for append, _ in laid]),
+        wanted.reads,
+        wanted.fence,
+        wanted.marks,
+        wanted.watch,
     )
-    return Laid(request, commit, before, tuple(after))
+    return Laid(request, commit, before, tuple([folded for _, folded in laid]))
 
 
 def _lay_part(
@@ -105,49 +109,22 @@ def _lay_part(
     if part.parent is not None and base.parent != part.parent:
         opened = Proposal(event.OPENED, codec.encode_plain({"parent": part.parent}))
         proposals = (opened, *proposals)
+    stream, key = part.stream, part.key
     folded = base
     records: list[Record] = []
-    last = len(proposals) - 1
-    for i, proposal in enumerate(proposals):
-        key = part.key if i == 0 else None
-        checkpoint = part.checkpoint if i == last else None
+    last = proposals[-1]
+    for proposal in proposals:
+        type, payload, ops = proposal.type, proposal.payload, proposal.ops
+        checkpoint = part.checkpoint if proposal is last else None
         revision = folded.revision + 1
         link = event.next_link(
-            folded.link,
-            stream=part.stream,
-            revision=revision,
-            time=time,
-            type=proposal.type,
-            actor=actor,
-            payload=proposal.payload,
-            key=key,
-            checkpoint=checkpoint,
+            folded.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
         )
-        folded = advance(
-            folded,
-            link=link,
-            time=time,
-            type=proposal.type,
-            payload=proposal.payload,
-            ops=proposal.ops,
-            blobs=blobs,
-        )
-        records.append(
-            Record(
-                part.stream,
-                revision,
-                time,
-                proposal.type,
-                actor,
-                proposal.payload,
-                link,
-                key,
-                checkpoint,
-            )
-        )
+        folded = advance(folded, link, time, type, payload, ops, blobs)
+        records.append(Record(stream, revision, time, type, actor, payload, link, key, checkpoint))
+        key = None
     fork = part.origin is not None
-    append = Append(part.stream, base.revision, tuple(records), fork, base.link)
-    return append, folded
+    return Append(stream, base.revision, tuple(records), fork, base.link), folded
 
 
 def conflict(stream: str, expected: int, actual: int) -> ConflictError:
