@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, overload
 
 from holdfast import tree
-from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.aio.loop import Loop, Reading
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
@@ -225,15 +225,17 @@ class AsyncScope:
     async def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        if any(self._loop.store.log.blobs.is_large(op) for op in ops):
-            make = self.sync.change_part
-            part = await self._loop.hop(make, ops, expected, key, checkpoint)
+        make = self.sync.change_part
+        for op in ops:
+            if self._loop.store.log.blobs.is_large(op):
+                part = await self._loop.hop(make, ops, expected, key, checkpoint)
+                break
         else:
-            part = self.sync.change_part(ops, expected, key, checkpoint)
+            part = make(ops, expected, key, checkpoint)
         return (await self._commit(part)).after[0].revision
 
     async def _commit(self, part: Part) -> Written:
-        written = await shielded(self._loop.enqueue(Wanted((part,))))
+        written = await self._loop.commit(Wanted((part,)))
         self.sync.announce(part, written.before[0], written.after[0])
         return written
 

@@ -36,7 +36,7 @@ class AsyncPendingCommit:
         self._pending = pending
         self._waits = waits
         self._wanted: Wanted | None = None
-        self._outcome: asyncio.Future[Written] | None = None
+        self._outcome: asyncio.Task[Written] | None = None
 
     def scope(self, scope: AsyncScope) -> PendingScope:
         return self._pending.scope(scope.sync)
