@@ -174,7 +174,7 @@ class FilesBackend(Handle):
             overlay = Overlay(head_of, key_of)
             head_of, key_of = overlay.head_of, overlay.key_of
         outcomes: list[Receipt | Refusal] = []
-        lines: list[tuple[Line, int]] = []
+        lines: list[tuple[Line, int, Commit]] = []
         texts: list[bytes] = []
         position = catalog.tail.cursor.position
         for commit in commits:
@@ -185,7 +185,7 @@ class FilesBackend(Handle):
             position += 1
             text, line = encode_line(commit, position)
             texts.append(text)
-            lines.append((line, len(text)))
+            lines.append((line, len(text), commit))
             if overlay is None:
                 outcomes.append(Receipt(Position(position)))
             else:
@@ -196,7 +196,7 @@ class FilesBackend(Handle):
         return outcomes
 
     def _write(
-        self, opened: Opened, text: bytes, lines: list[tuple[Line, int]], position: int
+        self, opened: Opened, text: bytes, lines: list[tuple[Line, int, Commit]], position: int
     ) -> None:
         catalog, journal = self.catalog, opened.journal
         cursor = catalog.tail.cursor
@@ -207,8 +207,8 @@ class FilesBackend(Handle):
                 # and finds the lines there. The other way round, this process would read what no
                 # other one can see yet.
                 journal.publish(cursor.end + len(text), position)
-                for line, length in lines:
-                    catalog.apply(line, length)
+                for line, length, commit in lines:
+                    catalog.apply(line, length, commit)
         except BaseException as exc:
             if journal.is_poisoned:
                 self._poison = (

@@ -17,7 +17,7 @@ from holdfast.backends.files.index import UNUSABLE, Index, StaleIndex, remove
 from holdfast.backends.files.line import BadLine, Line, decode_line, records_of
 from holdfast.backends.files.segments import Segments
 from holdfast.backends.files.tail import HEADS_MAX, Cursor, Place, Tail
-from holdfast.backends.protocol import Found, Head, Mark, Record
+from holdfast.backends.protocol import Commit, Found, Head, Mark, Record
 from holdfast.errors import CorruptError
 
 CHUNK_BYTES = 1 << 20
@@ -70,9 +70,9 @@ class Catalog:
             if self._read_only:
                 self.flush_if_due()
 
-    def apply(self, line: Line, length: int) -> None:
+    def apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
         try:
-            self._apply(line, length)
+            self._apply(line, length, commit)
         except BadLine as exc:
             raise self.corrupt(self.tail.cursor.end, str(exc)) from exc
 
@@ -80,30 +80,30 @@ class Catalog:
         """Applies the next line; raises BadLine if it does not verify or is not the next."""
         self._apply(decode_line(encoded), len(encoded))
 
-    def _apply(self, line: Line, length: int) -> None:
+    def _apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
         try:
-            self.tail.apply(line, length)
+            self.tail.apply(line, length, commit)
         except UNUSABLE as exc:
             self._use_private_index(exc)
-            self.tail.apply(line, length)
+            self.tail.apply(line, length, commit)
 
-    def lines(self, offset: int, end: int) -> Iterator[tuple[Line, int]]:
+    def lines(self, offset: int, end: int, chunk: int = CHUNK_BYTES) -> Iterator[tuple[Line, int]]:
         """Yields the lines between two offsets with their lengths; all of it must verify."""
-        for encoded in self.encoded_lines(offset, end):
+        for encoded in self.encoded_lines(offset, end, chunk):
             try:
                 yield decode_line(encoded), len(encoded)
             except BadLine as exc:
                 raise self.corrupt(offset, str(exc)) from exc
             offset += len(encoded)
 
-    def encoded_lines(self, offset: int, end: int) -> Iterator[bytes]:
+    def encoded_lines(self, offset: int, end: int, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yields what stands between two offsets, line by line, unread."""
-        for text in self._chunks(offset, end):
+        for text in self._chunks(offset, end, chunk):
             yield from split_lines(text)
 
-    def _chunks(self, offset: int, end: int) -> Iterator[bytes]:
+    def _chunks(self, offset: int, end: int, chunk: int) -> Iterator[bytes]:
         """Yields the text between two offsets in pieces of whole lines."""
-        want = CHUNK_BYTES
+        want = chunk
         while offset < end:
             text = self.segments.read(offset, min(offset + want, end))
             if offset + len(text) < end:
@@ -114,7 +114,7 @@ class Catalog:
                 if whole == 0:
                     raise self.corrupt(offset, f"the text ends before {end}")
                 text = text[:whole]
-            want = CHUNK_BYTES
+            want = chunk
             yield text
             offset += len(text)
 
@@ -430,7 +430,8 @@ class Catalog:
             else:
                 position, offset = self._ask(lambda index: index.start_near(after))
         records: list[Record] = []
-        for line, _ in self.lines(offset, end):
+        chunk = min(max(limit << 10, 1 << 16), CHUNK_BYTES)
+        for line, _ in self.lines(offset, end, chunk):
             position += 1
             if line.n != position:
                 raise self.corrupt(offset, f"its position is {line.n}: expected {position}")

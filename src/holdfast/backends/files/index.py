@@ -18,6 +18,7 @@ import contextlib
 import os
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Generator, Iterable
 from functools import cache
 from hashlib import sha256
@@ -154,19 +155,19 @@ class Index:
         if number is None:
             return []
         base = number << 32
-        # The line that holds revision after + 1 may begin in an earlier block.
         begin = base + (after + 1 >> _BLOCK_BITS)
-        earlier = self._rows(
-            "SELECT id FROM block WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 2", (base, begin)
-        )
+        earlier = "SELECT id, places FROM block WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
         rows = self._rows(
             "SELECT id, places FROM block WHERE id BETWEEN ? AND ? ORDER BY id",
-            (earlier[-1][0] if earlier else begin, base + (until >> _BLOCK_BITS)),
+            (begin, base + (until >> _BLOCK_BITS)),
         )
-        places = [place for block, packed in rows for place in _unpack(block - base, packed)]
-        starts = [place[0] for place in places if place[0] <= after + 1]
-        begin_at = starts[-1] if starts else 0
-        return [place for place in places if begin_at <= place[0] <= until]
+        # The line that holds revision after + 1 may begin in an earlier block.
+        if not rows or rows[0][0] > begin or _first(begin - base, rows[0][1]) > after + 1:
+            rows = self._rows(earlier, (base, begin - 1)) + rows
+        places: list[Place] = []
+        for block, packed in rows:
+            places += _unpack(block - base, packed, after, until)
+        return places
 
     def start_near(self, position: int) -> tuple[int, int]:
         """Returns a position and the offset of the line behind it, at or before `position`."""
@@ -378,11 +379,20 @@ def _pack(block: int, places: list[Place]) -> bytes:
     return starts.tobytes() + lengths.tobytes() + bytes([place[0] - base for place in places])
 
 
-def _unpack(block: int, packed: bytes) -> list[Place]:
+def _first(block: int, packed: bytes) -> int:
+    """Returns the revision at which the block's first place begins."""
+    return (block << _BLOCK_BITS) + packed[len(packed) // 13 * 12]
+
+
+def _unpack(block: int, packed: bytes, after: int = -1, until: int = sys.maxsize) -> list[Place]:
+    """Returns the block's places that may hold revisions after < revision <= until."""
     count = len(packed) // 13
-    starts, lengths = array("Q"), array("I")
-    starts.frombytes(packed[: 8 * count])
-    lengths.frombytes(packed[8 * count : 12 * count])
     base = block << _BLOCK_BITS
-    firsts = [base + first for first in packed[12 * count :]]
-    return list(zip(firsts, starts, lengths, strict=True))
+    firsts = packed[12 * count :]
+    begin = max(bisect_right(firsts, after + 1 - base) - 1, 0)
+    end = bisect_right(firsts, until - base)
+    starts, lengths = array("Q"), array("I")
+    starts.frombytes(packed[8 * begin : 8 * end])
+    lengths.frombytes(packed[8 * count + 4 * begin : 8 * count + 4 * end])
+    revisions = [base + first for first in firsts[begin:end]]
+    return list(zip(revisions, starts, lengths, strict=True))

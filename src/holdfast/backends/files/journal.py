@@ -58,6 +58,7 @@ class Journal:
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
+        self._pwrite, self._sync = self._disk.pwrite, self._disk.sync
         self._segments = segments
         self._page = page
         self._words = page.words
@@ -84,7 +85,7 @@ class Journal:
                 segments.reserve(end, len(text))
             self._append_only(end, text)
             return
-        need = ring.room(len(text))
+        need = ring.HEADER_BYTES + len(text) + ring.SLOT_BYTES - 1 & -ring.SLOT_BYTES
         if self._ring_fd < 0:
             self._open_ring()
         if need > self._ring_bytes // 2:
@@ -104,18 +105,20 @@ class Journal:
         batch = ring.encode_batch(
             self._seed, number, end, words[SYNCED_END], before.position, before.digest, text
         )
+        reach = self._reach
         # From here on the outcome is unknown until all is done.
         self.is_poisoned = True
         words[BUSY] = 1
-        write_all(self._disk, self._ring_fd, batch, place)
-        if self._reach is not None:
-            self._reach("files.ring.written")
-        self._disk.sync(self._ring_fd)
-        if self._reach is not None:
-            self._reach("files.ring.synced")
+        if self._pwrite(self._ring_fd, batch, place) != len(batch):
+            write_all(self._disk, self._ring_fd, batch, place)
+        if reach is not None:
+            reach("files.ring.written")
+        self._sync(self._ring_fd)
+        if reach is not None:
+            reach("files.ring.synced")
         segments.append(end, text)
-        if self._reach is not None:
-            self._reach("files.text.appended")
+        if reach is not None:
+            reach("files.text.appended")
         words[RING_NUMBER] = number
         words[RING_PLACE] = place + need
         words[RING_FREE] -= used

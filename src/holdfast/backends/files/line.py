@@ -17,9 +17,10 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Annotated
 from zlib import crc32
 
-from msgspec import DecodeError, Raw, Struct, ValidationError, field
+from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, field
 from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
@@ -54,7 +55,7 @@ class Section(Struct, array_like=True, gc=False):
 
     stream: str
     revision: int
-    events: list[LineEvent]
+    events: Annotated[list[LineEvent], Meta(min_length=1)]
     key: str | None = None
     fork: int = 0
 

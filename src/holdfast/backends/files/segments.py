@@ -27,6 +27,7 @@ class Segments:
 
     def __init__(self, disk: Disk, directory_fd: int, *, read_only: bool) -> None:
         self._disk = disk
+        self._pwrite = disk.pwrite
         self._directory_fd = directory_fd
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         self.starts: list[int] = []
@@ -92,7 +93,9 @@ class Segments:
         """Writes at the end of the text, which the caller knows to be `offset`; not synced."""
         if self._newest_fd < 0:
             self._newest_fd = self._fd(self.newest)
-        write_all(self._disk, self._newest_fd, text, offset - self.starts[-1])
+        place = offset - self.starts[-1]
+        if self._pwrite(self._newest_fd, text, place) != len(text):
+            write_all(self._disk, self._newest_fd, text, place)
 
     def write_at(self, offset: int, text: bytes) -> None:
         """Puts bytes into the newest segment or an older one: recovery's way."""

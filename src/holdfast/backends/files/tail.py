@@ -23,7 +23,7 @@ from holdfast.backends.files.line import (
     next_digest,
     parse_time,
 )
-from holdfast.backends.protocol import Head, Mark, Position
+from holdfast.backends.protocol import Commit, Head, Mark, Position
 
 HEADS_MAX = 8192
 
@@ -88,18 +88,23 @@ class Tail:
             part.heads = {stream: self.heads[stream] for stream in part.places}
         return part
 
-    def apply(self, line: Line, length: int) -> None:
-        """Adds the next line, which begins at the cursor; raises BadLine if it is not the next."""
+    def apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
+        """Adds the next line, which begins at the cursor; raises BadLine if it is not the next.
+
+        `commit` is what the line was made of, if that was here: it saves parsing time and links.
+        """
         position, cursor = line.n, self.cursor
         if position != cursor.position + 1:
             raise BadLine(f"its position is {position}: expected {cursor.position + 1}")
-        time = parse_time(line.at)
+        if commit is not None:
+            time = commit.time
+            links = [append.records[-1].link for append in commit.appends]
+        else:
+            time = parse_time(line.at)
+            links = [decode_link(section.events[-1].link) for section in line.sections]
         offset = cursor.end
-        links: list[bytes] = []
-        for section in line.sections:
+        for number, section in enumerate(line.sections):
             stream, first, events = section.stream, section.revision, section.events
-            link = decode_link(events[-1].link)
-            links.append(link)
             head = self.heads.get(stream) or self._head_before(stream)
             if head is None:
                 if first != 1 and not section.fork:
@@ -111,7 +116,7 @@ class Tail:
             else:
                 raise BadLine(f"it holds {stream!r}@{first}: expected {head.revision + 1}")
             last = first + len(events) - 1
-            self.heads[stream] = Head(last, link, time, Position(position), begin)
+            self.heads[stream] = Head(last, links[number], time, Position(position), begin)
             places = self.places.get(stream)
             if places is None:
                 self.places[stream] = [(first, offset, length)]
