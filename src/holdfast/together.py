@@ -9,7 +9,7 @@ from holdfast import tree
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
 from holdfast.errors import UsageError
-from holdfast.fold import Folded, state_of
+from holdfast.fold import EMPTY, Folded, state_of
 from holdfast.log import Log
 from holdfast.paths import Path, check_expected, check_path, update_ops
 from holdfast.scope import Scope
@@ -197,8 +197,15 @@ class View:
 
     def _folded(self, scope: Scope) -> Folded:
         head = self._log.head(scope.name)
-        if head is None or head.position <= self.position:
+        if head is None:
+            # Not asked again: by now another process may have made it, after this view.
+            return EMPTY
+        if head.position <= self.position:
             folded = self._log.newest(scope.name)
-            if head is None or folded.revision == head.revision:
+            if folded.revision == head.revision:
                 return folded
-        return self._log.at(scope.name, self._log.revision_at_position(scope.name, self.position))
+        revision = self._log.revision_at_position(scope.name, self.position)
+        if revision < head.first:
+            # A fork that was made later: what it inherited is older than it is.
+            return EMPTY
+        return self._log.at(scope.name, revision)
