@@ -244,7 +244,7 @@ def show_bars(reports: dict[str, Report], *, judged: bool) -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as they need to be, numbers to the right."""
-    number = re.compile(r"-?[\d.,]+(e[+-]\d+)?( \D*)?$")
+    number = re.compile(r"-?[\d.,]+(e[+-]\d+)?( \D{0,12})?$")
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     for row in [columns, *rows]:
         cells = [
