@@ -116,8 +116,8 @@ class FilesBackend(Handle):
         opened = self._writable()
         with self._committing:
             self.check_open()
-            self._lock(opened)
             try:
+                self._lock(opened)
                 yield opened
             finally:
                 opened.unlock()
@@ -160,8 +160,8 @@ class FilesBackend(Handle):
         opened = self._writable()
         with self._committing:
             self.check_open()
-            self._lock(opened)
             try:
+                self._lock(opened)
                 return self._commit(opened, commits)
             finally:
                 opened.unlock()

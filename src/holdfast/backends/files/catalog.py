@@ -431,7 +431,7 @@ class Catalog:
                 position, offset = self._ask(lambda index: index.start_near(after))
         records: list[Record] = []
         chunk = min(max(limit << 10, 1 << 16), CHUNK_BYTES)
-        for line, _ in self.lines(offset, end, chunk):
+        for line, length in self.lines(offset, end, chunk):
             position += 1
             if line.n != position:
                 raise self.corrupt(offset, f"its position is {line.n}: expected {position}")
@@ -440,6 +440,7 @@ class Catalog:
                     records.extend(records_of(line, section))
                 if len(records) >= limit:
                     break
+            offset += length
         return records
 
 

@@ -13,15 +13,11 @@ import ctypes
 import errno
 import fcntl
 import os
-import sys
 from collections.abc import Generator
 from functools import cache
 from typing import Any
 
 from holdfast.errors import UnavailableError
-
-if sys.platform == "win32":
-    raise ImportError("holdfast keeps files on Linux and macOS only: Windows lacks flock")
 
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)

@@ -159,12 +159,13 @@ class FileLeases:
             if held.expires_us > now_us or held.epoch > now_ms - _REMEMBERED_MS
         }
         words = opened.page_words
-        # Counted before the file is replaced: if that fails, or we are killed, everybody reads it
-        # again, and so do we.
-        words[LEASES] += 1
         data = json_codec.encode(book) + b"\n"
+        # Counted before the file is replaced, so that it is read again if we fail or die in between
+        # (by us too), and after it, so that who read the old one in between reads again.
+        words[LEASES] += 1
         with reported(f'{NAME} of "{self._backend.directory.path}" cannot be written'):
             self._backend.directory.replace(NAME, data, durable=False)
+        words[LEASES] += 1
         self._seen = words[LEASES]
 
     def _held(self, name: str) -> _Held | None:
@@ -201,13 +202,9 @@ class FileMarks:
             leases.load()
             leases.hold(owner)
             now_us = clock.boot_us()
-            claimed = {
-                (claim.index, claim.key): claim.position
-                for claim in leases.claims
-                if claim.index == index
-                and claim.expires_us > now_us
-                and leases.is_alive(claim.owner)
-            }
+            running = [c for c in leases.claims if c.index == index and c.expires_us > now_us]
+            alive = {name for name in {c.owner for c in running} if leases.is_alive(name)}
+            claimed = {(c.index, c.key): c.position for c in running if c.owner in alive}
             due = self._backend.catalog.marks(index, clock.now_us() + 1, n + len(claimed))
             taken = [(m, at) for m, at in due if claimed.get((m.index, m.key)) != at][:n]
             if taken:

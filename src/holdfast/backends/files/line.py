@@ -27,7 +27,7 @@ from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
 from holdfast.errors import UsageError
 
 DIGEST_START = bytes(32)
-CRC_TAIL_BYTES = 19  # ,"crc":"1a2b3c4d"} and the line break
+LINE_BYTES_MAX = 1 << 31
 
 
 class BadLine(ValueError):
@@ -107,6 +107,10 @@ def encode_line(commit: Commit, position: int) -> tuple[bytes, Line]:
             f"a name holds a lone surrogate, which is no text: {exc.object!r}"
         ) from exc
     body = b"".join(parts)
+    if len(body) > LINE_BYTES_MAX:
+        raise UsageError(
+            f"a commit takes {len(body)} bytes: at most {LINE_BYTES_MAX} fit in a line"
+        )
     line = b"".join((body, b',"crc":"%08x"}\n' % crc32(body)))
     return line, _read_back(line, commit)
 

@@ -84,16 +84,17 @@ class Opened:
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
         """Holds the store lock; the caller has this handle's mutex."""
-        self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
         try:
+            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
             yield
         finally:
             self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
 
     def lock(self) -> None:
         """Takes the store lock, and leaves everything recovered and up to date."""
-        self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+        # Within the try: an interrupt right behind the call must not leave the lock taken.
         try:
+            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
             words = self.page.words
             if words[BUSY]:
                 self.recover(is_first=False)
