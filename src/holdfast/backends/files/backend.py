@@ -117,8 +117,10 @@ class FilesBackend(Handle):
         with self._committing:
             self.check_open()
             try:
-                self._lock(opened)
+                opened.lock()
                 yield opened
+            except OSError as exc:
+                raise self._unwritable(exc) from exc
             finally:
                 opened.unlock()
 
@@ -131,12 +133,9 @@ class FilesBackend(Handle):
             )
         return opened
 
-    def _lock(self, opened: Opened) -> None:
-        try:
-            opened.lock()
-        except OSError as exc:
-            subject = f'the store "{self.directory.path}" cannot be written'
-            raise unavailable(exc, subject) from exc
+    def _unwritable(self, exc: OSError, *, outcome_known: bool = True) -> UnavailableError:
+        subject = f'the store "{self.directory.path}" cannot be written'
+        return unavailable(exc, subject, outcome_known=outcome_known)
 
     @contextlib.contextmanager
     def reading(self) -> Generator[None]:
@@ -159,10 +158,13 @@ class FilesBackend(Handle):
         self.check_open()
         opened = self._writable()
         with self._committing:
-            self.check_open()
+            if self._dead is not None or self._poison is not None:
+                self.check_open()
             try:
-                self._lock(opened)
+                opened.lock()
                 return self._commit(opened, commits)
+            except OSError as exc:
+                raise self._unwritable(exc) from exc
             finally:
                 opened.unlock()
 
@@ -216,11 +218,10 @@ class FilesBackend(Handle):
                     "this handle cannot tell what is on the disk"
                 )
             if isinstance(exc, OSError):
-                subject = f'the store "{self.directory.path}" cannot be written'
-                known = not journal.is_poisoned
-                raise unavailable(exc, subject, outcome_known=known) from exc
+                raise self._unwritable(exc, outcome_known=not journal.is_poisoned) from exc
             raise
-        catalog.flush_if_due()
+        if catalog.tail.cursor.end >= catalog.flush_at:
+            catalog.flush()
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()

@@ -37,7 +37,7 @@ class Catalog:
         self._path = index_path
         self._read_only = read_only
         self._index: Index | None = None
-        self._flush_at = FLUSH_BYTES
+        self.flush_at = FLUSH_BYTES
         self.tail = Tail(Cursor(), self._head_before)
 
     # --- moving forward ---
@@ -71,21 +71,23 @@ class Catalog:
                 self.flush_if_due()
 
     def apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
-        try:
-            self._apply(line, length, commit)
-        except BadLine as exc:
-            raise self.corrupt(self.tail.cursor.end, str(exc)) from exc
-
-    def apply_encoded(self, encoded: bytes) -> None:
-        """Applies the next line; raises BadLine if it does not verify or is not the next."""
-        self._apply(decode_line(encoded), len(encoded))
-
-    def _apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
+        """Applies the next line; raises CorruptError if it is not the next."""
         try:
             self.tail.apply(line, length, commit)
+        except BadLine as exc:
+            raise self.corrupt(self.tail.cursor.end, str(exc)) from exc
         except UNUSABLE as exc:
             self._use_private_index(exc)
             self.tail.apply(line, length, commit)
+
+    def apply_encoded(self, encoded: bytes) -> None:
+        """Applies the next line; raises BadLine if it does not verify or is not the next."""
+        line = decode_line(encoded)
+        try:
+            self.tail.apply(line, len(encoded))
+        except UNUSABLE as exc:
+            self._use_private_index(exc)
+            self.tail.apply(line, len(encoded))
 
     def lines(self, offset: int, end: int, chunk: int = CHUNK_BYTES) -> Iterator[tuple[Line, int]]:
         """Yields the lines between two offsets with their lengths; all of it must verify."""
@@ -149,7 +151,7 @@ class Catalog:
             raise
         self._index = index
         self.tail = Tail(index.base, self._head_before)
-        self._flush_at = index.base.end + FLUSH_BYTES
+        self.flush_at = index.base.end + FLUSH_BYTES
 
     def _check_fit(self, index: Index, text_end: int) -> None:
         """Raises StaleIndex unless the last line that the index knows is in the text, unchanged."""
@@ -207,14 +209,14 @@ class Catalog:
         It costs the one commit in some thousands that meets it a few syncs and milliseconds. The
         index can wait, so whatever goes wrong (a full disk, a reader that holds it) is passed over.
         """
-        if self.tail.cursor.end >= self._flush_at:
+        if self.tail.cursor.end >= self.flush_at:
             self.flush()
 
     def flush(self) -> None:
         """Brings the index up to date, made if need be; the caller has the store lock."""
         with self.mutex:
             until = self.tail.cursor
-            self._flush_at = until.end + FLUSH_BYTES
+            self.flush_at = until.end + FLUSH_BYTES
             try:
                 if self._read_only:
                     self._flush_private()
@@ -290,6 +292,9 @@ class Catalog:
     # --- answers ---
 
     def head(self, stream: str) -> Head | None:
+        head = self.tail.heads.get(stream)
+        if head is not None:
+            return head
         with self.mutex:
             head = self.tail.heads.get(stream)
             if head is None and self.tail.base.position and _is_text(stream):
