@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from holdfast import codec, event
 from holdfast.backends.protocol import Fence, Lease
-from holdfast.errors import LeaseLostError, UsageError
+from holdfast.errors import LeaseLostError
 from holdfast.log import Log
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.paths import check_seconds
+from holdfast.wanted import Part, Proposal, Wanted, check_lease
 
 
 def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
@@ -15,8 +16,7 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
     Renewals are not recorded: they would fill the log with nothing. The event is committed under
     the lease itself, so that the record of an epoch is never written by a worker that lost it.
     """
-    if not ttl_s > 0:
-        raise UsageError(f"ttl_s is a number of seconds above 0, found {ttl_s!r}")
+    check_seconds(ttl_s, "ttl_s")
     held = log.backend.leases.holder(name)
     lease = log.backend.leases.acquire(name, owner, ttl_s=ttl_s)
     if lease is None:
@@ -33,3 +33,13 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
         part = Part(f"lease/{name}", (Proposal(event.LEASE, payload),))
         log.commit(Wanted((part,), fence=Fence(name, owner, lease.epoch)))
     return lease
+
+
+def renew(log: Log, lease: Lease, *, ttl_s: float) -> Lease | None:
+    """Returns the lease with a later end, None if it was lost."""
+    return log.backend.leases.renew(check_lease(lease), ttl_s=check_seconds(ttl_s, "ttl_s"))
+
+
+def release(log: Log, lease: Lease) -> None:
+    """Gives a lease back; one that was lost is left alone."""
+    log.backend.leases.release(check_lease(lease))

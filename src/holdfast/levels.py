@@ -52,8 +52,11 @@ class Levels:
             raise UsageError(f"a {level} scope needs an id")
         return level, check_name(id, "scope id")
 
-    def check_parent(self, name: str, parent: str) -> None:
-        """Raises UsageError unless the parent's level stands above the scope's."""
+    def check_parent(self, name: str, scope: object) -> None:
+        """Raises UsageError unless it is a scope whose level stands above that of the name."""
+        parent = getattr(scope, "name", None)
+        if not isinstance(parent, str):
+            raise UsageError(f"a parent is a scope, found {scope!r}")
         level, above = split_name(name)[0], split_name(parent)[0]
         if self._rank(above) >= self._rank(level):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What callers pass to name a place in a state, checked."""
+"""What callers pass to say where, how many and how long, checked."""
 
 from __future__ import annotations
 
@@ -31,6 +31,38 @@ def check_path(path: object) -> tuple[str | int, ...]:
         if isinstance(part, bool) or not isinstance(part, str | int):
             raise UsageError(f"a path holds keys (text) and list indexes (int), found {part!r}")
     return path  # pyright: ignore[reportUnknownVariableType]
+
+
+def check_whole(value: object, what: str, *, least: int = 0) -> int:
+    """Returns a number that every backend can hold, or raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+        raise UsageError(f"{what} is a whole number from {least} on, found {value!r}")
+    return value
+
+
+def check_seconds(value: object, what: str, *, above: float = 0) -> float:
+    """Returns a length of time that can be counted in microseconds, or raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e12:
+        raise UsageError(f"{what} is a number of seconds above {max(above, 0)}, found {value!r}")
+    return value
+
+
+def check_timeout(value: object) -> float | None:
+    """Returns how long to wait, None for ever, or raises UsageError."""
+    return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Returns a bool, or raises UsageError: what is only like one is a mistake."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is True or False, found {value!r}")
+    return value
+
+
+def check_call(value: object, what: str) -> None:
+    """Raises UsageError if a value cannot be called."""
+    if not callable(value):
+        raise UsageError(f"{what} is a function, found {value!r}")
 
 
 def check_expected(expected: object) -> int:

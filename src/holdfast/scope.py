@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 from msgspec import Struct
 
-from holdfast import codec, event, tree
+from holdfast import codec, event, paths, tree
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.event import Checkpoint, Event
@@ -65,7 +65,7 @@ class Scope:
         self._parent = parent
         self._subscribers = subscribers
         if parent is not None:
-            levels.check_parent(self.name, parent.name)
+            levels.check_parent(self.name, parent)
 
     def __repr__(self) -> str:
         return f"<Scope {self.name}>"
@@ -145,7 +145,8 @@ class Scope:
         self, *, after: int = 0, until: int | None = None, type: str | None = None
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included."""
-        last = self.revision if until is None else until
+        last = self.revision if until is None else paths.check_whole(until, "until")
+        after = paths.check_whole(after, "after")
         while after < last:
             records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
             if not records:
@@ -287,7 +288,8 @@ class Scope:
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
-        for attempt in range(retries + 1):
+        paths.check_call(function, "what edit is given")
+        for attempt in range(paths.check_whole(retries, "retries") + 1):
             try:
                 edit = Edit(self, key=key, checkpoint=checkpoint)
                 with edit as draft:
@@ -354,8 +356,7 @@ class Scope:
         With `keep=False` the state is let go: reading it raises ClosedError, earlier revisions
         can still be read until retention removes them. None asks the level's policy.
         """
-        if keep is None:
-            keep = self._levels.keeps(self.level)
+        keep = self._levels.keeps(self.level) if keep is None else paths.check_flag(keep, "keep")
         proposal = Proposal(event.CLOSED, codec.encode_plain({"keep": keep}))
         return self._commit(self._part((proposal,), None, None, None)).revision
 
@@ -365,6 +366,7 @@ class Scope:
         It is called after the change is durable, in the thread that made it. For the changes of
         other processes use `follow`. Returns the function that ends it.
         """
+        paths.check_call(subscriber, "a subscriber")
         listening = self._subscribers.setdefault(self.name, [])
         listening.append(subscriber)
 

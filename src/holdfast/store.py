@@ -13,9 +13,10 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.ids import check_name, short_id
-from holdfast.leases import acquire
+from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
+from holdfast.paths import check_seconds, check_timeout, check_whole
 from holdfast.scope import Change, Scope, Subscriber
 from holdfast.together import PendingCommit, View
 
@@ -109,7 +110,8 @@ class Store:
 
     def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
         """Yields the events of the whole store behind a position; see `follow` for the time."""
-        for record in self.log.follow(after=after, timeout_s=timeout_s):
+        check_whole(after, "after")
+        for record in self.log.follow(after=after, timeout_s=check_timeout(timeout_s)):
             yield Event(record)
 
     def follow(
@@ -120,7 +122,10 @@ class Store:
         It begins behind revision `after`, by default behind the newest one. It waits for ever,
         or until nothing came for `timeout_s`.
         """
-        name = scope if isinstance(scope, str) else scope.name
+        check_timeout(timeout_s)
+        if after is not None:
+            check_whole(after, "after")
+        name = scope.name if isinstance(scope, Scope) else scope
         follower = Follower(self.log, self.scope(name).name, after)
         while True:
             changes = follower.news()
@@ -139,19 +144,24 @@ class Store:
 
     def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
-        return self.log.backend.leases.renew(lease, ttl_s=ttl_s)
+        return renew(self.log, lease, ttl_s=ttl_s)
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
-        self.log.backend.leases.release(lease)
+        release(self.log, lease)
 
     def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
+        check_name(index, "index")
+        check_seconds(ttl_s, "ttl_s")
+        n = check_whole(n, "n", least=1)
         return self.log.backend.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
 
     def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
         """Returns the marks that are set, claimed or not."""
-        return self.log.backend.marks.list(index, limit=limit)
+        if index is not None:
+            check_name(index, "index")
+        return self.log.backend.marks.list(index, limit=check_whole(limit, "limit"))
 
     # --- looking after it ------------------------------------------------------------------------
 

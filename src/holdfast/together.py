@@ -10,11 +10,12 @@ from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
 from holdfast.errors import UsageError
 from holdfast.fold import EMPTY, Folded, state_of
+from holdfast.ids import check_name
 from holdfast.log import Log
-from holdfast.paths import Path, check_expected, check_path, update_ops
+from holdfast.paths import Path, check_expected, check_path, check_whole, update_ops
 from holdfast.scope import Scope
 from holdfast.tree import Map, Op
-from holdfast.wanted import Part, Wanted, Written
+from holdfast.wanted import Part, Wanted, Written, check_lease
 
 
 class PendingCommit:
@@ -33,28 +34,34 @@ class PendingCommit:
         self._key = key
         self._lease = lease
         self._scopes: dict[str, PendingScope] = {}
-        self._marks: list[Mark | Cleared] = []
+        self._marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._watch: list[str] = []
         self.written: Written | None = None
 
     def scope(self, scope: Scope) -> PendingScope:
         """Returns the scope as this commit will leave it."""
-        pending = self._scopes.get(scope.name)
+        pending = self._scopes.get(_name_of(scope))
         if pending is None:
             pending = self._scopes[scope.name] = PendingScope(self._log, scope)
         return pending
 
     def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
-        """Sets a mark in the same atomic unit."""
-        self._marks.append(Mark(index, key, due, priority))
+        """Sets a mark in the same atomic unit; the last word on a mark counts."""
+        check_whole(due, "due")
+        check_whole(priority, "priority", least=-(1 << 63))
+        self._add_mark(Mark(index, key, due, priority))
 
     def clear(self, index: str, key: str) -> None:
         """Clears a mark in the same atomic unit."""
-        self._marks.append(Cleared(index, key))
+        self._add_mark(Cleared(index, key))
+
+    def _add_mark(self, mark: Mark | Cleared) -> None:
+        name = check_name(mark.index, "index"), check_name(mark.key, "mark key")
+        self._marks[name] = mark
 
     def watch(self, scope: Scope) -> None:
         """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
-        self._watch.append(scope.name)
+        self._watch.append(_name_of(scope))
 
     @property
     def news(self) -> dict[str, int]:
@@ -86,7 +93,8 @@ class PendingCommit:
         """Returns what the block gathered; None if there is nothing to write."""
         fence = None
         if self._lease is not None:
-            fence = Fence(self._lease.name, self._lease.owner, self._lease.epoch)
+            lease = check_lease(self._lease)
+            fence = Fence(lease.name, lease.owner, lease.epoch)
         parts: list[Part] = []
         reads: list[tuple[str, int]] = []
         for pending in self._scopes.values():
@@ -97,7 +105,8 @@ class PendingCommit:
                 reads.append((pending.name, pending.base.revision))
         if not parts and not self._marks:
             return None
-        return Wanted(tuple(parts), tuple(reads), fence, tuple(self._marks), tuple(self._watch))
+        marks = tuple(self._marks.values())
+        return Wanted(tuple(parts), tuple(reads), fence, marks, tuple(self._watch))
 
     def finish(self, wanted: Wanted, written: Written) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""
@@ -196,7 +205,7 @@ class View:
         return tree.get(self.state(scope), check_path(path), default)
 
     def _folded(self, scope: Scope) -> Folded:
-        head = self._log.head(scope.name)
+        head = self._log.head(_name_of(scope))
         if head is None:
             # Not asked again: by now another process may have made it, after this view.
             return EMPTY
@@ -209,3 +218,12 @@ class View:
             # A fork that was made later: what it inherited is older than it is.
             return EMPTY
         return self._log.at(scope.name, revision)
+
+
+def _name_of(scope: object) -> str:
+    """Returns the scope's name, or raises UsageError for what is no scope."""
+    if not isinstance(scope, Scope):
+        raise UsageError(
+            f"expected a scope, found {scope!r}", hint='store.scope("team/red") is one'
+        )
+    return scope.name

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast import codec, event
-from holdfast.backends.protocol import Append, Cleared, Commit, Fence, Mark, Position, Record
+from holdfast.backends.protocol import (
+    Append,
+    Cleared,
+    Commit,
+    Fence,
+    Lease,
+    Mark,
+    Position,
+    Record,
+)
 from holdfast.batch import Request
-from holdfast.errors import ConflictError, ExistsError
+from holdfast.errors import ConflictError, ExistsError, UsageError
 from holdfast.fold import BlobReader, Folded, advance
 from holdfast.tree import Op, encode_ops
 
@@ -140,3 +149,10 @@ def conflict(stream: str, expected: int, actual: int) -> ConflictError:
 def exists(stream: str) -> ExistsError:
     """Returns the error for a name that is taken."""
     return ExistsError(f'scope "{stream}" exists already', hint="choose another id for the fork")
+
+
+def check_lease(lease: object) -> Lease:
+    """Returns what `store.lease` returned, or raises UsageError."""
+    if not isinstance(lease, Lease):
+        raise UsageError(f"a lease is what store.lease() returns, found {lease!r}")
+    return lease
