@@ -278,3 +278,17 @@ def test_files_deleted_under_a_living_store_stop_it_before_harm_is_done(
         for _ in range(30):
             write(backend, build, "a", b'"%b"' % (b"x" * 900))
     backend.close()
+
+
+@pytest.mark.parametrize("size", [0, 100, 2048])
+def test_a_ring_that_was_cut_is_made_anew(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder, size: int
+) -> None:
+    path = _abandoned(tmp_path, clock, build)
+    (path / "ring").write_bytes((path / "ring").read_bytes()[:size])
+    backend = FilesBackend(path, clock=clock)
+    head = write(backend, build, "a").position
+    assert head == 5
+    assert (path / "ring").stat().st_size == 1 << 20
+    backend.close()
+    assert _count(path, clock) == 5

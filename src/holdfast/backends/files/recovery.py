@@ -45,6 +45,8 @@ from holdfast.clock import Clock
 from holdfast.errors import CorruptError
 from holdfast.ids import new_id
 
+RING_BYTES_MIN = 4096
+
 
 class Ground(Struct):
     """What is certain before the text is read."""
@@ -223,6 +225,10 @@ def publish(directory: Directory, page: SharedPage, catalog: Catalog, ground: Gr
     words[RING_FREE] = 0
     if ground.batches is not None:
         words[RING_FREE] = directory.disk.stat(ring.NAME, at=directory.fd).st_size
+        if words[RING_FREE] < RING_BYTES_MIN:
+            # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
+            directory.remove(ring.NAME)
+            words[RING_NUMBER] = words[RING_PLACE] = words[RING_FREE] = 0
     words[SYNCED_END] = cursor.end
     words[UNRINGED] = 0
     words[POSITION] = cursor.position
