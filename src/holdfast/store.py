@@ -10,17 +10,19 @@ from holdfast.backends import open_backend
 from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
 from holdfast.check import Report, check_store
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import UsageError
 from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.ids import check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
-from holdfast.paths import check_seconds, check_timeout, check_whole
+from holdfast.paths import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.scope import Change, Scope, Subscriber
 from holdfast.together import PendingCommit, View
 
 DEFAULT_PLACE = ".holdfast"
+DURABILITIES = ("full", "process", "none")
 
 
 class Store:
@@ -208,10 +210,17 @@ def open_store(
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db" or
     "memory:". `actor` is written into every event; by default it is this worker's id.
     """
-    clock = clock or SystemClock()
-    worker = short_id(clock)
+    # Checked here, for every backend: a misspelt durability must not become a weak one.
+    if durability not in DURABILITIES:
+        raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, found {durability!r}")
+    check_flag(create, "create")
+    check_flag(read_only, "read_only")
+    if clock is not None and not hasattr(clock, "boot_us"):
+        raise UsageError(f"clock is a Clock or None, found {clock!r}")
     if actor is not None:
         check_name(actor, "actor")
+    clock = clock or SystemClock()
+    worker = short_id(clock)
     backend, shown = open_backend(
         url, clock=clock, durability=durability, create=create, read_only=read_only, **options
     )

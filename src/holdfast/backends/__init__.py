@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from holdfast.backends.protocol import Backend
 from holdfast.errors import UsageError
 
 SCHEMES = ("memory:", "sqlite:", "files:", "file:")
+OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "disk"))
+# Two letters at least: "C:" is a drive.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
@@ -19,7 +23,9 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
     """
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if not isinstance(url, str) or not url or "\0" in url:
+    if unknown := options.keys() - OPTIONS:
+        raise UsageError(f"there is no option {', '.join(sorted(unknown))} of a store")
+    if not isinstance(url, str) or not _can_be_a_path(url):
         raise UsageError(
             f"a store is named by a path or a URL, found {url!r}",
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
@@ -30,10 +36,11 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
         from holdfast.backends.sqlite import SqliteBackend
 
         return SqliteBackend(_path(url, "sqlite:"), **options), url
-    if "://" in url and not url.startswith(SCHEMES):
+    scheme = _SCHEME.match(url)
+    if scheme and not url.startswith(SCHEMES):
         raise UsageError(
-            f'"{url.partition("://")[0]}" is not a backend that is built in',
-            hint='use a path, "sqlite:state.db" or "memory:"',
+            f'"{scheme.group(1)}" is not a backend that is built in, found in "{url}"',
+            hint=f'use "sqlite:state.db", "memory:" or a path; "./{url}" is one',
         )
     from holdfast.backends.files import FilesBackend
 
@@ -41,6 +48,13 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
         if url.startswith(scheme):
             return FilesBackend(_path(url, scheme), **options), url
     return FilesBackend(url, **options), url
+
+
+def _can_be_a_path(url: str) -> bool:
+    try:
+        return bool(url) and b"\0" not in os.fsencode(url)
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def _memory(url: str, options: dict[str, Any]) -> Backend:
@@ -56,6 +70,8 @@ def _path(url: str, scheme: str) -> str:
     path = url[len(scheme) :]
     if path.startswith("//"):
         path = path[2:]
+    if path == ":memory:":
+        raise UsageError(f'"{url}" would keep nothing', hint='use "memory:" for a store in memory')
     if not path:
         raise UsageError(f'"{url}" names no path', hint=f'write it as "{scheme}some/path"')
     return path

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -167,7 +168,11 @@ def open_directory(
             )
         with reported(f'the directory "{name}" cannot be made'):
             _make(name, disk)
-    check_private(name)
+    if not stat.S_ISDIR(check_private(name).st_mode):
+        raise FormatError(
+            f'"{name}" is a file: expected the directory of a store',
+            hint=f'name another place, or "sqlite:{path}" if it is a database',
+        )
     with reported(f'the store "{name}" cannot be opened'):
         fd = os.open(name, _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC)
     directory = Directory(name, disk, fd)

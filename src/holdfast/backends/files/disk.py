@@ -180,5 +180,10 @@ _REMEDIES: dict[int, tuple[str, str | None]] = {
     errno.EMFILE: _TOO_MANY,
     errno.ENFILE: _TOO_MANY,
     errno.EIO: ("the disk reports an input/output error", "check the disk and its cables"),
+    errno.EFBIG: ("a file may not grow any more", "raise the limit of file sizes (ulimit -f)"),
+    errno.ENOTDIR: ("something on its way is not a directory", "name a place below a directory"),
+    errno.EEXIST: ("something on its way is not a directory", "name a place below a directory"),
+    errno.ENOENT: ("it is not there, or not any more", "look whether somebody moved or deleted it"),
+    errno.ENAMETOOLONG: ("its name is too long", "choose a shorter one"),
     errno.ELOOP: ("there is a symbolic link in its place", "replace it by what it points to"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 from time import sleep
 
@@ -58,7 +59,11 @@ def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
         _create(path, clock)
     if not os.path.lexists(path):
         raise NotFoundError(f'"{path}" does not exist', hint="check the path, or create the store")
-    check_private(path)
+    if stat.S_ISDIR(check_private(path).st_mode):
+        raise FormatError(
+            f'"{path}" is a directory: expected a database file',
+            hint="name a file, or leave out sqlite: if it is a store on plain files",
+        )
     for suffix in ("-wal", "-shm", "-journal"):
         # Another process may be just closing, and take its WAL away.
         with contextlib.suppress(NotFoundError):
