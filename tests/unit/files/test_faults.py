@@ -47,7 +47,7 @@ def _live(path: Path, disk: Any, trial: dict[str, Any]) -> tuple[int, int]:
     told, unsure = [0], 0
     sizes = trial["SIZES"]
     backend = None
-    for _ in range(200):
+    for _ in range(80):
         try:
             if backend is None:
                 backend = FilesBackend(path, clock=SystemClock(), disk=disk)
@@ -92,7 +92,7 @@ def test_any_call_may_fail_once(
 def test_a_call_that_fails_for_good_costs_nothing_that_was_told(
     tmp_path: Path, trial: dict[str, Any], disks: dict[str, Any], name: str
 ) -> None:
-    for number in range(1, 60, 3):
+    for number in range(1, 60, 8):
         path = tmp_path / str(number)
         disk = _faulty(disks, lambda c, called, n=number: called == name and c > n, errno.EIO)
         told, unsure = _live(path, disk, trial)
