@@ -110,11 +110,8 @@ class Log:
         for request in requests:
             try:
                 one = self._lay(request, overlay)
-            except (UsageError, ClosedError):
-                one = self._lay_again(request, overlay)
             except HoldfastError as error:
-                request.fail(error)
-                continue
+                one = self._lay_again(request, overlay, error)
             if one is None:
                 continue
             laid.append(one)
@@ -123,16 +120,37 @@ class Log:
                     overlay[part.stream] = after
         return laid
 
-    def _lay_again(self, request: Request, overlay: dict[str, Folded]) -> Laid | None:
-        """Lays a request that did not fit on the newest folds: those in memory may be behind."""
-        for part in request.work.parts:
-            if part.stream not in overlay:
-                self._remember(part.stream, self.newest(part.stream))
+    def _lay_again(
+        self, request: Request, overlay: dict[str, Folded], error: HoldfastError
+    ) -> Laid | None:
+        """Lays a request that did not fit on the newest folds, or answers it: then None.
+
+        The folds in memory may be behind. And what was committed before with the same key may be
+        the very reason why it does not fit: that is looked for before anything is refused.
+        """
+        wanted: Wanted = request.work
         try:
-            return self._lay(request, overlay)
-        except HoldfastError as error:
+            if isinstance(error, UsageError | ClosedError):
+                for part in wanted.parts:
+                    if part.stream not in overlay:
+                        self._remember(part.stream, self.newest(part.stream))
+                return self._lay(request, overlay)
+        except HoldfastError as again:
+            error = again
+        self._answer_by_key(request, error)
+        return None
+
+    def _answer_by_key(self, request: Request, error: HoldfastError) -> None:
+        """Gives a request the answer of an earlier commit with its key, else the error."""
+        wanted: Wanted = request.work
+        try:
+            for part in wanted.parts:
+                if part.key and self.backend.find(part.stream, key=part.key):
+                    request.succeed(self._earlier(wanted))
+                    return
             request.fail(error)
-            return None
+        except HoldfastError as other:
+            request.fail(other)
 
     def _lay(self, request: Request, overlay: dict[str, Folded]) -> Laid:
         parts: tuple[Part, ...] = request.work.parts
@@ -190,7 +208,7 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
-                one.request.succeed(self._earlier(one, refusal))
+                one.request.succeed(self._earlier(wanted))
             except HoldfastError as error:
                 one.request.fail(error)
             return
@@ -208,23 +226,23 @@ class Log:
             self.newest(part.stream)  # folds what came between, so that the retry lies on it
             retry.append(one.request)
 
-    def _earlier(self, one: Laid, refusal: Refusal) -> Written:
+    def _earlier(self, wanted: Wanted) -> Written:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
         before: list[Folded] = []
         after: list[Folded] = []
         position = START
-        for part in one.request.work.parts:
+        for part in wanted.parts:
             found = self.backend.find(part.stream, key=part.key) if part.key else []
             first = found[0].revision if found else 0
             stored = self.records(part.stream, after=first - 1, until=first + len(part.proposals))
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
             stored = stored[: len(part.proposals)]
-            wanted = [(proposal.type, proposal.payload) for proposal in part.proposals]
-            if not found or [(record.type, record.payload) for record in stored] != wanted:
+            same = [(proposal.type, proposal.payload) for proposal in part.proposals]
+            if not found or [(record.type, record.payload) for record in stored] != same:
                 raise UsageError(
-                    f'key "{part.key}" was used in "{refusal.stream}" at revision '
-                    f"{refusal.revision} for another change: a key names one change for ever",
+                    f'key "{part.key}" was used for another change than the one to '
+                    f'"{part.stream}": a key names one change for ever',
                     hint="use a new key",
                 )
             before.append(self.at(part.stream, first - 1))
@@ -365,7 +383,7 @@ class Log:
 
     def _block(self, stream: str, block: int) -> list[Record]:
         """Returns an aligned run of records, the last few of which are kept."""
-        for kept_stream, kept_block, kept in self._fetched:
+        for kept_stream, kept_block, kept in tuple(self._fetched):  # other threads append to it
             if kept_stream == stream and kept_block == block:
                 return kept
         start = block * FETCH_CHUNK

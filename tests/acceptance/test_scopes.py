@@ -309,6 +309,23 @@ def test_a_key_writes_once(hf: Store) -> None:
     assert (chat.state["n"], hf.team("t").state["n"]) == (1, 1)
 
 
+def test_a_key_is_found_also_where_the_change_would_no_longer_fit(hf: Store) -> None:
+    chat = hf.conversation("c")
+    chat.set("a", 1)
+    assert chat.set("a", 2, expected=1, key="guarded") == 2
+    assert chat.set("a", 2, expected=1, key="guarded") == 2
+    assert chat.delete("a", key="gone") == 3
+    assert chat.delete("a", key="gone") == 3
+    chat.append("l", 1, key="last")
+    chat.close()
+    assert chat.append("l", 1, key="last") == 4
+    with pytest.raises(ClosedError):
+        chat.append("l", 1, key="new")
+    with pytest.raises(UsageError, match="another change"):
+        chat.set("a", 5, key="gone")
+    assert [event.type for event in chat.history()] == ["changed"] * 4 + ["closed"]
+
+
 def test_subscribers_hear_of_changes_vic_17_27(hf: Store) -> None:
     chat = hf.conversation("c")
     heard: list[tuple[object, ...]] = []
