@@ -32,6 +32,8 @@ from holdfast.backends.protocol import Head, Mark, Position
 
 NAME = "index.sqlite"
 _LAYOUT = f"1-{sys.byteorder}"
+# Small pages: most tables are nearly empty in most stores, and each takes a page at least.
+_PAGE_BYTES = 1024
 _BLOCK_BITS = 8
 _LINES_EACH = 64
 _BUSY_MS = 10_000
@@ -47,7 +49,6 @@ CREATE TABLE key(stream INTEGER, digest INTEGER, revision INTEGER,
     PRIMARY KEY(stream, digest, revision)) WITHOUT ROWID;
 CREATE TABLE checkpoint(stream INTEGER, revision INTEGER, name TEXT, time INTEGER,
     position INTEGER, PRIMARY KEY(stream, revision)) WITHOUT ROWID;
-CREATE INDEX checkpoint_name ON checkpoint(stream, name);
 CREATE TABLE mark(idx TEXT, key TEXT, due INTEGER, priority INTEGER, grp TEXT,
     position INTEGER, PRIMARY KEY(idx, key)) WITHOUT ROWID;
 CREATE INDEX mark_order ON mark(idx, priority DESC, due, key);
@@ -105,6 +106,7 @@ class Index:
             return
         if path is not None:
             # Before the first page is written, else it would take a VACUUM to have checksums.
+            db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             db.reserve_bytes(reserve=8)
             os.chmod(path, 0o600)
         with db:
@@ -187,7 +189,11 @@ class Index:
         return [row[0] for row in rows]
 
     def checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[Named]:
-        """Returns the stream's checkpoints, of that name if one is given, newest first."""
+        """Returns the stream's checkpoints, of that name if one is given, newest first.
+
+        A name is looked for from the newest on. An index by name would take as many bytes again as
+        all the rest for a conversation that names each of its turns.
+        """
         rows = self._rows(
             "SELECT revision, name, time, position FROM checkpoint "
             "WHERE stream = (SELECT id FROM stream WHERE name = ?1) "
