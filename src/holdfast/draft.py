@@ -13,6 +13,7 @@ as they go in: what the caller does to them later is not seen. What comes out of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, SupportsIndex, overload
 
@@ -186,7 +187,7 @@ class DraftList(_Face, MutableSequence[Any]):
         return self._frozen(List, "list")
 
     def _place(self, index: SupportsIndex) -> int:
-        place = index.__index__()
+        place = operator.index(index)
         count = len(self._node())
         if not -count <= place < count:
             raise IndexError(f"list index {place} is out of range: the list has {count}")

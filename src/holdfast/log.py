@@ -426,22 +426,27 @@ class Log:
 
         It ends when nothing came for `timeout_s`; None waits for ever, 0 yields what is there.
         """
+        newest = after
         while True:
             records = self.backend.read_all(after=after, limit=READ_CHUNK)
             yield from records
             if records:
                 after = records[-1].position
-            elif not self.woken(after, timeout_s):
-                return
+            elif newest > after:
+                # A commit that only sets marks has a position and no record.
+                after = newest
+            else:
+                newest = self.wait_behind(after, timeout_s)
+                if newest <= after:
+                    return
 
-    def woken(self, after: Position, timeout_s: float | None) -> bool:
-        """Waits for something behind `after`; False if the time is up."""
+    def wait_behind(self, after: Position, timeout_s: float | None) -> Position:
+        """Returns the newest position, as soon as it is behind `after` or the time is up."""
         while True:
             step = 1.0 if timeout_s is None else timeout_s
-            if self.backend.wait(after, timeout_s=step) > after:
-                return True
-            if timeout_s is not None:
-                return False
+            newest = self.backend.wait(after, timeout_s=step)
+            if newest > after or timeout_s is not None:
+                return newest
 
     # --- ending ----------------------------------------------------------------------------------
 

@@ -132,8 +132,10 @@ class Store:
         while True:
             changes = follower.news()
             yield from changes or ()
-            if changes is None and not self.log.woken(follower.position, timeout_s):
-                return
+            if changes is None:
+                position = follower.position
+                if self.log.wait_behind(position, timeout_s) <= position:
+                    return
 
     # --- leases and marks ------------------------------------------------------------------------
 

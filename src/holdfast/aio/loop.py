@@ -102,20 +102,20 @@ class Loop:
             for item in chunk:
                 yield item
 
-    async def news(self, after: Position, timeout_s: float | None) -> bool:
+    async def wait_behind(self, after: Position, timeout_s: float | None) -> Position:
         """Waits, without a thread, until something is committed behind `after`.
 
-        False when nothing was for `timeout_s`. The look is cheap on the backends that live in
-        this host: a word of shared memory, or one pragma.
+        Returns the newest position then, or when nothing came for `timeout_s`. The look is cheap
+        on the backends that live in this host: a word of shared memory, or one pragma.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
         pause_s = POLL_S_MIN
-        while self.store.log.position() <= after:
+        while (newest := self.store.log.position()) <= after:
             if deadline is not None and self.loop.time() >= deadline:
-                return False
+                break
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, POLL_S_MAX)
-        return True
+        return newest
 
 
 def _settle(answered: Sequence[Request]) -> None:

@@ -16,7 +16,7 @@ from holdfast.check import Report
 from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.log import READ_CHUNK
-from holdfast.paths import Path, check_path
+from holdfast.paths import Path, check_path, check_timeout, check_whole
 from holdfast.scope import Change
 from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
@@ -148,14 +148,20 @@ class AsyncStore:
     async def events(
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
+        newest = Position(check_whole(after, "after"))
+        check_timeout(timeout_s)
         while True:
             records = await self._loop.hop(self.log.backend.read_all, after=after, limit=READ_CHUNK)
             for record in records:
                 yield Event(record)
             if records:
                 after = records[-1].position
-            elif not await self._loop.news(after, timeout_s):
-                return
+            elif newest > after:
+                after = newest  # a commit that only sets marks has no record
+            else:
+                newest = await self._loop.wait_behind(after, timeout_s)
+                if newest <= after:
+                    return
 
     async def follow(
         self,
@@ -164,14 +170,19 @@ class AsyncStore:
         after: int | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Change]:
-        name = scope if isinstance(scope, str) else scope.name
+        check_timeout(timeout_s)
+        if after is not None:
+            check_whole(after, "after")
+        name = scope.name if isinstance(scope, AsyncScope) else scope
         follower = await self._loop.hop(Follower, self.log, self.scope(name).name, after)
         while True:
             changes = await self._loop.hop(follower.news)
             for change in changes or ():
                 yield change
-            if changes is None and not await self._loop.news(follower.position, timeout_s):
-                return
+            if changes is None:
+                position = follower.position
+                if await self._loop.wait_behind(position, timeout_s) <= position:
+                    return
 
     async def lease(self, name: str, *, ttl_s: float = 30.0) -> Lease:
         return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s)

@@ -1,0 +1,54 @@
+"""Following ends, and does not spin, where commits have no events: those that only set marks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from holdfast import Store
+
+
+@pytest.fixture(params=["memory", "files", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return {
+        "memory": "memory:",
+        "files": str(tmp_path / "store"),
+        "sqlite": f"sqlite:{tmp_path / 'store.db'}",
+    }[request.param]
+
+
+def write(store: Store) -> None:
+    """Leaves an event between two commits that only set marks."""
+    for n in range(2):
+        with store.commit() as tx:
+            tx.mark("todo", f"first {n}")
+    store.team("t").set("n", 1)
+    with store.commit() as tx:
+        tx.mark("todo", "last")
+
+
+@pytest.mark.timeout(30)
+def test_guarantee_5_events_end_behind_commits_that_only_set_marks(url: str) -> None:
+    with holdfast.open(url) as store:
+        write(store)
+        assert [event.revision for event in store.events()] == [1]
+        assert list(store.follow("team/t", after=1, timeout_s=0)) == []
+        assert list(store.events(after=store.position)) == []
+
+
+@pytest.mark.timeout(30)
+def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
+    async def main() -> list[int]:
+        async with await holdfast.aio.open(url) as store:
+            async with store.commit() as tx:
+                tx.mark("todo", "one")
+            await store.team("t").set("n", 1)
+            async with store.commit() as tx:
+                tx.mark("todo", "two")
+            return [event.revision async for event in store.events()]
+
+    assert asyncio.run(main()) == [1]
