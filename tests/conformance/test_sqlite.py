@@ -49,10 +49,11 @@ class TestSqlite(BackendContract, DurableContract, MultiProcessContract):
 
 def _plant(connection: apsw.Connection, record: Record, ordinal: int, position: int) -> None:
     """Writes a row by the description of the format, not by the code that implements it."""
-    connection.execute(
-        "INSERT OR IGNORE INTO streams (name, first) VALUES (?,?)", (record.stream, record.revision)
-    )
-    stream = connection.execute("SELECT id FROM streams WHERE name = ?", (record.stream,)).get
+    number = "SELECT id FROM streams WHERE name = ?"
+    if connection.execute(number, (record.stream,)).get is None:
+        start = record.stream, record.revision
+        connection.execute("INSERT INTO streams (name, first) VALUES (?,?)", start)
+    stream = connection.execute(number, (record.stream,)).get
     fields = (ordinal, position, record.stream, record.revision, record.time, record.type)
     fields += (record.actor, record.key, record.checkpoint, record.subject)
     covered = "".join(f"{field} " for field in fields).encode() + record.link + record.payload

@@ -1,30 +1,26 @@
 -- Format 1 of a store in one SQLite database. Every statement runs in the transaction that first
--- needs its group: an empty table costs a page of 16 KiB, so most are made on first use.
+-- needs its group: an empty table or index costs a page of 16 KiB, so most are made on first use,
+-- and two indexes only once their tables have numbered 32 rows. Up to there a name is looked for
+-- row by row; that no name is there twice is seen to by the transaction that adds it.
 --
 -- A crc is CRC-32 as a signed number over every other value of its row: SQLite itself returns a
 -- flipped bit as if it were data.
 
 -- group: core
 
--- The store's id and the time it was made.
-CREATE TABLE IF NOT EXISTS meta (
-  name TEXT PRIMARY KEY,
-  value TEXT NOT NULL,
-  crc INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
 -- A stream's name is stored once; its events carry the number. `first` is the revision that the
 -- stream itself begins with: 1, or one more than the parent's revision that a fork began at.
 CREATE TABLE IF NOT EXISTS streams (
   id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,
   first INTEGER NOT NULL
 ) STRICT;
 
 -- One row per event, in the order of the whole store; rows are never deleted, so an ordinal never
 -- comes back. The events of a commit lie side by side and share a position, the ordinal of the
 -- last of them; NULL says that it is the row's own. A row without a stream is the place of a commit
--- without events. The payload comes last: a large one spills onto pages of its own, and everything
+-- without events; the one with the ordinal 0 is the store's own: type 'store', its id as the
+-- subject, and the time that it was made. The payload comes last: a large one spills onto pages of its own, and everything
 -- before it is read without them.
 CREATE TABLE IF NOT EXISTS events (
   ordinal INTEGER PRIMARY KEY,
@@ -44,6 +40,10 @@ CREATE TABLE IF NOT EXISTS events (
 
 -- The one index that every commit writes.
 CREATE UNIQUE INDEX IF NOT EXISTS events_by_revision ON events (stream, revision);
+
+-- group: streams_by_name
+
+CREATE UNIQUE INDEX IF NOT EXISTS streams_by_name ON streams (name);
 
 -- group: checkpoints
 
@@ -108,12 +108,15 @@ CREATE TABLE IF NOT EXISTS claims (
 
 -- group: objects
 
--- Snapshots and blobs.
+-- Snapshots and blobs. The data comes last, as in events.
 CREATE TABLE IF NOT EXISTS objects (
   id INTEGER PRIMARY KEY,
   kind TEXT NOT NULL,
   name TEXT NOT NULL,
   crc INTEGER NOT NULL,
-  data BLOB NOT NULL,
-  UNIQUE (kind, name)
+  data BLOB NOT NULL
 ) STRICT;
+
+-- group: objects_by_name
+
+CREATE UNIQUE INDEX IF NOT EXISTS objects_by_name ON objects (kind, name);

@@ -20,7 +20,7 @@ from holdfast.backends.sqlite.rows import (
     decode_head,
     encode,
 )
-from holdfast.backends.sqlite.schema import Tables
+from holdfast.backends.sqlite.schema import INDEX_FROM_ROW, Tables
 from holdfast.errors import CorruptError
 
 CHECKPOINTS_EVERY = 256
@@ -143,6 +143,8 @@ class Batch:
         first = append.expected + 1
         self._execute(_ADD_STREAM, (append.stream, first))
         stream = Stream(self.writer.connection.last_insert_rowid(), first)
+        if stream.id >= INDEX_FROM_ROW:
+            self._tables.ensure("streams_by_name", self._execute)
         self.streams[append.stream] = stream
         return stream
 

@@ -22,6 +22,7 @@ from holdfast.backends.sqlite.rows import (
     ORDINAL_MAX,
     POSITION,
     READ_ALL,
+    READ_STORE,
     REVISION,
     STREAM,
     crc_of,
@@ -29,7 +30,6 @@ from holdfast.backends.sqlite.rows import (
 )
 from holdfast.errors import CorruptError, HoldfastError
 
-_META = "SELECT name, value, crc FROM meta"
 _STREAMS = "SELECT id, name, first FROM streams"
 _LOST_KEYS = """SELECT s.name, e.revision FROM events e JOIN streams s ON s.id = e.stream
  LEFT JOIN keys k ON k.stream = e.stream AND k.key = e.key
@@ -61,14 +61,14 @@ class SqliteInspection:
         gate = self._gate
         gate.check_open()
         with gate.errors:
-            meta = {name: value for name, value, _ in gate.reader.rows(_META)}
+            stores = [row[3] for row in gate.reader.rows(READ_STORE)]
             position = gate.reader.newest()
         return {
             "kind": "sqlite",
             "place": f"sqlite:{gate.path}",
             "path": gate.path,
             "format": FORMAT,
-            "store": meta.get("store", ""),
+            "store": stores[0] if stores else "",
             "durability": self._durability,
             "size_bytes": _size(gate.path) + _size(gate.path + "-wal"),
             "position": position,
@@ -99,7 +99,7 @@ class _Check:
         parts = [self._structure(full=read_all)]
         if read_all:
             parts += [
-                self._meta(),
+                self._store(),
                 self._events(),
                 self._keys(),
                 self._checkpoints(),
@@ -126,14 +126,13 @@ class _Check:
             if problem != "ok":
                 yield Finding(self._path, problem)
 
-    def _meta(self) -> Iterator[Finding]:
-        names: set[str] = set()
-        for name, value, crc in self._rows(_META):
-            names.add(name)
-            if crc != crc_of(name, value):
-                yield Finding("meta", f'"{name}" fails its checksum')
-        for name in sorted({"store", "made_us"} - names):
-            yield Finding("meta", f'"{name}" is missing')
+    def _store(self) -> Iterator[Finding]:
+        rows = self._rows(READ_STORE)
+        if not rows:
+            yield Finding("ordinal 0", "the row of the store's id is missing")
+        for *row, crc in rows:
+            if crc != crc_of(*row):
+                yield Finding("ordinal 0", "the row of the store's id fails its checksum")
 
     def _events(self) -> Iterator[Finding]:
         """Reads every event in pages, so that commits go on meanwhile."""

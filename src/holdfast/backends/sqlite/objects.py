@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from holdfast.backends.sqlite.connection import Gate
 from holdfast.backends.sqlite.rows import prefix_end, signed_crc
+from holdfast.backends.sqlite.schema import INDEX_FROM_ROW
 from holdfast.errors import CorruptError
 
-_PUT = """INSERT INTO objects (kind, name, crc, data) VALUES (?,?,?,?)
- ON CONFLICT (kind, name) DO UPDATE SET crc = excluded.crc, data = excluded.data"""
+_FIND = "SELECT id FROM objects WHERE kind = ? AND name = ?"
+_ADD = "INSERT INTO objects (kind, name, crc, data) VALUES (?,?,?,?)"
+_REPLACE = "UPDATE objects SET crc = ?, data = ? WHERE id = ?"
 _GET = "SELECT crc, data FROM objects WHERE kind = ? AND name = ?"
 _NAMES = "SELECT name FROM objects WHERE kind = ? AND name >= ? AND name < ? ORDER BY name"
 _DELETE = "DELETE FROM objects WHERE kind = ? AND name = ?"
@@ -29,7 +31,14 @@ class SqliteObjects:
 
         def work() -> None:
             gate.tables.ensure("objects", writer.execute)
-            writer.execute(_PUT, (kind, name, object_crc(kind, name, data), data))
+            crc = object_crc(kind, name, data)
+            number: int | None = writer.execute(_FIND, (kind, name)).get
+            if number is not None:
+                writer.execute(_REPLACE, (crc, data, number))
+                return
+            writer.execute(_ADD, (kind, name, crc, data))
+            if writer.connection.last_insert_rowid() >= INDEX_FROM_ROW:
+                gate.tables.ensure("objects_by_name", writer.execute)
 
         with gate.errors:
             writer.transact(work)

@@ -19,7 +19,7 @@ from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite import driver
 from holdfast.backends.sqlite.driver import Connection
 from holdfast.backends.sqlite.errors import Translated
-from holdfast.backends.sqlite.rows import crc_of
+from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.backends.sqlite.schema import statements
 from holdfast.clock import Clock
 from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
@@ -109,9 +109,7 @@ def _fill(path: str, clock: Clock) -> None:
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", FORMAT)
             connection.execute(statements("core")).fetchall()
-            for name, value in (("store", new_id(clock)), ("made_us", str(clock.now_us()))):
-                row = name, value, crc_of(name, value)
-                connection.execute("INSERT INTO meta VALUES (?,?,?)", row)
+            connection.execute(INSERT_STORE, store_row(new_id(clock), clock.now_us()))
             connection.execute("COMMIT")
             use_wal(connection, path)
         finally:

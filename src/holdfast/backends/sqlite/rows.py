@@ -15,6 +15,7 @@ from holdfast.errors import CorruptError
 
 INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
 INSERT_EMPTY = "INSERT INTO events (ordinal) VALUES (?)"
+INSERT_STORE = "INSERT INTO events (ordinal, time, type, subject, crc) VALUES (?,?,?,?,?)"
 
 _COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link,
  payload"""
@@ -23,6 +24,7 @@ READ = f"""SELECT {_COLUMNS} FROM events
 READ_HEAD = f"SELECT {_COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
 READ_ALL = f"""SELECT {_COLUMNS}, stream FROM events
  WHERE ordinal > ? AND ordinal <= ? AND stream IS NOT NULL ORDER BY ordinal LIMIT ?"""
+READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
 ORDINAL, POSITION, REVISION = 0, 1, 2
 STREAM = 12
@@ -54,6 +56,12 @@ def signed_crc(data: bytes, start: int = 0) -> int:
 def crc_of(*values: object) -> int:
     """Returns the checksum of a small row."""
     return signed_crc(repr(values).encode("utf-8", "surrogatepass"))
+
+
+def store_row(store: str, made_us: int) -> Row:
+    """Returns the bindings of INSERT_STORE."""
+    row = 0, made_us, "store", store
+    return *row, crc_of(*row)
 
 
 def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:

@@ -10,6 +10,10 @@ from holdfast.backends.sqlite.driver import Execute
 _HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _GROUP = "-- group: "
 
+INDEX_FROM_ROW = 32
+"""The row that brings the index of names with it: up to there the index would cost a page of 16 KiB
+and spare a scan of one or a few."""
+
 
 @cache
 def statements(group: str) -> str:
