@@ -32,8 +32,6 @@ from holdfast.backends.protocol import Head, Mark, Position
 
 NAME = "index.sqlite"
 _LAYOUT = f"1-{sys.byteorder}"
-# Small pages: most tables are nearly empty in most stores, and each takes a page at least.
-_PAGE_BYTES = 1024
 _BLOCK_BITS = 8
 _LINES_EACH = 64
 _BUSY_MS = 10_000
@@ -106,7 +104,8 @@ class Index:
             return
         if path is not None:
             # Before the first page is written, else it would take a VACUUM to have checksums.
-            db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            # Small pages: most tables are nearly empty in most stores, and each takes one at least.
+            db.execute("PRAGMA page_size = 1024")
             db.reserve_bytes(reserve=8)
             os.chmod(path, 0o600)
         with db:
