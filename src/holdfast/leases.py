@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast import codec, event
+from holdfast.arguments import check_seconds
 from holdfast.backends.protocol import Fence, Lease
 from holdfast.errors import LeaseLostError
 from holdfast.log import Log
-from holdfast.paths import check_seconds
 from holdfast.wanted import Part, Proposal, Wanted, check_lease
 
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, overload
 
 from msgspec import Struct
 
-from holdfast import codec, event, paths, tree
+from holdfast import arguments, codec, event, tree
+from holdfast.arguments import Path, check_expected, check_path, update_ops
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.event import Checkpoint, Event
@@ -21,7 +22,6 @@ from holdfast.fold import Folded, ops_of, restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
-from holdfast.paths import Path, check_expected, check_path, update_ops
 from holdfast.tree import MISSING, Map, Op
 from holdfast.wanted import Part, Proposal, Wanted, Written, changed
 
@@ -145,8 +145,8 @@ class Scope:
         self, *, after: int = 0, until: int | None = None, type: str | None = None
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included."""
-        last = self.revision if until is None else paths.check_whole(until, "until")
-        after = paths.check_whole(after, "after")
+        last = self.revision if until is None else arguments.check_whole(until, "until")
+        after = arguments.check_whole(after, "after")
         while after < last:
             records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
             if not records:
@@ -288,8 +288,8 @@ class Scope:
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
-        paths.check_call(function, "what edit is given")
-        for attempt in range(paths.check_whole(retries, "retries") + 1):
+        arguments.check_call(function, "what edit is given")
+        for attempt in range(arguments.check_whole(retries, "retries") + 1):
             try:
                 edit = Edit(self, key=key, checkpoint=checkpoint)
                 with edit as draft:
@@ -356,7 +356,9 @@ class Scope:
         With `keep=False` the state is let go: reading it raises ClosedError, earlier revisions
         can still be read until retention removes them. None asks the level's policy.
         """
-        keep = self._levels.keeps(self.level) if keep is None else paths.check_flag(keep, "keep")
+        keep = (
+            self._levels.keeps(self.level) if keep is None else arguments.check_flag(keep, "keep")
+        )
         proposal = Proposal(event.CLOSED, codec.encode_plain({"keep": keep}))
         return self._commit(self._part((proposal,), None, None, None)).revision
 
@@ -366,7 +368,7 @@ class Scope:
         It is called after the change is durable, in the thread that made it. For the changes of
         other processes use `follow`. Returns the function that ends it.
         """
-        paths.check_call(subscriber, "a subscriber")
+        arguments.check_call(subscriber, "a subscriber")
         listening = self._subscribers.setdefault(self.name, [])
         listening.append(subscriber)
 

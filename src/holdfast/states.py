@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.paths import Path
+from holdfast.arguments import Path
 from holdfast.tree import Map
 
 

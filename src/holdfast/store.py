@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.backends import open_backend
 from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
 from holdfast.check import Report, check_store
@@ -17,7 +18,6 @@ from holdfast.ids import check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
-from holdfast.paths import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.scope import Change, Scope, Subscriber
 from holdfast.together import PendingCommit, View
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from holdfast import tree
+from holdfast.arguments import Path, check_expected, check_path, check_whole, update_ops
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
 from holdfast.errors import UsageError
 from holdfast.fold import EMPTY, Folded, state_of
 from holdfast.ids import check_name
 from holdfast.log import Log
-from holdfast.paths import Path, check_expected, check_path, check_whole, update_ops
 from holdfast.scope import Scope
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written, check_lease

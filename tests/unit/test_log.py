@@ -180,8 +180,8 @@ def test_writers_that_always_lose_are_told(clock: FakeClock) -> None:
 
 def test_requests_laid_on_a_refused_one_are_laid_again(clock: FakeClock) -> None:
     """Two stores, batches of several: a follower in a batch must not land on a stranger's event."""
+    from holdfast.arguments import update_ops
     from holdfast.batch import Request
-    from holdfast.paths import update_ops
     from holdfast.wanted import Wanted
 
     backend = MemoryBackend(clock=clock)

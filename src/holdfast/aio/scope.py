@@ -8,11 +8,11 @@ from typing import Any, Literal, overload
 
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
+from holdfast.arguments import Path, check_path, update_ops
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
 from holdfast.fold import Folded, state_of
-from holdfast.paths import Path, check_path, update_ops
 from holdfast.scope import Change, Moment, Scope, Subscriber
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
