@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 from msgspec import Struct
 
 from holdfast import arguments, codec, event, tree
-from holdfast.arguments import Path, check_expected, check_path, update_ops
+from holdfast.arguments import Path, check_expected, check_flag, check_path, update_ops
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.event import Checkpoint, Event
