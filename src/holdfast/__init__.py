@@ -1,5 +1,6 @@
 """Durable, inspectable state for AI agents."""
 
+from holdfast.changes import Change
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -14,7 +15,7 @@ from holdfast.errors import (
     ValueDomainError,
 )
 from holdfast.event import Checkpoint, Event
-from holdfast.scope import Change, Scope
+from holdfast.scope import Scope
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
 from holdfast.store import Store
 from holdfast.store import open_store as open

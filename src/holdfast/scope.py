@@ -11,14 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, overload
 
-from msgspec import Struct
-
-from holdfast import arguments, codec, event, tree
-from holdfast.arguments import Path, check_expected, check_flag, check_path, update_ops
+from holdfast import codec, event, tree
+from holdfast.arguments import (
+    Path,
+    check_call,
+    check_expected,
+    check_flag,
+    check_path,
+    check_whole,
+    update_ops,
+)
+from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.event import Checkpoint, Event
-from holdfast.fold import Folded, ops_of, restored_payload, state_of
+from holdfast.fold import ops_of, restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
@@ -29,19 +36,6 @@ Moment = int | str | datetime | Checkpoint
 
 RESTORE_RETRIES = 8
 HISTORY_CHUNK = 200
-
-
-class Change(Struct, frozen=True):
-    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`."""
-
-    scope: str
-    revision: int
-    path: tuple[str | int, ...]
-    old: Any
-    new: Any
-
-
-Subscriber = Callable[[Change], None]
 
 
 class Scope:
@@ -55,7 +49,7 @@ class Scope:
         *,
         levels: Levels,
         parent: Scope | None,
-        subscribers: dict[str, list[Subscriber]],
+        subscribers: Subscribers,
     ) -> None:
         self.level = level
         self.id = id
@@ -63,7 +57,7 @@ class Scope:
         self._log = log
         self._levels = levels
         self._parent = parent
-        self._subscribers = subscribers
+        self.subscribers = subscribers
         if parent is not None:
             levels.check_parent(self.name, parent)
 
@@ -145,8 +139,8 @@ class Scope:
         self, *, after: int = 0, until: int | None = None, type: str | None = None
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included."""
-        last = self.revision if until is None else arguments.check_whole(until, "until")
-        after = arguments.check_whole(after, "after")
+        last = self.revision if until is None else check_whole(until, "until")
+        after = check_whole(after, "after")
         while after < last:
             records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
             if not records:
@@ -288,8 +282,8 @@ class Scope:
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
-        arguments.check_call(function, "what edit is given")
-        for attempt in range(arguments.check_whole(retries, "retries") + 1):
+        check_call(function, "what edit is given")
+        for attempt in range(check_whole(retries, "retries") + 1):
             try:
                 edit = Edit(self, key=key, checkpoint=checkpoint)
                 with edit as draft:
@@ -343,7 +337,7 @@ class Scope:
             check_name(id, "scope id"),
             levels=self._levels,
             parent=self._parent,
-            subscribers=self._subscribers,
+            subscribers=self.subscribers,
         )
         payload = codec.encode_plain({"from": self.name, "at": revision})
         part = Part(fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision))
@@ -356,9 +350,7 @@ class Scope:
         With `keep=False` the state is let go: reading it raises ClosedError, earlier revisions
         can still be read until retention removes them. None asks the level's policy.
         """
-        keep = (
-            self._levels.keeps(self.level) if keep is None else arguments.check_flag(keep, "keep")
-        )
+        keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
         proposal = Proposal(event.CLOSED, codec.encode_plain({"keep": keep}))
         return self._commit(self._part((proposal,), None, None, None)).revision
 
@@ -368,15 +360,8 @@ class Scope:
         It is called after the change is durable, in the thread that made it. For the changes of
         other processes use `follow`. Returns the function that ends it.
         """
-        arguments.check_call(subscriber, "a subscriber")
-        listening = self._subscribers.setdefault(self.name, [])
-        listening.append(subscriber)
-
-        def unsubscribe() -> None:
-            if subscriber in listening:
-                listening.remove(subscriber)
-
-        return unsubscribe
+        check_call(subscriber, "a subscriber")
+        return self.subscribers.add(self.name, subscriber)
 
     # --- like a dict -----------------------------------------------------------------------------
 
@@ -436,25 +421,13 @@ class Scope:
 
     def _commit(self, part: Part) -> Written:
         written = self._log.commit(Wanted((part,)))
-        if self._subscribers:
-            self.announce(part, written.before[0], written.after[0])
+        self.subscribers.tell(part, written.before[0], written.after[0])
         return written
-
-    def announce(self, part: Part, before: Folded, after: Folded) -> None:
-        """Tells subscribers what a part of a commit changed here."""
-        listening = self._subscribers.get(self.name)
-        if not listening:
-            return
-        ops = [op for proposal in part.proposals for op in proposal.ops]
-        for change in tree.touched(ops, before.root, after.root):
-            told = Change(self.name, after.revision, change.path, change.old, change.new)
-            for subscriber in tuple(listening):
-                subscriber(told)
 
     def _sibling(self, name: str) -> Scope:
         level, id = split_name(name)
         return Scope(
-            self._log, level, id, levels=self._levels, parent=None, subscribers=self._subscribers
+            self._log, level, id, levels=self._levels, parent=None, subscribers=self.subscribers
         )
 
     def _upwards(self) -> Iterator[Scope]:

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.backends import open_backend
 from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
+from holdfast.changes import Change, Subscribers
 from holdfast.check import Report, check_store
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError
@@ -18,7 +19,7 @@ from holdfast.ids import check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
-from holdfast.scope import Change, Scope, Subscriber
+from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
 
 DEFAULT_PLACE = ".holdfast"
@@ -33,7 +34,7 @@ class Store:
         self.url = url
         self.worker = worker
         self.levels = Levels()
-        self._subscribers: dict[str, list[Subscriber]] = {}
+        self._subscribers = Subscribers()
 
     # --- scopes ----------------------------------------------------------------------------------
 

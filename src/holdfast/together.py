@@ -112,7 +112,7 @@ class PendingCommit:
         """Keeps the answer, and tells the subscribers of every scope."""
         self.written = written
         for part, before, after in zip(wanted.parts, written.before, written.after, strict=True):
-            self._scopes[part.stream].announce(part, before, after)
+            self._scopes[part.stream].subscribers.tell(part, before, after)
 
 
 class PendingScope:
@@ -121,6 +121,7 @@ class PendingScope:
     def __init__(self, log: Log, scope: Scope) -> None:
         self.name = scope.name
         self.base: Folded | None = None
+        self.subscribers = scope.subscribers
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []
@@ -177,9 +178,6 @@ class PendingScope:
         if not self._ops:
             return self._scope.checkpoint_part(self._checkpoint, expected, key)
         return self._scope.change_part(self._ops, expected, key, self._checkpoint)
-
-    def announce(self, part: Part, before: Folded, after: Folded) -> None:
-        self._scope.announce(part, before, after)
 
     def _add(self, op: Op) -> None:
         self._ops.append(op)

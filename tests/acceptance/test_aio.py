@@ -12,7 +12,7 @@ from holdfast import ConflictError, Scope, Store, UsageError, aio
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
 from holdfast.together import PendingCommit, View
 
-SYNC_ONLY = {"announce", "change_part", "checkpoint_part", "wanted", "finish"}
+SYNC_ONLY = {"change_part", "checkpoint_part", "wanted", "finish"}
 
 
 def public(cls: type) -> dict[str, Any]:

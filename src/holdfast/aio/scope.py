@@ -9,11 +9,12 @@ from typing import Any, Literal, overload
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
 from holdfast.arguments import Path, check_path, update_ops
+from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
 from holdfast.fold import Folded, state_of
-from holdfast.scope import Change, Moment, Scope, Subscriber
+from holdfast.scope import Moment, Scope
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
 
@@ -236,7 +237,7 @@ class AsyncScope:
 
     async def _commit(self, part: Part) -> Written:
         written = await self._loop.commit(Wanted((part,)))
-        self.sync.announce(part, written.before[0], written.after[0])
+        self.sync.subscribers.tell(part, written.before[0], written.after[0])
         return written
 
 

@@ -13,11 +13,11 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
 from holdfast.backends.protocol import START, Lease, Mark, Position
+from holdfast.changes import Change
 from holdfast.check import Report
 from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.log import READ_CHUNK
-from holdfast.scope import Change
 from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
 from holdfast.tree import Map
