@@ -12,6 +12,7 @@ is written in that order.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -61,6 +62,7 @@ class Queue:
 
     def __init__(self, run: Callable[[list[Request]], None], *, batch_max: int = 1024) -> None:
         self._run = run
+        self._process = os.getpid()
         self._batch_max = batch_max
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
@@ -71,6 +73,7 @@ class Queue:
 
     def commit(self, request: Request) -> Any:
         """Commits the request, with whatever else has gathered, and returns its result."""
+        self._check_process()
         with self._lock:
             self._check_open()
             self._waiting.append(request)
@@ -91,6 +94,7 @@ class Queue:
 
     def submit(self, request: Request) -> None:
         """Puts the request into the queue and returns; its waker is called when it is answered."""
+        self._check_process()
         with self._lock:
             self._check_open()
             self._waiting.append(request)
@@ -101,6 +105,7 @@ class Queue:
 
     def wait(self, request: Request) -> Any:
         """Waits for a submitted request and returns its result."""
+        self._check_process()
         with self._lock:
             if request.answered:
                 return request.outcome()
@@ -119,6 +124,8 @@ class Queue:
 
     def close(self) -> None:
         """Refuses new requests, and returns when those that were waiting are answered."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -128,6 +135,18 @@ class Queue:
         with self._lock:
             while self._led:
                 self._work.wait()
+
+    def _check_process(self) -> None:
+        """Raises UsageError in a forked child.
+
+        Asked before the lock is taken: at the fork a thread may have held it that the child does
+        not have. What the parent had submitted is the parent's.
+        """
+        if os.getpid() != self._process:
+            raise UsageError(
+                "store handle was inherited by a forked child: nothing was written",
+                hint="open the store again in the child",
+            )
 
     def _check_open(self) -> None:
         if self._closed:

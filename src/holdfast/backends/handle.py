@@ -43,11 +43,15 @@ class Handle:
             self._dead = _CLOSED
         return was_open
 
-    def mark_inherited(self) -> None:
-        """Ends this process's use of the handle; called in a forked child, before its code runs."""
-        if self._dead is None:
+    def mark_inherited(self) -> bool:
+        """Ends this process's use of the handle; called in a forked child, before its code runs.
+
+        Returns True if it was open until then, so that there is something to give up.
+        """
+        was_open = self._dead is None
+        if was_open:
             self._dead = _INHERITED
-            self.after_fork()
+        return was_open
 
     def after_fork(self) -> None:
         """Runs in a forked child, once, after the handle was marked; a backend may override it.
@@ -62,8 +66,9 @@ _handles: WeakSet[Handle] = WeakSet()
 
 
 def _mark_inherited() -> None:
-    for handle in list(_handles):
-        handle.mark_inherited()
+    # All are marked before any gives something up: that can fail, and then this function ends.
+    for handle in [handle for handle in list(_handles) if handle.mark_inherited()]:
+        handle.after_fork()
 
 
 os.register_at_fork(after_in_child=_mark_inherited)

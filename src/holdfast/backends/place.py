@@ -87,7 +87,9 @@ def check_private(path: str | os.PathLike[str]) -> os.stat_result:
             hint="name the place that it points to",
         )
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise UsageError(f'"{name}" is neither a file nor a directory')
+        raise UsageError(
+            f'"{name}" is neither a file nor a directory', hint="name a place on a disk"
+        )
     if found.st_uid != os.geteuid():
         raise UsageError(
             f'"{name}" belongs to user {found.st_uid}: expected {os.geteuid()}, who runs this',

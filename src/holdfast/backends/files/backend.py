@@ -58,7 +58,6 @@ class FilesBackend(Handle):
         disk: Disk | None = None,
         reach: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__()
         self.durability: Durability = durability
         self.clock = clock
         self.read_only = read_only
@@ -77,9 +76,9 @@ class FilesBackend(Handle):
                         self.directory, clock, full=full, create=create, reach=reach
                     )
         except BaseException:
-            self.mark_closed()
             self.directory.close()
             raise
+        super().__init__()  # only now: a handle that was never opened has nothing to give up
         self.catalog = self.opened.catalog
         self._leases = FileLeases(self)
         self.leases: Leases = self._leases

@@ -78,6 +78,7 @@ class Journal:
         words = self._words
         segments = self._segments
         end = before.end
+        self._check_names()
         if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
             self._begin_segment(end)
         if not self._full:
@@ -235,7 +236,8 @@ class Journal:
     def _check_names(self) -> None:
         """Raises if somebody deleted the files that processes meet in, while they were in use.
 
-        Checked once per MiB or so: a second set of them would let two writers in at once.
+        Checked at each write, for a microsecond: a second set of them would let two writers in at
+        once, and what is written to a file without a name is gone when its last user ends.
         """
         if self._page.is_removed() or (
             self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0

@@ -6,6 +6,7 @@ they never wait for that; each connection is used by one thread at a time, behin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Condition, Lock
@@ -74,6 +75,7 @@ class Writer:
         execute = self.execute
         with self.lock:
             self._gate.check_open()
+            self._gate.check_name()
             try:
                 execute("BEGIN IMMEDIATE")
                 if self._wal is not None:
@@ -138,6 +140,8 @@ class Gate(Handle):
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
+        found = os.stat(path, follow_symlinks=False)
+        self._identity = found.st_dev, found.st_ino
         self.clock = clock
         self.tables = Tables()
         self.reach = reach
@@ -164,6 +168,20 @@ class Gate(Handle):
         if self._dead is not None or self._poison is not None:
             super().check_open()
             raise self._poisoned()
+
+    def check_name(self) -> None:
+        """Raises, and ends the handle, if somebody deleted or replaced the file while it was open.
+
+        SQLite would go on writing to a file without a name, which is gone when its last user ends.
+        """
+        try:
+            found = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            error = self.poison("its file was deleted, moved or replaced while it was open")
+            error.outcome_known = True
+            raise error
 
     def poison(self, why: str) -> UnavailableError:
         """Ends the use of this handle, and returns the error for the call that found out."""
