@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import stat
@@ -238,6 +239,7 @@ def test_an_error_says_what_helps(
 
 def test_descriptors_do_not_leak(tmp_path: Path, disks: dict, build: RecordBuilder) -> None:
     def count() -> int:
+        gc.collect()  # descriptors that another test left to the collector are not ours
         return len(os.listdir("/proc/self/fd"))
 
     clock = SystemClock()
@@ -254,7 +256,7 @@ def test_descriptors_do_not_leak(tmp_path: Path, disks: dict, build: RecordBuild
             FilesBackend(tmp_path / "s", clock=clock, disk=disk).close()
         except UnavailableError:
             continue
-    assert count() == before
+    assert count() <= before
 
 
 @pytest.mark.parametrize(
