@@ -32,7 +32,7 @@ class Player:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.concurrency.player", url, name, part, str(number)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -26,7 +26,11 @@ def test_the_harness_notices_a_lost_acknowledgement(
     done = subprocess.run(
         [*command, "--kills", "150", "--seed", "1"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path]),
+            "TMPDIR": str(tmp_path),
+        },
         capture_output=True,
         text=True,
     )

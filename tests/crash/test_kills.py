@@ -30,7 +30,11 @@ def kill(capfd: pytest.CaptureFixture[str], place: Path, *arguments: str) -> Non
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.kill", *arguments, "--seed", str(SEED)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TMPDIR": str(place)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path]),
+            "TMPDIR": str(place),
+        },
         capture_output=True,
         text=True,
     )

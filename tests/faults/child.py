@@ -33,7 +33,7 @@ def play(part: str, url: str, number: int = 0) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.child", part, url, str(number)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])},
         capture_output=True,
         text=True,
     )
