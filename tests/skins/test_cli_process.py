@@ -26,8 +26,14 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": SOURCE, **extra}
 
 
+def heed_interrupts() -> None:
+    # A shell starts its background jobs with SIGINT ignored, and a Python that inherits that goes
+    # on ignoring it. The tests may well run in such a job; a user's terminal does not.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*words: str, **options: Any) -> subprocess.Popen[str]:
-    options = {"env": environment(), **options}
+    options = {"env": environment(), "preexec_fn": heed_interrupts, **options}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words],
         stdin=subprocess.DEVNULL,
