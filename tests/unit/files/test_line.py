@@ -130,6 +130,21 @@ def test_a_checked_line_of_another_shape_is_bad() -> None:
             decode_line(b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body)))
 
 
+def test_the_places_reserved_for_a_cipher_and_its_key_must_be_null() -> None:
+    encoded, _ = encode_line(_commit(b"1"), 7)
+    body = encoded[:-19]
+    assert body.endswith(b'"]]]]')
+
+    def with_more(more: bytes) -> bytes:
+        changed = body[:-4] + more + b"]]]]"
+        return b'%b,"crc":"%08x"}\n' % (changed, zlib.crc32(changed))
+
+    assert decode_line(with_more(b",null,null,null,null,null")).n == 7
+    for more in (b',null,null,null,"aes"', b',null,null,null,null,"k1"'):
+        with pytest.raises(BadLine):
+            decode_line(with_more(more))
+
+
 @given(
     st.lists(st.binary(max_size=1500), min_size=1, max_size=8),
     st.integers(0, 1 << 32),

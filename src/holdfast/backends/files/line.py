@@ -3,7 +3,8 @@
     {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
      …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
     event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
-            [space before the payload, space behind it]
+            [space before the payload, space behind it]; behind it two places are reserved for the
+            cipher and the key id of an encrypted payload, and are null in format 1
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
 payload stands in the line verbatim. Whatever is encoded is decoded again before it is written, by
@@ -41,6 +42,8 @@ class LineEvent(Struct, array_like=True, gc=False):
     checkpoint: str | None = None
     subject: str | None = None
     padding: tuple[str, str] | None = None
+    cipher: None = None
+    key_id: None = None
 
     def stored(self) -> bytes:
         """Returns the payload, every byte of it."""
