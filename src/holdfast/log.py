@@ -257,12 +257,11 @@ class Log:
 
     def newest(self, stream: str) -> Folded:
         """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
-        head = self.backend.heads((stream,))[0]
-        folded = self._folds.get(stream)
-        if head is None:
-            return EMPTY
-        if folded is not None and folded.revision == head.revision and folded.link == head.link:
+        folded = self.peek(stream)
+        if folded is not None:
             return folded
+        head = self.head(stream)
+        assert head is not None, "BUG: a stream that was there is gone"
         return self._load(stream, head, head.revision)
 
     def peek(self, stream: str) -> Folded | None:

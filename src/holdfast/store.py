@@ -87,8 +87,6 @@ class Store:
 
     def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
-        if key is not None:
-            check_name(key, "key")
         return PendingCommit(self.log, key=key, lease=lease)
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
@@ -96,8 +94,6 @@ class Store:
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        if key is not None:
-            check_name(key, "key")
         return PendingCommit(self.log, key=key, lease=lease, waits=False)
 
     def view(self) -> View:

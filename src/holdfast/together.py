@@ -15,7 +15,7 @@ from holdfast.ids import check_name
 from holdfast.log import Log
 from holdfast.scope import Scope
 from holdfast.tree import Map, Op
-from holdfast.wanted import Part, Wanted, Written, check_lease
+from holdfast.wanted import Part, Wanted, Written, check_lease, conflict
 
 
 class PendingCommit:
@@ -31,7 +31,7 @@ class PendingCommit:
         self._log = log
         self._waits = waits
         self._request: Request | None = None
-        self._key = key
+        self._key = None if key is None else check_name(key, "key")
         self._lease = lease
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
@@ -101,8 +101,8 @@ class PendingCommit:
             part = pending.part(self._key)
             if part is not None:
                 parts.append(part)
-            elif pending.base is not None:
-                reads.append((pending.name, pending.base.revision))
+            elif (expected := pending.guard()) is not None:
+                reads.append((pending.name, expected))
         if not parts and not self._marks:
             return None
         marks = tuple(self._marks.values())
@@ -145,20 +145,19 @@ class PendingScope:
         return tree.get(self.state, check_path(path), default)
 
     def set(self, path: Path, value: Any) -> None:
-        self._add(tree.set_op(path, value))
+        self._ops.append(tree.set_op(path, value))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        for op in update_ops(values):
-            self._add(op)
+        self._ops += update_ops(values)
 
     def delete(self, path: Path) -> None:
-        self._add(tree.delete_op(path))
+        self._ops.append(tree.delete_op(path))
 
     def append(self, path: Path, item: Any) -> None:
-        self._add(tree.append_op(path, item))
+        self._ops.append(tree.append_op(path, item))
 
     def increment(self, path: Path, by: int | float = 1) -> None:
-        self._add(tree.increment_op(path, by))
+        self._ops.append(tree.increment_op(path, by))
 
     def checkpoint(self, name: str) -> None:
         """Names the revision that the commit makes of this scope."""
@@ -172,15 +171,21 @@ class PendingScope:
         """Returns what the commit adds to this scope's stream, None if nothing."""
         if not self._ops and self._checkpoint is None:
             return None
-        expected = self._expected
-        if expected is None and self.base is not None:
-            expected = self.base.revision
         if not self._ops:
-            return self._scope.checkpoint_part(self._checkpoint, expected, key)
-        return self._scope.change_part(self._ops, expected, key, self._checkpoint)
+            return self._scope.checkpoint_part(self._checkpoint, self.guard(), key)
+        return self._scope.change_part(self._ops, self.guard(), key, self._checkpoint)
 
-    def _add(self, op: Op) -> None:
-        self._ops.append(op)
+    def guard(self) -> int | None:
+        """Returns the revision that the scope must be at: the one expected, or the one read.
+
+        Raises ConflictError if they differ: one of the two is stale already.
+        """
+        read = None if self.base is None else self.base.revision
+        if self._expected is None or read is None:
+            return read if self._expected is None else self._expected
+        if self._expected != read:
+            raise conflict(self.name, self._expected, read)
+        return read
 
 
 class View:

@@ -222,9 +222,8 @@ def test_import_holdfast_loads_neither_asyncio_nor_a_backend() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_sync_store_is_there_too(url: str) -> None:
+def test_reprs_name_store_and_scope(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
-        assert isinstance(hf.log, type(hf.log))
         assert repr(hf) == f"<AsyncStore {hf.url}>"
         assert repr(hf.team("t")) == "<AsyncScope team/t>"
 

@@ -102,8 +102,10 @@ def test_boot_69_everything_knows_when_it_was_updated(hf: Store) -> None:
     notes.set("a", 1)
     assert notes.updated_at is not None
     assert datetime.now(UTC) - notes.updated_at < timedelta(minutes=5)
-    stale = [s.name for s in hf.scopes() if s.updated_at and s.updated_at > datetime.now(UTC)]
-    assert stale == []
+    first = notes.updated_at
+    hf.team("later").set("a", 1)
+    older = [s.name for s in hf.scopes() if s.updated_at and s.updated_at <= first]
+    assert older == ["team/notes"]
 
 
 def _decide(url: str, worker: int) -> None:

@@ -280,6 +280,24 @@ def test_a_commit_over_scopes_is_both_or_neither(hf: Store) -> None:
     assert "seen" not in team.state
 
 
+def test_a_commit_guards_what_it_expects_of_scopes_that_it_does_not_write(hf: Store) -> None:
+    chat, team = hf.conversation("c"), hf.team("t")
+    chat.set("n", 1)
+    with hf.commit() as tx:
+        tx.scope(chat).expect(1)
+        tx.scope(team).set("ok", True)
+    with pytest.raises(ConflictError) as caught, hf.commit() as tx:
+        tx.scope(chat).expect(7)
+        tx.scope(team).set("stale", True)
+    assert (caught.value.expected, caught.value.actual) == (7, 1)
+    with pytest.raises(ConflictError), hf.commit() as tx:
+        assert tx.scope(chat).get("n") == 1
+        chat.set("n", 2)
+        tx.scope(chat).expect(2)  # what was read is older than what is expected
+        tx.scope(team).set("stale", True)
+    assert team.state == {"ok": True}
+
+
 def test_a_view_never_straddles_a_commit(hf: Store) -> None:
     a, b = hf.conversation("a"), hf.conversation("b")
     for n in range(3):

@@ -136,7 +136,7 @@ async def shielded(future: asyncio.Future[T]) -> T:
                 raise
             cancelled = error
         except BaseException:
-            break
+            break  # the future's own error: `result` raises it below
     if cancelled is not None:
         if not future.cancelled():
             future.exception()  # retrieved: the caller is told of the cancellation instead
