@@ -9,6 +9,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 QUICK ?=
 ONLY ?=
+MINUTES ?= 150
 
 .PHONY: help
 help: ## Show this list
@@ -40,9 +41,13 @@ format: .venv/.ready-dev ## Put the sources into shape
 bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for two minutes, ONLY=a,c for some
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
+.PHONY: torture
+torture: .venv/.ready-dev ## Go on with the whole torture programme; MINUTES=150, ONLY="t1-files t4-files"
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(ONLY)
+
 .PHONY: clean
 clean: ## Remove everything that the other targets made
-	rm -rf .venv .venvs build dist demo-store* bench/out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs build dist demo-store* bench/out .torture .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
