@@ -113,6 +113,7 @@ COMMANDS = {
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
+    "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
 }
 

@@ -9,7 +9,7 @@ from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError
 
 import holdfast
-from holdfast.cli import demo, doctor, following, history, returning, states, stores
+from holdfast.cli import demo, doctor, following, history, returning, selftest, states, stores
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, clean, escape_json, is_terminal
 from holdfast.cli.shapes import error_shape
@@ -50,6 +50,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("check", stores.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("copy", stores.copy_store, _CARE),
+    ("selftest", selftest.selftest, _CARE),
 ]
 
 _WITH_VALUE = ("--store", "--actor")

@@ -1,0 +1,88 @@
+"""The verb that tortures a store on the user's own disk: selftest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from holdfast.cli.options import Flag
+from holdfast.cli.printing import clean, is_terminal, print_json, print_line
+
+if TYPE_CHECKING:
+    from holdfast.selftest.judged import Judged
+
+
+def selftest(
+    *,
+    disk: Annotated[str, Parameter(name="--disk")],
+    seconds: float = 15.0,
+    seed: int | None = None,
+    json: Flag = False,
+) -> int:
+    """Kill, fail and fill a store on your own disk; judge its syncs.
+
+    Parameters
+    ----------
+    disk
+        A directory on the disk; a scratch directory is made there, and removed at the end.
+    seconds
+        About how long to go on.
+    seed
+        What decides when a process is killed and which disk call fails; to do a run again.
+    json
+        Print one JSON document; errors are JSON too.
+    """
+    from holdfast import selftest as torture
+
+    screen = Progress(is_shown=not json and sys.stderr.isatty())
+    try:
+        report = torture.run(
+            disk,
+            seconds=seconds,
+            seed=seed,
+            show=(lambda _: None) if json else screen.show,
+            tell=screen.tell,
+        )
+    finally:
+        screen.clear()
+    if json:
+        print_json(torture.document(report))
+        return 0 if report.ok else 1
+    for each in report.checks:
+        if each.fix:
+            print_line(f"fix {each.check}\t{clean(each.fix)}")
+    for each in report.unproven:
+        print_line(f"unproven\t{each}")
+    print_line(f"verdict\t{report.verdict} ({report.seconds:.1f} s, seed {report.seed})")
+    return 0 if report.ok else 1
+
+
+class Progress:
+    """Results one below the other, and on a terminal a line that says what goes on."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._width = 0
+
+    def show(self, judged: Judged) -> None:
+        self.clear()
+        mark = {"failed": "FAILED"}.get(judged.verdict, judged.verdict)
+        if is_terminal():
+            print_line(f"{mark:<8} {judged.check:<22} {clean(judged.found)}")
+        else:
+            print_line(f"{mark}\t{judged.check}\t{clean(judged.found)}")
+
+    def tell(self, text: str) -> None:
+        if self._is_shown:
+            self.clear()
+            shown = clean(text)[: max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 0)]
+            self._width = len(shown)
+            print(shown, end="\r", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._width:
+            print(" " * self._width, end="\r", file=sys.stderr, flush=True)
+            self._width = 0

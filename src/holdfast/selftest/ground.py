@@ -1,0 +1,207 @@
+"""What a disk is, by what the kernel says of it and by what its syncs cost."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.backends.files.disk import Disk, write_all
+from holdfast.backends.place import refuse_network
+from holdfast.clock import Clock
+from holdfast.errors import UsageError
+from holdfast.selftest.judged import Judged
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+MAPS = Path("/proc/self/maps")
+FREE_BYTES_MIN = 256 << 20
+DESCRIPTORS_MIN = 64
+SYNC_US_MIN = 15
+"""A flush that reaches any medium takes longer; NVMe with a protected cache takes about 20."""
+BLOCK = 4096
+FILE_BLOCKS = 256
+SAMPLES_MIN, SAMPLES_MAX = 40, 2000
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_NO_BARRIER = ("nobarrier", "barrier=0")
+_LIARS = ("eatmydata", "nosync", "libfiu")
+
+
+class Mount(Struct, frozen=True):
+    """A line of mountinfo: what is mounted where, and how."""
+
+    point: str
+    kind: str
+    source: str
+    options: tuple[str, ...]
+
+
+def find_mount(path: str, mountinfo: str) -> Mount | None:
+    """Returns the mount that holds a path: the longest, the last laid."""
+    real, found = os.path.realpath(path), None
+    for line in mountinfo.splitlines():
+        head, separator, tail = line.partition(" - ")
+        fields, rest = head.split(" "), tail.split(" ")
+        if not separator or len(fields) < 6 or len(rest) < 3:
+            continue
+        point = _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), fields[4])
+        is_above = real == point or real.startswith(point.rstrip("/") + "/")
+        if is_above and (found is None or len(point) >= len(found.point)):
+            options = dict.fromkeys([*fields[5].split(","), *rest[2].split(",")])
+            found = Mount(point, rest[0], rest[1], tuple(options))
+    return found
+
+
+def examine(
+    place: str, *, mountinfo: str | None = None, maps: str | None = None
+) -> Iterator[Judged]:
+    """Yields what the kernel says, without writing anything."""
+    mount = find_mount(place, _text(MOUNTINFO) if mountinfo is None else mountinfo)
+    yield examine_kind(mount)
+    if network := examine_network(place, mountinfo):
+        yield network
+    if mount is not None:
+        yield examine_options(mount)
+    yield examine_preload(_text(MAPS) if maps is None else maps)
+    yield examine_space(shutil.disk_usage(place).free)
+    yield examine_limits()
+
+
+def examine_kind(mount: Mount | None) -> Judged:
+    """Judges a file system by its name."""
+    if mount is None:
+        return Judged("file system", "info", "unknown: this system does not say")
+    found = f"{mount.kind} at {mount.point}"
+    if mount.kind in _IN_MEMORY:
+        found += ": it is in memory, and empty after a restart"
+        return Judged("file system", "failed", found, "choose a directory on a disk")
+    if mount.kind == "overlay":
+        found += ": the top layer of a container, which goes when the container goes"
+        return Judged("file system", "warning", found, "mount a volume, and keep stores there")
+    if mount.kind.startswith("fuse"):
+        found += ": a program of its own decides what a sync, a lock and a mapped page mean there"
+        return Judged("file system", "warning", found, "prefer a file system of the kernel")
+    return Judged("file system", "ok", found)
+
+
+def examine_network(place: str, mountinfo: str | None = None) -> Judged | None:
+    """Returns what is wrong with a file system that several hosts may share."""
+    try:
+        refuse_network(place, mountinfo=mountinfo)
+    except UsageError as exc:
+        found = "on a network: flock may hold on one host only, a mapped page is not the same on "
+        found += f"two hosts, and a sync may end in a server's memory; {exc.message}"
+        return Judged("network", "failed", found, exc.hint)
+    return None
+
+
+def examine_options(mount: Mount) -> Judged:
+    """Judges how it was mounted."""
+    options = [each for each in mount.options if each not in ("rw", "relatime")]
+    found = ", ".join(options) or "the usual ones"
+    if off := [each for each in options if each in _NO_BARRIER]:
+        found = f"{', '.join(off)}: a sync does not empty the drive's own cache"
+        return Judged("mount options", "failed", found, "mount it without that option")
+    if "data=writeback" in options:
+        found = "data=writeback: after a power failure a file that grew may show old bytes"
+        return Judged("mount options", "warning", found, "mount it with data=ordered")
+    return Judged("mount options", "ok", found)
+
+
+def examine_preload(maps: str) -> Judged:
+    """Looks for a library that takes syncs away from every program it is loaded into."""
+    loaded = {line.rpartition("/")[2] for line in maps.splitlines() if ".so" in line}
+    named = {*re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")), *loaded}
+    if liars := sorted(each for each in named if any(liar in each for liar in _LIARS)):
+        found = f"{', '.join(map(os.path.basename, liars))} is loaded: it turns syncs into nothing"
+        return Judged("preload", "failed", found, "start without it (LD_PRELOAD)")
+    return Judged("preload", "ok", "no library that is known to take syncs away")
+
+
+def examine_space(free: int) -> Judged:
+    found = f"{free / (1 << 30):.1f} GiB free"
+    if free < FREE_BYTES_MIN:
+        return Judged("space", "warning", found, "free some: a full disk refuses every write")
+    return Judged("space", "ok", found, numbers={"free_bytes": free})
+
+
+def examine_limits() -> Judged:
+    """Judges what this process may have: the size of a file, and how many it may open."""
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if size != resource.RLIM_INFINITY:
+        found = f"a file may take {size:,} bytes at most"
+        return Judged("limits", "warning", found, "ulimit -f unlimited")
+    if files != resource.RLIM_INFINITY and files < DESCRIPTORS_MIN:
+        return Judged("limits", "warning", f"{files} files may be open", "ulimit -n 1024")
+    count = "any number of" if files == resource.RLIM_INFINITY else f"{files:,}"
+    return Judged("limits", "ok", f"files of any size, {count} open")
+
+
+def examine_sync(place: str, clock: Clock, disk: Disk, *, for_us: int) -> Judged:
+    """Compares a write with a write and its sync, on a file whose size does not change."""
+    fd = os.open(os.path.join(place, "synced"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        write_all(disk, fd, bytes(BLOCK * FILE_BLOCKS), 0)
+        disk.sync(fd)
+        writes, syncs = _measure(fd, clock, disk, for_us)
+    except OSError as exc:
+        return Judged("sync", "failed", f"a write or sync failed: {exc.strerror}", "check the disk")
+    finally:
+        os.close(fd)
+    return judge_sync(writes, syncs)
+
+
+def _measure(fd: int, clock: Clock, disk: Disk, for_us: int) -> tuple[list[int], list[int]]:
+    writes: list[int] = []
+    syncs: list[int] = []
+    end_us = clock.boot_us() + for_us
+    while len(syncs) < SAMPLES_MIN or (len(syncs) < SAMPLES_MAX and clock.boot_us() < end_us):
+        number = len(syncs)
+        block = bytes([number % 251 + 1]) * BLOCK
+        offset = number % FILE_BLOCKS * BLOCK
+        start = clock.boot_us()
+        disk.pwrite(fd, block, offset)
+        written = clock.boot_us()
+        disk.sync(fd)
+        synced = clock.boot_us()
+        writes.append(written - start)
+        syncs.append(synced - written)
+    return sorted(writes), sorted(syncs)
+
+
+def judge_sync(writes: list[int], syncs: list[int]) -> Judged:
+    """Judges sorted microseconds of writes alone and of the syncs behind them."""
+    numbers = {
+        "samples": len(syncs),
+        "write_median_us": _part(writes, 50),
+        "write_p99_us": _part(writes, 99),
+        "sync_median_us": _part(syncs, 50),
+        "sync_p99_us": _part(syncs, 99),
+    }
+    median = numbers["sync_median_us"]
+    found = f"a sync takes {median:,} µs, 99 % under {numbers['sync_p99_us']:,}; the write alone "
+    found += f"{numbers['write_median_us']:,} µs, 99 % under {numbers['write_p99_us']:,}"
+    if median < SYNC_US_MIN or median <= numbers["write_median_us"]:
+        found += ": too quick to have reached a medium"
+        fix = "ask who runs this machine where syncs end: a memory disk, a hypervisor's or a "
+        fix += "controller's cache without a battery, or syncs switched off"
+        return Judged("sync", "warning", found, fix, numbers)
+    return Judged("sync", "ok", found, None, numbers)
+
+
+def _part(latencies: list[int], percent: int) -> int:
+    return latencies[min(len(latencies) * percent // 100, len(latencies) - 1)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
