@@ -4,6 +4,12 @@ Processes meet in two locks. `lock` is taken for each commit. `workers`, the dir
 shared mode by every open handle, so whoever could lock it alone is the only one: the first one in
 recovers, the last one out closes cleanly. Both questions are asked under `lock`, so the answer
 cannot change while it is used.
+
+`flock` has no queue: a writer that commits again and again can take it each time before one that
+waits has got the processor, and on a busy machine that one waits for ever. So there is a turnstile,
+a lock on the store's directory itself. Whoever has to wait does so inside it, and everybody passes
+it at every 16th commit: behind the one who waits. At every commit, each would hand over to the next
+one by a switch of processes, which costs more than the commit.
 """
 
 from __future__ import annotations
@@ -36,6 +42,8 @@ from holdfast.errors import UnavailableError
 # Less log than this behind the index is read faster than the index is written: a short visit to a
 # store leaves the index alone.
 WORTH_INDEXING_BYTES = 256 << 10
+_TURNS = 16
+"""Every so many commits a writer lets those in who wait."""
 
 
 class Opened:
@@ -54,6 +62,7 @@ class Opened:
         self.disk = directory.disk
         self.clock = clock
         self._reach = reach
+        self._turn = 0
         # Known before anything is created: a newer format is left untouched.
         if directory.has_identity():
             directory.identify(clock, create=False)
@@ -85,7 +94,7 @@ class Opened:
     def locked(self) -> Generator[None]:
         """Holds the store lock; the caller has this handle's mutex."""
         try:
-            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+            self._wait_in_turn()
             yield
         finally:
             self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
@@ -94,7 +103,13 @@ class Opened:
         """Takes the store lock, and leaves everything recovered and up to date."""
         # Within the try: an interrupt right behind the call must not leave the lock taken.
         try:
-            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+            self._turn = (self._turn + 1) % _TURNS
+            try:
+                if not self._turn:
+                    raise BlockingIOError
+                self.disk.lock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._wait_in_turn()
             words = self.page.words
             if words[BUSY]:
                 self.recover(is_first=False)
@@ -103,6 +118,15 @@ class Opened:
         except BaseException:
             self.unlock()
             raise
+
+    def _wait_in_turn(self) -> None:
+        """Takes the store lock, behind whoever waits for it already."""
+        turnstile = self.directory.fd
+        try:
+            self.disk.lock(turnstile, fcntl.LOCK_EX)
+            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
+        finally:
+            self.disk.lock(turnstile, fcntl.LOCK_UN)
 
     def unlock(self) -> None:
         self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
