@@ -6,24 +6,29 @@ They validate nothing, link nothing and can recover nothing; they are the floor,
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from contextlib import ExitStack
+from itertools import count, cycle, islice
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from bench.harness import Block, Loop
-from bench.messages import messages
+from bench.messages import KEYS, messages
 
 PREWRITTEN_BYTES = 1 << 20
 WRITERS = 64
 
-_CREATE = "CREATE TABLE log (position INTEGER PRIMARY KEY, stream TEXT, payload BLOB)"
+_CREATE = "CREATE TABLE IF NOT EXISTS log (position INTEGER PRIMARY KEY, stream TEXT, payload BLOB)"
 _INSERT = "INSERT INTO log (stream, payload) VALUES (?, ?)"
+_ALL = "SELECT payload FROM log ORDER BY position"
+_LAST = "SELECT payload FROM log ORDER BY position DESC LIMIT 20"
 
 
 def lines() -> Callable[[], bytes]:
@@ -57,21 +62,22 @@ class Database:
     """One table, WAL, synchronous FULL unless told otherwise."""
 
     def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
-        self._connection = apsw.Connection(str(path))
-        self._connection.pragma("journal_mode", "wal")
-        self._connection.pragma("synchronous", synchronous)
-        self._connection.execute(_CREATE)
+        self.connection = apsw.Connection(str(path))
+        self.connection.set_busy_timeout(60_000)
+        self.connection.pragma("journal_mode", "wal")
+        self.connection.pragma("synchronous", synchronous)
+        self.connection.execute(_CREATE)
 
     def write(self, rows: Sequence[bytes]) -> None:
         """Makes the rows durable in one transaction."""
-        execute = self._connection.execute
+        execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
         for row in rows:
             execute(_INSERT, ("conversation/c1", row))
         execute("COMMIT")
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
 
 def prewritten_loop(path: Path) -> Loop:
@@ -97,11 +103,43 @@ def sqlite_loop(path: Path, *, synchronous: str = "FULL") -> Loop:
     return Loop("bare apsw", lambda: database.write((line(),)), database.close)
 
 
+def locked_file(path: Path, stack: ExitStack) -> Callable[[], None]:
+    """One process of several: lock, write, sync, unlock, in a prewritten file of all."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    stack.callback(os.close, file)
+    if os.fstat(file).st_size < PREWRITTEN_BYTES:
+        os.pwrite(file, bytes(PREWRITTEN_BYTES), 0)
+        os.fsync(file)
+    line, places = lines(), cycle(range(0, PREWRITTEN_BYTES - 4096, 1024))
+
+    def write() -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.pwrite(file, line(), next(places))
+        os.fdatasync(file)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+    return write
+
+
+def shared_database(path: Path, stack: ExitStack) -> Callable[[], None]:
+    """One process of several: one insert a commit, waiting while others write."""
+    database, line = Database(path), lines()
+    stack.callback(database.close)
+    return lambda: database.write((line(),))
+
+
 class GroupCommit:
     """64 coroutines and one committer thread that writes whatever waits, with one sync."""
 
-    def __init__(self, name: str, write: Callable[[list[bytes]], None], close: Callable[[], None]):
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[list[bytes]], None],
+        close: Callable[[], None],
+        writers: int = WRITERS,
+    ) -> None:
         self.name = name
+        self._writers = writers
         self._write = write
         self._close = close
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
@@ -132,7 +170,8 @@ class GroupCommit:
         await future
 
     def block(self, operations: int) -> Block:
-        return self._runner.run(write_together(lambda _writer: self._append(), operations))
+        together = write_together(lambda _: self._append(), operations, writers=self._writers)
+        return self._runner.run(together)
 
     def close(self) -> None:
         with self._wake:
@@ -148,8 +187,10 @@ def _settle(futures: Sequence[asyncio.Future[None]]) -> None:
         future.set_result(None)
 
 
-async def write_together(append: Callable[[int], object], operations: int) -> Block:
-    """Lets 64 writers append so many times each, all at once."""
+async def write_together(
+    append: Callable[[int], object], operations: int, *, writers: int = WRITERS
+) -> Block:
+    """Lets the writers append so many times each, all at once."""
     latencies: list[float] = []
 
     async def writer(number: int) -> None:
@@ -160,18 +201,75 @@ async def write_together(append: Callable[[int], object], operations: int) -> Bl
 
     start = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for number in range(WRITERS):
+        for number in range(writers):
             group.create_task(writer(number))
     return Block(time.perf_counter() - start, latencies)
 
 
-def file_group(path: Path) -> GroupCommit:
+def file_group(path: Path, *, writers: int = WRITERS) -> GroupCommit:
     """Group commit into a prewritten file."""
     file = PrewrittenFile(path)
-    return GroupCommit("bare group, file", lambda rows: file.write(b"".join(rows)), file.close)
+
+    def write(rows: list[bytes]) -> None:
+        file.write(b"".join(rows))
+
+    return GroupCommit("bare group, file", write, file.close, writers)
 
 
-def sqlite_group(path: Path) -> GroupCommit:
+def sqlite_group(path: Path, *, writers: int = WRITERS) -> GroupCommit:
     """Group commit into SQLite, through one connection of the committer's."""
     database = Database(path)
-    return GroupCommit("bare group, apsw", database.write, database.close)
+    return GroupCommit("bare group, apsw", database.write, database.close, writers)
+
+
+class Worker:
+    """The floor under a peer: its records in one table or one file, and nothing besides."""
+
+    runner = None
+
+    def __init__(self, path: str, *, kind: str = "apsw", items: int = 1) -> None:
+        self.release = f"apsw {apsw.apsw_version()}, SQLite {apsw.sqlite_lib_version()}"
+        self._path, self._line, self._items = Path(path), lines(), items
+        if kind == "file":
+            file = PrewrittenFile(self._path)
+            self.operations: dict[str, Callable[[], Any]] = {
+                "append": lambda: file.write(b"".join(self._line() for _ in range(items)))
+            }
+            self.close: Callable[[], None] = file.close
+            return
+        self._database = Database(self._path)
+        self._connection = self._database.connection
+        self._connection.execute("CREATE TABLE pairs (key TEXT PRIMARY KEY, value BLOB)")
+        self._sets, self._gets = count(), count()
+        self.close = self._database.close
+        self.operations = {
+            "append": self._append,
+            "turn": self._append,
+            "last 20": lambda: self._decoded(self._connection, _LAST),
+            "all": lambda: self._decoded(self._connection, _ALL),
+            "newest": lambda: self._decoded(self._connection, _ALL),
+            "all, opened afresh": self._afresh,
+            "newest, opened afresh": self._afresh,
+            "set": self._set,
+            "get": self._get,
+        }
+
+    def _append(self) -> None:
+        self._database.write([self._line() for _ in range(self._items)])
+
+    def _decoded(self, connection: apsw.Connection, query: str) -> list[Any]:
+        return [json.loads(payload) for (payload,) in connection.execute(query)]
+
+    def _afresh(self) -> None:
+        connection = apsw.Connection(str(self._path))
+        assert self._decoded(connection, _ALL)
+        connection.close()
+
+    def _set(self) -> None:
+        key = f"key {next(self._sets) % KEYS}"
+        self._connection.execute("INSERT OR REPLACE INTO pairs VALUES (?, ?)", (key, self._line()))
+
+    def _get(self) -> None:
+        key = f"key {next(self._gets) * 7 % KEYS}"
+        found = self._connection.execute("SELECT value FROM pairs WHERE key = ?", (key,))
+        assert json.loads(found.fetchone()[0])["role"] == "user"

@@ -1,89 +1,199 @@
-"""(b) A conversation of 1,000 turns, beside a saver that stores the whole list at each turn."""
+"""(b) A conversation of 1,000 turns, beside savers that store the whole list at each turn.
+
+Then, as `graph`, beside LangGraph as most use it: its engine, with and without the channel that
+stores only what was added.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from bench import counts, ours
+from bench.compare import Field
 from bench.harness import (
     Block,
-    Contender,
     Report,
     Size,
     closing,
     interleave,
     latency_row,
+    percentile,
     ratio_of_totals,
     scratch,
 )
 from bench.messages import SAID
-from bench.peers import Peer
+from bench.peers import Local, Peer
 
 SAVERS = {"SqliteSaver.put": ("SqliteSaver", 6), "AsyncSqliteSaver.aput": ("AsyncSqliteSaver", 13)}
 """The peers, and how many times as fast as each we mean to be."""
 SIZES = (900, 1_000, 1_100)
 STORED_MAX = 1.3
 DRIFT_MAX = 1.05
+FULL = "full on all sides: WAL with synchronous FULL, or a synced journal"
+AT = (10, 100)
+"""Turns at which a latency is taken in many short conversations, besides the last one."""
+WINDOW = 10
+"""A latency at a turn is that of the ten turns that end with it."""
 
 
 def conversation(size: Size) -> Report:
     """A message and a named checkpoint a turn, in one commit; then what it takes on disk."""
     report = Report(
         f"(b) a conversation of {size.turns:,} turns of {SAID:,} bytes, named checkpoint at each",
-        "full on all sides: WAL with synchronous FULL, or a synced journal",
+        FULL,
     )
     names = [*(f"holdfast {kind}" for kind in ours.KINDS), *SAVERS]
     taken: dict[str, list[Block]] = {name: [] for name in names}
     stored: dict[str, int] = {}
-    for _ in range(size.conversations):
+    for number in range(size.conversations):
         with scratch() as place:
-            contenders = _contenders(place)
-            with closing(contenders):
-                blocks = size.turns // size.operations
-                more = interleave(contenders, blocks=blocks, operations=size.operations, warm_up=0)
+            doers = _doers(place)
+            with closing(doers):
+                more = _whole(doers, size)
+                if number == size.conversations - 1:
+                    reads = _reads(doers, size)
             for name, some in more.items():
                 taken[name] += some
                 stored[name] = ours.stored_bytes(place / name)
+            for doer in doers:
+                report.releases[doer.name] = doer.release
+    early = _early(size)
     said = size.turns * SAID
-    for name, blocks_taken in taken.items():
-        report.rows.append(_row(name, blocks_taken, stored[name] / said, size))
-    for name, (_, limit) in SAVERS.items():
-        for kind in ours.KINDS:
-            found = ratio_of_totals(taken[name], taken[f"holdfast {kind}"])
-            report.notes.append(f"{kind}: {found} times as fast as {name}, whole conversation")
-            report.at_least(f"{kind}: times as fast as {name}", found.value, limit)
+    for name, blocks in taken.items():
+        counted = _counted(name)
+        row = {"what": name, "total_s": _total(blocks, size), **latency_row(blocks), **counted}
+        report.rows.append({**row, "stored_per_said": round(stored[name] / said, 3)})
+    for name, blocks in taken.items():
+        found = _latencies(early[name], blocks, size)
+        report.rows.append({"what": name, "doing": "latency", **found})
+    _compare(report, taken, reads)
     _stored(report, size)
     _flat(report, size)
     return report
 
 
-def _contenders(place: Path) -> list[Contender]:
-    contenders: list[Contender] = [
-        ours.turn_loop(kind, place / f"holdfast {kind}") for kind in ours.KINDS
-    ]
-    for name, (peer, _) in SAVERS.items():
+def _doers(place: Path) -> list[Local | Peer]:
+    doers: list[Local | Peer] = []
+    for kind in ours.KINDS:
+        (place / f"holdfast {kind}").mkdir()
+        path = place / f"holdfast {kind}" / "db"
+        doers.append(Local(f"holdfast {kind}", ours.Worker(str(path), kind=kind)))
+    for name, (worker, _) in SAVERS.items():
         (place / name).mkdir()
-        contenders.append(Peer(name, peer, place / name / "db", size=SAID))
-    return contenders
+        doers.append(Peer(name, worker, place / name / "db"))
+    return doers
 
 
-def _row(name: str, blocks: list[Block], stored: float, size: Size) -> dict[str, object]:
+def _whole(doers: Sequence[Local | Peer], size: Size) -> dict[str, list[Block]]:
+    turning = [doer.doing("turn") for doer in doers]
+    blocks = size.turns // size.operations
+    return interleave(turning, blocks=blocks, operations=size.operations, warm_up=0)
+
+
+def _early(size: Size) -> dict[str, list[list[float]]]:
+    """Returns the latencies of many short conversations, turn by turn."""
+    with scratch() as place:
+        doers = _doers(place)
+        found: dict[str, list[list[float]]] = {doer.name: [] for doer in doers}
+        with closing(doers):
+            for _ in range(size.short):
+                interleave([doer.doing("begin") for doer in doers], blocks=1, operations=1,
+                           warm_up=0)  # fmt: skip
+                turning = [doer.doing("turn") for doer in doers]
+                more = interleave(turning, blocks=AT[-1] // WINDOW, operations=WINDOW, warm_up=0)
+                for name, blocks in more.items():
+                    found[name].append([each for block in blocks for each in block.latencies])
+    return found
+
+
+def _latencies(
+    early: Sequence[Sequence[float]], blocks: Sequence[Block], size: Size
+) -> dict[str, object]:
+    """Returns p50 and p99 at turns 10 and 100, and at the last turn of whole conversations."""
+    row: dict[str, object] = {}
+    at = {turn: [each for one in early for each in one[turn - WINDOW : turn]] for turn in AT}
     per_conversation = len(blocks) // size.conversations
-    firsts = [block for at, block in enumerate(blocks) if at % per_conversation == 0]
-    lasts = [block for at, block in enumerate(blocks, 1) if at % per_conversation == 0]
+    lasts = [block for number, block in enumerate(blocks, 1) if number % per_conversation == 0]
+    at[size.turns] = [latency for block in lasts for latency in block.latencies]
+    for turn, latencies in at.items():
+        row[f"turn_{turn}_p50_ms"] = round(percentile(latencies, 0.5) * 1e3, 3)
+        row[f"turn_{turn}_p99_ms"] = round(percentile(latencies, 0.99) * 1e3, 3)
+    return row
+
+
+def _total(blocks: Sequence[Block], size: Size) -> float:
+    return round(sum(block.seconds for block in blocks) / size.conversations, 3)
+
+
+def _counted(name: str) -> dict[str, object]:
+    with scratch() as place:
+        own = name.startswith("holdfast ")
+        worker = "holdfast" if own else SAVERS[name][0]
+        options = {"kind": name.removeprefix("holdfast ")} if own else {}
+        found = counts.count_worker(worker, place / "counted", "turn", operations=30, **options)
+    return {} if found is None else {"syncs": found.syncs}
+
+
+def _reads(doers: Sequence[Local | Peer], size: Size) -> dict[str, dict[str, list[Block]]]:
+    """Returns what it takes to read whole states, as plain lists and dicts."""
+    blocks = 5 if size.quick else 30
     return {
-        "what": name,
-        "total_s": round(sum(block.seconds for block in blocks) / size.conversations, 3),
-        **latency_row(blocks),
-        "first_20_ms": round(_middle_ms(firsts), 3),
-        "last_20_ms": round(_middle_ms(lasts), 3),
-        "stored_per_said": round(stored, 3),
+        operation: interleave(
+            [doer.doing(operation) for doer in doers], blocks=blocks, operations=2, warm_up=1
+        )
+        for operation in ("newest", "newest, opened afresh", "middle, opened afresh")
     }
 
 
-def _middle_ms(blocks: list[Block]) -> float:
-    return median(latency for block in blocks for latency in block.latencies) * 1e3
+def _compare(
+    report: Report, taken: dict[str, list[Block]], reads: dict[str, dict[str, list[Block]]]
+) -> None:
+    for doing, read in reads.items():
+        for name, blocks in read.items():
+            row = {"what": name, "doing": f"{doing}, whole state", **latency_row(blocks)}
+            report.rows.append(row)
+    for name, (_, limit) in SAVERS.items():
+        for kind in ours.KINDS:
+            found = ratio_of_totals(taken[name], taken[f"holdfast {kind}"])
+            report.notes.append(f"{kind}: {found} times as fast as {name}, whole conversation")
+            report.at_least(f"{kind}: times as fast as {name}", found.value, limit)
+            report.speed("whole conversation", name, kind, found)
+            for doing, read in reads.items():
+                quotient = ratio_of_totals(read[name], read[f"holdfast {kind}"])
+                report.speed(doing, name, kind, quotient)
+    report.notes.append("the middle: the state at half of the turns, by its checkpoint")
+
+
+def graph(size: Size) -> Report:
+    """LangGraph's engine, one invocation a turn, with and without DeltaChannel (a beta)."""
+    turns = size.turns
+    report = Report(f"LangGraph graphs: {turns:,} turns of {SAID:,} bytes, durability sync", FULL)
+    with scratch() as place:
+        field = Field(report, place)
+        field.add_peer("graph + SqliteSaver", "graph")
+        field.add_peer("graph + SqliteSaver + DeltaChannel", "graph with DeltaChannel")
+        field.add_peer("graph in memory", "graph in memory")
+        without = ["bare prewritten file"]
+        with field.closing():
+            blocks = turns // size.operations
+            taken = field.run("turn", blocks=blocks, operations=size.operations, counted=True,
+                              growing=True, without=without)  # fmt: skip
+            few = 5 if size.quick else 20
+            field.run("newest", blocks=few, operations=1, without=without)
+            field.run("newest, opened afresh", blocks=few, operations=1,
+                      without=[*without, "graph in memory"])  # fmt: skip
+        for name, done in taken.items():
+            total = round(sum(block.seconds for block in done), 3)
+            said = ours.stored_bytes(place / name) / (turns * SAID)
+            row = {"doing": "whole conversation", "what": name, "total_s": total}
+            report.rows.append({**row, "stored_per_said": round(said, 2)})
+    report.notes.append(
+        "graph in memory stores nothing: what it takes is the engine, which holdfast has none of"
+    )
+    field.faster("turn", "graph + SqliteSaver", 65)
+    field.faster("turn", "graph + SqliteSaver + DeltaChannel", 35)
+    return report
 
 
 def _stored(report: Report, size: Size) -> None:

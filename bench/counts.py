@@ -21,10 +21,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from bench.harness import ROOT, Loop
+from bench.peers import Peer
+from bench.workers.__main__ import MARK
 
-MARK = "between-two-operations"
 SYNCS = {"fsync", "fdatasync", "sync_file_range", "msync"}
 WRITES = {"write", "pwrite64", "writev", "pwritev", "pwritev2"}
 CONTENDERS = (
@@ -67,6 +69,28 @@ def count(contender: str, place: Path, *, operations: int) -> Counts:
     trace = place.parent / f"{place.name}.trace"
     subprocess.run([strace, "-f", "-o", str(trace), *command], cwd=ROOT, check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
+    return parse(trace.read_text(errors="replace").splitlines())
+
+
+def count_worker(
+    worker: str, place: Path, operation: str, *, operations: int, **options: Any
+) -> Counts | None:
+    """Returns syncs and bytes of a worker's operation, or None where there is no strace.
+
+    Only the calls that matter are traced, so that a peer's long import is over soon; the number of
+    calls is not to be had this way.
+    """
+    strace = shutil.which("strace")
+    if not strace:
+        return None
+    place.mkdir(parents=True)
+    trace = place / "trace"
+    wanted = ",".join(sorted(SYNCS | WRITES | {"?access", "faccessat", "faccessat2"}))
+    under = [strace, "-f", "--seccomp-bpf", "-e", f"trace={wanted}", "-o", str(trace)]
+    peer = Peer(worker, worker, place / "db", under=under, **options)
+    peer.block(operation, 3)
+    peer.ask(do="marked", operation=operation, operations=operations)
+    peer.close()
     return parse(trace.read_text(errors="replace").splitlines())
 
 

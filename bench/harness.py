@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import random
 import re
 import shutil
@@ -21,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
+
+from bench import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "bench" / "out"
@@ -48,7 +49,12 @@ class Size:
 
     @property
     def conversations(self) -> int:
-        return 1 if self.quick else 2
+        return 1 if self.quick else 3
+
+    @property
+    def short(self) -> int:
+        """Returns the number of short conversations in which early turns are timed."""
+        return 3 if self.quick else 30
 
     @property
     def long(self) -> int:
@@ -193,15 +199,34 @@ class Bar:
     kept: bool
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How many times as fast as a contender holdfast of one kind does the same."""
+
+    doing: str
+    what: str
+    kind: str
+    times: float
+    low: float
+    high: float
+
+
 @dataclass
 class Report:
     """The outcome of one benchmark."""
 
     title: str
     durability: str
+    speeds: list[Speed] = field(default_factory=list)
+    releases: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def speed(self, doing: str, what: str, kind: str, found: Ratio) -> None:
+        """Adds how many times as fast as a contender holdfast of one kind is."""
+        self.speeds.append(Speed(doing, what, kind, found.value, found.low, found.high))
 
     def at_most(self, what: str, found: float, limit: float, unit: str = "") -> None:
         self.bars.append(Bar(what, f"<= {limit:g}{unit}", f"{found:.3g}{unit}", found <= limit))
@@ -219,6 +244,23 @@ def scratch() -> Iterator[Path]:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+_made = OUT / f"made-{os.getpid()}"
+
+
+def made(name: str, build: Callable[[Path], object]) -> Path:
+    """Returns a place that is built once in a run: large stores serve several benchmarks."""
+    place = _made / name
+    if not place.exists():
+        place.mkdir(parents=True)
+        build(place)
+    return place
+
+
+def forget_made() -> None:
+    """Removes what was built for the run."""
+    shutil.rmtree(_made, ignore_errors=True)
 
 
 def show(report: Report) -> None:
@@ -271,12 +313,7 @@ def save(reports: dict[str, Report], *, size: Size, seconds: float, load: float)
         "started": stamp,
         "seconds": round(seconds, 1),
         "quick": size.quick,
-        "machine": {
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "processors": os.cpu_count(),
-            "load": {"before": load, "after": os.getloadavg()[0]},
-        },
+        "machine": {**machine.describe(), "load": {"before": load, "after": os.getloadavg()[0]}},
         "reports": {name: asdict(report) for name, report in reports.items()},
     }
     path.write_text(json.dumps(run, indent=1, default=str) + "\n")

@@ -10,6 +10,8 @@ from itertools import cycle
 
 SAID = 1_000
 """Bytes of one message as compact JSON, unless a benchmark says otherwise."""
+KEYS = 1_000
+"""Keys of a key-value benchmark, written in turn."""
 DISTINCT = 500
 """Messages made beforehand; making one costs more than storing it."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from bench.harness import Loop
-from bench.messages import SAID, messages
+from bench.harness import Loop, made
+from bench.messages import KEYS, SAID, messages
 
 KINDS = ("files", "sqlite")
 SCOPES = 1_000
@@ -82,6 +82,85 @@ def build_many(kind: str, place: Path, *, events: int) -> None:
                 with hf.commit() as tx:
                     for chat in chats[first : first + TOGETHER]:
                         tx.scope(chat).append("messages", next(said))
+
+
+def many_events(kind: str, events: int) -> Path:
+    """Returns the place of a store of that many events, which is made once in a run."""
+    return made(f"{kind} {events}", lambda place: build_many(kind, place, events=events))
+
+
+class Worker:
+    """Holdfast with the operations of every peer, under the peers' names for them.
+
+    What peers answer with lists and dicts is answered with copies as plain lists and dicts.
+    """
+
+    runner = None
+
+    def __init__(self, path: str, *, kind: str, size: int = SAID, items: int = 1) -> None:
+        self.release = f"holdfast {holdfast.__version__}"
+        self._kind, self._place, self._items = kind, Path(path), items
+        self._hf = open_store(kind, self._place)
+        self.close: Callable[[], None] = self._hf.close
+        self._messages = messages(size)
+        self._ids, self._sets, self._gets = count(1), count(), count()
+        self._keys = self._hf.workflow("keys")
+        self._begin()
+        self.operations: dict[str, Callable[[], Any]] = {
+            "begin": self._begin,
+            "turn": lambda: self._turn(),
+            "append": self._append if items == 1 else self._append_several,
+            "last 20": self._last,
+            "all": lambda: self._read(self._chat),
+            "newest": lambda: self._read(self._chat),
+            "all, opened afresh": self._afresh,
+            "newest, opened afresh": self._afresh,
+            "middle, opened afresh": self._middle_afresh,
+            "last message, opened afresh": self._last_afresh,
+            "set": self._set,
+            "get": self._get,
+        }
+
+    def _begin(self) -> None:
+        self._id = f"c{next(self._ids)}"
+        self._chat = self._hf.conversation(self._id)
+        self._turn = turns(self._chat)
+
+    def _append(self) -> None:
+        self._chat.append("messages", next(self._messages))
+
+    def _append_several(self) -> None:
+        with self._hf.commit() as commit:
+            chat = commit.scope(self._chat)
+            for _ in range(self._items):
+                chat.append("messages", next(self._messages))
+
+    def _last(self) -> None:
+        last = [item.to_dict() for item in self._chat.state["messages"][-20:]]
+        assert len(last) == 20
+
+    def _read(self, chat: holdfast.Scope) -> None:
+        assert len(chat.to_dict()["messages"]) == self._chat.revision * self._items
+
+    def _afresh(self) -> None:
+        with open_store(self._kind, self._place) as hf:
+            self._read(hf.conversation(self._id))
+
+    def _last_afresh(self) -> None:
+        with open_store(self._kind, self._place) as hf:
+            assert hf.conversation(self._id).state["messages"][-1]["role"] == "user"
+
+    def _middle_afresh(self) -> None:
+        with open_store(self._kind, self._place) as hf:
+            middle = self._chat.revision // 2
+            state = hf.conversation(self._id).at(f"turn {middle}").to_dict()
+            assert len(state["messages"]) == middle
+
+    def _set(self) -> None:
+        self._keys.set(f"key {next(self._sets) % KEYS}", next(self._messages))
+
+    def _get(self) -> None:
+        assert self._keys.get(f"key {next(self._gets) * 7 % KEYS}")["role"] == "user"
 
 
 def stored_bytes(place: Path) -> int:

@@ -103,18 +103,17 @@ def _large(report: Report, kind: str, size: Size) -> None:
     """Opens a large and a small store, reads one scope's newest state and its last 20 events."""
     found: list[float] = []
     for events in (1_000, size.store):
-        with scratch() as place:
-            ours.build_many(kind, place, events=events)
+        place = ours.many_events(kind, events)
 
-            def look(place: Path = place) -> None:
-                with ours.open_store(kind, place) as hf:
-                    chat = hf.conversation("c7")
-                    assert chat.state["messages"][-1]
-                    last = list(chat.history(after=max(0, chat.revision - 20)))
-                    assert len(last) == 20
+        def look(place: Path = place) -> None:
+            with ours.open_store(kind, place) as hf:
+                chat = hf.conversation("c7")
+                assert chat.state["messages"][-1]
+                last = list(chat.history(after=max(0, chat.revision - 20)))
+                assert len(last) == 20
 
-            what = f"open, newest state, last 20 events; store of {events:,}"
-            found.append(_add(report, what, kind, _repeat(look, 11)[1:]))
+        what = f"open, newest state, last 20 events; store of {events:,}"
+        found.append(_add(report, what, kind, _repeat(look, 11)[1:]))
     extra = found[1] - found[0]
     report.at_most(f"{kind}: store of {size.store:,} against 1,000", extra, LARGER_MS, " ms more")
 

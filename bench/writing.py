@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import cycle, islice
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -67,21 +68,22 @@ def one_writer(size: Size) -> Report:
 class AsyncWriters:
     """64 coroutines on one AsyncStore, a conversation each."""
 
-    def __init__(self, kind: str, place: Path) -> None:
+    def __init__(self, kind: str, place: Path, *, writers: int = bare.WRITERS) -> None:
         from holdfast import aio
 
         place.mkdir(parents=True)
         self.name = f"holdfast {kind}"
         self._runner = asyncio.Runner()
         self._store: Any = self._runner.run(aio.open(ours.url(kind, place)))
-        self._chats = [self._store.conversation(f"c{n}") for n in range(bare.WRITERS)]
+        self._chats = [self._store.conversation(f"c{n}") for n in range(writers)]
         self._message = cycle(islice(messages(), 100)).__next__
 
     def _append(self, writer: int) -> Any:
         return self._chats[writer].append("messages", self._message())
 
     def block(self, operations: int) -> Block:
-        return self._runner.run(bare.write_together(self._append, operations))
+        together = bare.write_together(self._append, operations, writers=len(self._chats))
+        return self._runner.run(together)
 
     def close(self) -> None:
         self._runner.run(self._store.close())
@@ -100,11 +102,15 @@ def many_writers(size: Size) -> Report:
         ]
         with closing(contenders):
             taken = interleave(contenders, blocks=size.blocks, operations=size.operations)
-        peer = Peer("AsyncSqliteSaver.aput", "AsyncSqliteSaver", place / "peer.db", size=SAID,
-                    writers=bare.WRITERS)  # fmt: skip
-        with closing([peer]):
-            # Its state grows with every turn, so it is shown at its best: 40 turns each.
-            slow = interleave([peer], blocks=2, operations=size.operations, warm_up=0)
+        peers = [
+            (Peer("AsyncSqliteSaver.aput", "AsyncSqliteSaver", place / "a.db", writers=64), "turn"),
+            (Peer("OpenAI SQLiteSession", "OpenAI SQLiteSession", place / "o.db", writers=64,
+                  items=1), "append"),
+        ]  # fmt: skip
+        with closing([peer for peer, _ in peers]):
+            # A saver's state grows with every turn, so it is shown at its best: 40 turns each.
+            doing = [peer.doing(operation) for peer, operation in peers]
+            slow = interleave(doing, blocks=2, operations=size.operations, warm_up=0)
     for name, blocks in {**taken, **slow}.items():
         report.rows.append({"what": name, **latency_row(blocks)})
     for kind, floor, limit in [("files", "file", 0.25), ("sqlite", "apsw", 0.4)]:
@@ -120,8 +126,8 @@ def many_processes(size: Size) -> Report:
     seconds = 1.0 if size.quick else 5.0
     for kind in ours.KINDS:
         with scratch() as place:
-            alone = _together(kind, place / "one", processes=1, seconds=seconds)
-            eight = _together(kind, place / "eight", processes=PROCESSES, seconds=seconds)
+            alone = commit_together(kind, place / "one", processes=1, seconds=seconds)
+            eight = commit_together(kind, place / "eight", processes=PROCESSES, seconds=seconds)
         done = sorted(len(latencies) for latencies in eight)
         every = [latency for latencies in eight for latency in latencies]
         fairness = sum(done) ** 2 / (len(done) * sum(n * n for n in done))
@@ -144,9 +150,10 @@ def many_processes(size: Size) -> Report:
     return report
 
 
-def _together(kind: str, place: Path, *, processes: int, seconds: float) -> list[list[float]]:
+def commit_together(kind: str, place: Path, *, processes: int, seconds: float) -> list[list[float]]:
     """Returns the latencies of each of so many processes that commit for so long, all at once."""
-    ours.open_store(kind, place).close()
+    with ExitStack() as stack:
+        _turn_of(kind, place, 0, stack)
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(processes)
     answers: Any = context.Queue()
@@ -165,8 +172,8 @@ def _together(kind: str, place: Path, *, processes: int, seconds: float) -> list
 def _commit_for(
     kind: str, place: Path, number: int, seconds: float, start: Barrier, answers: Any
 ) -> None:
-    with ours.open_store(kind, place) as hf:
-        turn = ours.turns(hf.conversation(f"c{number}"), checkpoints=False)
+    with ExitStack() as stack:
+        turn = _turn_of(kind, place, number, stack)
         turn()
         start.wait()
         latencies: list[float] = []
@@ -178,3 +185,14 @@ def _commit_for(
             latencies.append(now - begin)
             begin = now
         answers.put(latencies)
+
+
+def _turn_of(kind: str, place: Path, number: int, stack: ExitStack) -> Callable[[], object]:
+    """Returns one process's commit: to a scope of its own, or in a bare loop with a lock."""
+    place.mkdir(parents=True, exist_ok=True)
+    if kind == "bare file":
+        return bare.locked_file(place / "file", stack)
+    if kind == "bare apsw":
+        return bare.shared_database(place / "db", stack)
+    hf = stack.enter_context(ours.open_store(kind, place))
+    return ours.turns(hf.conversation(f"c{number}"), checkpoints=False)
