@@ -93,6 +93,7 @@ class Directory:
         self.store = self._decode(data, _Identity, _IDENTITY).store
 
     def _create(self, clock: Clock) -> bytes:
+        self._sync_way()
         self.folder("log")
         self.replace(".gitignore", _IGNORED.encode(), durable=False)
         created = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now_us())
@@ -100,6 +101,25 @@ class Directory:
         data = json_codec.encode(identity) + b"\n"
         self.replace(_IDENTITY, data, durable=True)
         return data
+
+    def _sync_way(self) -> None:
+        """Syncs every directory above, up to the root of the file system.
+
+        The name of the store, and of each directory on its way, must survive a power loss as surely
+        as what is put into it. They are synced whoever made them: a process may have made some and
+        been killed before its sync. Done before the store has its identity, because afterwards
+        nobody would do it again. What may not be read was not made by this user.
+        """
+        device = os.fstat(self.fd).st_dev
+        above, path = os.path.dirname(self.path), self.path
+        while above != path and os.stat(above).st_dev == device:
+            with contextlib.suppress(PermissionError):
+                fd = os.open(above, _FOLDER | os.O_CLOEXEC)
+                try:
+                    self.disk.sync_directory(fd)
+                finally:
+                    os.close(fd)
+            above, path = os.path.dirname(above), above
 
     def check_ours(self) -> None:
         """Raises FormatError if the directory holds something, but not a store."""
@@ -192,7 +212,5 @@ def _make(name: str, disk: Disk) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             disk.mkdir(last, at=fd)
-        # The name of the store must survive a power loss as surely as what is put into it.
-        disk.sync_directory(fd)
     finally:
         os.close(fd)

@@ -38,6 +38,7 @@ class FileObjects:
     def __init__(self, backend: FilesBackend) -> None:
         self._backend = backend
         self._disk = backend.directory.disk
+        self._durable: set[str] = set()  # paths of folders whose names are known to be synced
 
     def put(self, kind: str, name: str, data: bytes) -> None:
         self._backend.check_open()
@@ -103,8 +104,14 @@ class FileObjects:
     def _folder(
         self, folders: list[str], *, create: bool = False, durable: bool = False
     ) -> Generator[int]:
-        """Opens a folder step by step, no step of which may be a link."""
+        """Opens a folder step by step, no step of which may be a link.
+
+        Durable, the name of every folder on the way is synced, also of one that was there: it may
+        have been made for a snapshot, which is not synced, or by a process that was killed before
+        its sync. A blob would be gone with it. Each is synced once for the life of the handle.
+        """
         at = self._backend.directory.fd
+        path = ""
         opened: list[int] = []
         try:
             for folder in folders:
@@ -115,10 +122,12 @@ class FileObjects:
                         raise
                     with contextlib.suppress(FileExistsError):
                         self._disk.mkdir(folder, at=at)
-                    if durable:
-                        self._disk.sync_directory(at)
                     fd = self._disk.open(folder, _FOLDER, at=at)
                 opened.append(fd)
+                path += folder + "/"
+                if durable and path not in self._durable:
+                    self._disk.sync_directory(at)
+                    self._durable.add(path)
                 at = fd
             yield at
         finally:
