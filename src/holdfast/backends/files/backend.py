@@ -220,7 +220,9 @@ class FilesBackend(Handle):
                 raise self._unwritable(exc, outcome_known=not journal.is_poisoned) from exc
             raise
         if catalog.tail.cursor.end >= catalog.flush_at:
-            catalog.flush()
+            # The commit is durable: nothing that befalls the index may make it look refused.
+            with contextlib.suppress(OSError):
+                catalog.flush()
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()

@@ -222,7 +222,7 @@ class Catalog:
                     self._flush_private()
                 else:
                     self._flush(until)
-            except UNUSABLE as exc:
+            except (*UNUSABLE, OSError) as exc:
                 self._report(exc)
                 if self._index is None and self.tail.base.position:
                     self._use_private_index(exc)

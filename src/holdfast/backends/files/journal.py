@@ -223,7 +223,11 @@ class Journal:
             if self._reach is not None:
                 self._reach("files.ring.created")
         fd = ring.open_ring(self._disk, at=at)
-        self._ring_bytes = self._disk.size(fd)
+        try:
+            self._ring_bytes = self._disk.size(fd)
+        except BaseException:
+            self._disk.close(fd)
+            raise
         self._ring_fd = fd
 
     def _has_ring(self) -> bool:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from holdfast.backends.files import ring
 from holdfast.backends.files.directory import FORMAT
-from holdfast.backends.files.disk import read_file
+from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.index import UNUSABLE, Index
 from holdfast.backends.files.line import BadLine, Line, decode_line, decode_link, next_digest
@@ -66,6 +66,10 @@ class FileInspection:
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         """Yields findings with file and byte; `read_all` reads every byte of text and objects."""
+        with reported(f'the store "{self._backend.directory.path}" cannot be read'):
+            yield from self._verify(read_all=read_all)
+
+    def _verify(self, *, read_all: bool) -> Iterator[Finding]:
         backend = self._backend
         with backend.reading():
             end = backend.catalog.tail.cursor

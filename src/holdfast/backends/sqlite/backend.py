@@ -55,7 +55,7 @@ from holdfast.backends.sqlite.rows import (
 )
 from holdfast.backends.sqlite.wal import Wal
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, UnavailableError
 
 _STREAMS = (
     "SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -332,4 +332,12 @@ def _open(
             writing.close()
         raise
     wal = Wal(path) if durability == "full" else None
-    return Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
+    try:
+        return Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
+    except OSError as exc:
+        reading.close()
+        if writing is not None:
+            writing.close()
+        raise UnavailableError(
+            f'"{path}" cannot be examined: {exc.strerror}', hint="check the disk, then try again"
+        ) from exc

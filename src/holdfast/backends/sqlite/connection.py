@@ -176,8 +176,13 @@ class Gate(Handle):
         """
         try:
             found = os.stat(self.path, follow_symlinks=False)
-        except OSError:
+        except FileNotFoundError:
             found = None
+        except OSError as exc:
+            raise UnavailableError(
+                f'"{self.path}" cannot be examined: {exc.strerror}',
+                hint="check the disk, then try again",
+            ) from exc
         if found is None or (found.st_dev, found.st_ino) != self._identity:
             error = self.poison("its file was deleted, moved or replaced while it was open")
             error.outcome_known = True
