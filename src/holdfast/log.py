@@ -343,11 +343,13 @@ class Log:
             head = self.head(stream)
             if head is None:
                 return None
-            self._origins[stream] = None
+            origin = None
             if head.first > 1:
                 first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
                 data = codec.decode(first.payload)
-                self._origins[stream] = (data["from"], data["at"])
+                origin = (data["from"], data["at"])
+            # Only now: a read that fails must not make a fork look like none ever after.
+            self._origins[stream] = origin
         return self._origins[stream]
 
     def records(
