@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.backends.protocol import Backend
 from holdfast.errors import UsageError
 
-SCHEMES = ("memory:", "sqlite:", "files:", "file:")
+SCHEMES = ("memory:", "sqlite:", "files:", "file:", "postgresql:", "postgres:")
 OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "disk"))
 # Two letters at least: "C:" is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
@@ -36,6 +36,8 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
         from holdfast.backends.sqlite import SqliteBackend
 
         return SqliteBackend(_path(url, "sqlite:"), **options), url
+    if url.startswith(("postgresql:", "postgres:")):
+        return _postgresql(url, options)
     scheme = _SCHEME.match(url)
     if scheme and not url.startswith(SCHEMES):
         raise UsageError(
@@ -48,6 +50,18 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
         if url.startswith(scheme):
             return FilesBackend(_path(url, scheme), **options), url
     return FilesBackend(url, **options), url
+
+
+def _postgresql(url: str, options: dict[str, Any]) -> tuple[Backend, str]:
+    try:
+        from holdfast.backends.postgresql import PostgresqlBackend
+    except ModuleNotFoundError as exc:
+        raise UsageError(
+            f"a PostgreSQL store needs the package {exc.name}, which is not installed",
+            hint='pip install "holdfast[postgres]"',
+        ) from None
+    backend = PostgresqlBackend(url, **options)
+    return backend, backend.place.shown
 
 
 def _can_be_a_path(url: str) -> bool:

@@ -1,0 +1,12 @@
+"""A store in a PostgreSQL database: many processes, many machines, one server's clock.
+
+`docs/decisions/0006-postgresql.md` says how it is laid out and why. The tables and functions are in
+`sql/postgresql_0001.sql`. Nothing here needs a session: every call is one statement, a transaction
+of its own, so a pooler in transaction mode may stand between.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.postgresql.backend import PostgresqlBackend
+
+__all__ = ["PostgresqlBackend"]

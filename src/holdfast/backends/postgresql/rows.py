@@ -1,0 +1,115 @@
+"""Event rows: the statements that read them, and the checksum that tells accident from data.
+
+The checksum covers every column but the position, which only the server knows, and the order within
+the commit. A row that turns up under another name or revision fails it too. That nobody forged the
+data is told by the links, which are the log's.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from holdfast.backends.postgresql.lines import Row
+from holdfast.backends.protocol import Head, Position, Record
+from holdfast.errors import CorruptError
+
+REVISION_MAX = (1 << 63) - 1
+
+# A payload is read as bytes: what it says is nobody's business here.
+_COLUMNS = """stream, revision, time, type, actor, convert_to(payload, 'UTF8'), link, key,
+ checkpoint, subject, position, crc"""
+
+READ = f"""SELECT {_COLUMNS},
+ (SELECT first FROM holdfast.streams WHERE application = %(application)s AND stream = %(stream)s)
+ FROM holdfast.events WHERE application = %(application)s AND stream = %(stream)s
+ AND revision > %(after)s AND revision <= %(until)s ORDER BY revision LIMIT %(limit)s"""
+FIRST = 12
+
+# Ties are the rest of the last commit.
+READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
+ SELECT {_COLUMNS} FROM (
+  SELECT * FROM holdfast.events WHERE application = %(application)s AND position > %(after)s
+  AND position < (SELECT horizon FROM final)
+  ORDER BY position FETCH FIRST %(limit)s ROWS WITH TIES) AS page ORDER BY position, ordinal"""
+
+HEADS = """SELECT asked.n, e.revision, e.link, e.time, e.position, s.first
+ FROM unnest(%(streams)s::text[]) WITH ORDINALITY AS asked (stream, n)
+ LEFT JOIN holdfast.streams s ON s.application = %(application)s AND s.stream = asked.stream
+ LEFT JOIN LATERAL (SELECT revision, link, time, position FROM holdfast.events
+  WHERE application = %(application)s AND stream = asked.stream
+  ORDER BY revision DESC LIMIT 1) e ON true"""
+
+STREAMS = """SELECT stream FROM holdfast.streams WHERE application = %(application)s
+ AND stream > %(after)s AND stream >= %(prefix)s AND (%(end)s::text IS NULL OR stream < %(end)s)
+ ORDER BY stream LIMIT %(limit)s"""
+
+BY_KEY = """SELECT revision, key, time FROM holdfast.events
+ WHERE application = %(application)s AND stream = %(stream)s AND key = %(key)s"""
+BY_CHECKPOINT = """SELECT revision, checkpoint, time FROM holdfast.events
+ WHERE application = %(application)s AND stream = %(stream)s AND checkpoint IS NOT NULL
+ AND (%(checkpoint)s::text IS NULL OR checkpoint = %(checkpoint)s)
+ ORDER BY revision DESC LIMIT %(limit)s"""
+
+LANDED = """SELECT position FROM holdfast.events
+ WHERE application = %s AND stream = %s AND revision = %s AND link = %s"""
+
+NEWEST = "SELECT holdfast.newest(%(application)s)"
+
+# In the order of streams, for a check of every row.
+PAGE = f"""SELECT {_COLUMNS} FROM holdfast.events WHERE application = %(application)s
+ AND (stream, revision) > (%(stream)s, %(revision)s) ORDER BY stream, revision LIMIT %(limit)s"""
+
+
+def prefix_end(prefix: str) -> str | None:
+    """Returns what sorts behind every text that begins with `prefix`; None if nothing does."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    after = ord(stem[-1]) + 1
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the next code point behind them is
+        after = 0xE000
+    return stem[:-1] + chr(after)
+
+
+def signed_crc(data: bytes, start: int = 0) -> int:
+    """Returns CRC-32 as PostgreSQL stores it in four bytes: as a signed number."""
+    crc = crc32(data, start)
+    return crc - ((crc & 0x80000000) << 1)
+
+
+def record_crc(record: Record) -> int:
+    """Returns the checksum of a record's row."""
+    envelope = (
+        f"{record.stream} {record.revision} {record.time} {record.type} {record.actor} "
+        f"{record.key} {record.checkpoint} {record.subject} "
+    )
+    return signed_crc(record.payload, crc32(record.link, crc32(envelope.encode())))
+
+
+def decode(row: Row, where: str) -> Record:
+    """Returns the record of a row, or raises CorruptError if it is not what was written."""
+    stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position = row[
+        :11
+    ]
+    record = Record(
+        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position
+    )
+    if record_crc(record) != row[11]:
+        raise CorruptError(
+            f'event {revision} of "{stream}" fails its checksum ({where})',
+            where=where,
+            stream=stream,
+            revision=revision,
+        )
+    return record
+
+
+def decode_head(row: Row, stream: str, where: str) -> Head | None:
+    """Returns the head of a row of HEADS; one half of it without the other is damage."""
+    _, revision, link, time, position, first = row
+    if (revision is None) != (first is None):
+        lost = "has no events" if revision is None else "is not among the streams"
+        raise CorruptError(f'stream "{stream}" {lost} ({where})', where=where, stream=stream)
+    if revision is None:
+        return None
+    return Head(revision, link, time, Position(position), first)

@@ -1,0 +1,82 @@
+"""The numbered SQL files: which were run, and running those that are missing, under a lock.
+
+A file's text never changes once it was released: its digest is kept beside its number. Two stores
+that are opened at the same time take turns by an advisory lock of the transaction.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+from psycopg import sql
+
+from holdfast.backends.postgresql.batch import lock_of
+from holdfast.backends.postgresql.lines import Line
+from holdfast.errors import CorruptError, FormatError, NotFoundError
+
+FORMAT = 1
+_HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
+_DONE = "SELECT number, digest FROM holdfast.migrations ORDER BY number"
+_ADD = "INSERT INTO holdfast.migrations (number, digest) VALUES (%s, %s)"
+
+
+@cache
+def file_text(number: int) -> str:
+    """Returns the file's statements, as written for the schema `holdfast`."""
+    name = f"postgresql_{number:04}.sql"
+    return files("holdfast.backends").joinpath("sql", name).read_text("utf-8")
+
+
+@cache
+def in_schema(statement: str, schema: str) -> str:
+    """Returns a statement with the schema's own name in it, which `place` has checked."""
+    return statement if schema == "holdfast" else statement.replace("holdfast.", f"{schema}.")
+
+
+def digest_of(number: int) -> str:
+    return sha256(file_text(number).encode()).hexdigest()
+
+
+def prepare_schema(line: Line, schema: str, *, create: bool, where: str) -> None:
+    """Makes sure that the schema has format 1: makes or completes it if that is wanted."""
+    done = _done(line, schema)
+    _check(done, where)
+    if len(done) == FORMAT:
+        return
+    if not create:
+        raise NotFoundError(
+            f'there is no store in "{where}": schema "{schema}" has no tables of ours',
+            hint="check the URL, or create the store",
+        )
+    with line.transaction():
+        line.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of("schema", schema),))
+        done = _done(line, schema)
+        _check(done, where)
+        if not done:
+            line.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        for number in range(len(done) + 1, FORMAT + 1):
+            line.execute(in_schema(file_text(number), schema).encode())
+            line.execute(in_schema(_ADD, schema).encode(), (number, digest_of(number)))
+
+
+def _done(line: Line, schema: str) -> dict[int, str]:
+    if line.ask(_HAS_TABLE, (f"{schema}.migrations",)) != [(True,)]:
+        return {}
+    return dict(line.ask(in_schema(_DONE, schema)))
+
+
+def _check(done: dict[int, str], where: str) -> None:
+    if max(done, default=0) > FORMAT:
+        raise FormatError(
+            f'"{where}" has format {max(done)}, this holdfast knows formats up to {FORMAT}',
+            hint="upgrade holdfast",
+        )
+    for number, digest in done.items():
+        if digest != digest_of(number):
+            raise CorruptError(
+                f'"{where}" was made by another file number {number} than this holdfast has',
+                where=where,
+                hint="use the release of holdfast that made it",
+            )

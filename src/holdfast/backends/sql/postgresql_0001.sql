@@ -1,0 +1,406 @@
+-- Format 1 of a store in a PostgreSQL database, version 13 or later. The statements run in one
+-- transaction, under an advisory lock. `holdfast.` is written as the name of the schema that the
+-- store was opened with. A schema holds many stores, one per application.
+--
+-- The primary key of each table begins with the application, and with the stream where there is
+-- one: so each can be partitioned or sharded by them. Text sorts by its bytes (collation "C"), as
+-- code points do.
+
+-- Which files like this one were run here, oldest first.
+CREATE TABLE holdfast.migrations (
+  number integer PRIMARY KEY,
+  digest text NOT NULL,
+  at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- One row per store. A position is (base + transaction id) * 4096 + the commit's number in its
+-- transaction. Transaction ids begin anew where a dump was restored (another `system`), and some
+-- may come again behind a failover (another `timeline`): then `base` grows, so that positions do.
+CREATE TABLE holdfast.stores (
+  application text COLLATE "C" PRIMARY KEY,
+  store text NOT NULL,
+  format integer NOT NULL,
+  made_us bigint NOT NULL,
+  system bigint NOT NULL,
+  timeline text NOT NULL,
+  base bigint NOT NULL
+);
+
+-- Streams by name, and the revision that each begins with: 1, or one more than the parent's
+-- revision that a fork began at. The head of a stream is its newest event.
+CREATE TABLE holdfast.streams (
+  application text COLLATE "C",
+  stream text COLLATE "C",
+  first bigint NOT NULL,
+  PRIMARY KEY (application, stream)
+);
+
+-- One row per event. `position` is shared by the events of a commit, `ordinal` is their order in
+-- it. `time` counts microseconds since 1970. The payload is the JSON text exactly as committed. The
+-- crc is CRC-32 as a signed number over every column but position and ordinal.
+CREATE TABLE holdfast.events (
+  application text COLLATE "C",
+  stream text COLLATE "C",
+  revision bigint,
+  position bigint NOT NULL,
+  ordinal integer NOT NULL,
+  time bigint NOT NULL,
+  type text COLLATE "C" NOT NULL,
+  actor text COLLATE "C" NOT NULL,
+  key text COLLATE "C",
+  checkpoint text COLLATE "C",
+  subject text COLLATE "C",
+  crc integer NOT NULL,
+  link bytea NOT NULL,
+  payload text COLLATE "C" NOT NULL,
+  PRIMARY KEY (application, stream, revision)
+);
+
+-- The order of the whole store, for followers.
+CREATE INDEX events_by_position ON holdfast.events (application, position);
+
+-- Idempotency keys: one event per stream and key, for ever.
+CREATE UNIQUE INDEX events_by_key ON holdfast.events (application, stream, key)
+  WHERE key IS NOT NULL;
+
+-- Revisions that were given a name.
+CREATE INDEX events_by_checkpoint ON holdfast.events (application, stream, revision, checkpoint)
+  WHERE checkpoint IS NOT NULL;
+
+-- Commits without events (they only set or clear marks): they have a position too. The token is
+-- the writer's, random: by it a writer whose connection broke learns that the commit is there.
+CREATE TABLE holdfast.silent (
+  application text COLLATE "C",
+  token text COLLATE "C",
+  position bigint NOT NULL,
+  PRIMARY KEY (application, token)
+);
+
+-- Their place among the positions.
+CREATE INDEX silent_by_position ON holdfast.silent (application, position);
+
+-- A released lease stays, with ends_us 0, because its epoch must never be given again. ends_us
+-- counts microseconds since 1970 on the server's clock.
+CREATE TABLE holdfast.leases (
+  application text COLLATE "C",
+  name text COLLATE "C",
+  owner text COLLATE "C" NOT NULL,
+  epoch bigint NOT NULL,
+  ends_us bigint NOT NULL,
+  PRIMARY KEY (application, name)
+);
+
+-- Marks as commits set them. `about` is what the contract calls the index, `team` its group. A
+-- claim is held by `owner` until `ends_us` on the server's clock.
+CREATE TABLE holdfast.marks (
+  application text COLLATE "C",
+  about text COLLATE "C",
+  key text COLLATE "C",
+  due bigint NOT NULL,
+  priority bigint NOT NULL,
+  team text COLLATE "C" NOT NULL,
+  owner text COLLATE "C",
+  ends_us bigint,
+  PRIMARY KEY (application, about, key)
+);
+
+-- The order in which marks are claimed.
+CREATE INDEX marks_by_urgency ON holdfast.marks (application, about, priority DESC, due, key);
+
+-- Snapshots and blobs. The crc covers kind and name too.
+CREATE TABLE holdfast.objects (
+  application text COLLATE "C",
+  kind text COLLATE "C",
+  name text COLLATE "C",
+  crc integer NOT NULL,
+  data bytea NOT NULL,
+  PRIMARY KEY (application, kind, name)
+);
+
+-- For people: the log with times that can be read.
+CREATE VIEW holdfast.history AS
+  SELECT application, stream, revision, to_timestamp(time / 1000000.0) AS at, type, actor, payload,
+    key, checkpoint, subject, position
+  FROM holdfast.events;
+
+-- The server's clock, the only one that judges leases, claims and due marks.
+CREATE FUNCTION holdfast.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- The timeline that this server writes: it changes with every promotion of a standby.
+CREATE FUNCTION holdfast.timeline() RETURNS text LANGUAGE sql VOLATILE AS $$
+  SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+$$;
+
+-- Every position below this one is final: no transaction that is still open, or has yet to begin,
+-- can add an event there. It is asked for in the statement that reads, so both see one snapshot.
+CREATE FUNCTION holdfast.horizon(p_application text) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT (base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint) * 4096
+  FROM holdfast.stores WHERE application = p_application
+$$;
+
+-- The newest final position, 0 in an empty store.
+CREATE FUNCTION holdfast.newest(p_application text) RETURNS bigint LANGUAGE sql STABLE AS $$
+  WITH final AS MATERIALIZED (SELECT holdfast.horizon(p_application) AS horizon)
+  SELECT greatest(
+    (SELECT max(position) FROM holdfast.events
+     WHERE application = p_application AND position < (SELECT horizon FROM final)),
+    (SELECT max(position) FROM holdfast.silent
+     WHERE application = p_application AND position < (SELECT horizon FROM final)),
+    0)
+$$;
+
+-- The base and the transaction id, from which a commit has its position. It is called when every
+-- lock is held. The first commit behind a promotion moves the base on, by more transactions than
+-- can have been lost; others that come at the same time wait for its row.
+CREATE FUNCTION holdfast.place(p_application text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_base bigint;
+  v_timeline text;
+BEGIN
+  SELECT base, timeline INTO v_base, v_timeline
+    FROM holdfast.stores WHERE application = p_application;
+  IF v_base IS NULL THEN
+    RAISE EXCEPTION 'there is no store of this application' USING ERRCODE = 'HF003';
+  END IF;
+  IF v_timeline <> holdfast.timeline() THEN
+    UPDATE holdfast.stores SET base = base + 4294967296, timeline = holdfast.timeline()
+      WHERE application = p_application AND timeline <> holdfast.timeline();
+    SELECT base INTO v_base FROM holdfast.stores WHERE application = p_application;
+  END IF;
+  RETURN (v_base + pg_current_xact_id()::text::bigint) * 4096;
+END
+$$;
+
+-- A stream's head as a refusal tells it: revision, link, time, position, first; NULL if none.
+CREATE FUNCTION holdfast.head(p_application text, p_stream text) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+  SELECT jsonb_build_array(e.revision, encode(e.link, 'hex'), e.time, e.position, s.first)
+  FROM holdfast.events e JOIN holdfast.streams s USING (application, stream)
+  WHERE e.application = p_application AND e.stream = p_stream
+  ORDER BY e.revision DESC LIMIT 1
+$$;
+
+-- Why a commit is refused: duplicate, fenced, conflict, in this order; NULL if it is accepted. The
+-- locks that `commit` has taken keep every answer true until the transaction ends.
+CREATE FUNCTION holdfast.judge(p_application text, p_commit jsonb) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_appends jsonb := p_commit -> 0;
+  v_guards jsonb := p_commit -> 1;
+  v_fence jsonb := p_commit -> 2;
+  v_append jsonb;
+  v_stream text;
+  v_expected bigint;
+  v_revision bigint;
+  v_link bytea;
+BEGIN
+  FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
+    v_append := v_appends -> i;
+    IF v_append ->> 4 IS NOT NULL THEN
+      SELECT revision INTO v_revision FROM holdfast.events
+        WHERE application = p_application AND stream = v_append ->> 0 AND key = v_append ->> 4;
+      IF FOUND THEN
+        RETURN jsonb_build_array('duplicate', v_append -> 0, v_append -> 1, v_revision);
+      END IF;
+    END IF;
+  END LOOP;
+  IF v_fence ->> 0 IS NOT NULL THEN
+    PERFORM 1 FROM holdfast.leases
+      WHERE application = p_application AND name = v_fence ->> 0 AND owner = v_fence ->> 1
+        AND epoch = (v_fence ->> 2)::bigint AND ends_us > holdfast.now_us();
+    IF NOT FOUND THEN
+      RETURN jsonb_build_array('fenced', v_fence -> 0);
+    END IF;
+  END IF;
+  FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
+    v_append := v_appends -> i;
+    v_stream := v_append ->> 0;
+    v_expected := (v_append ->> 1)::bigint;
+    SELECT revision, link INTO v_revision, v_link FROM holdfast.events
+      WHERE application = p_application AND stream = v_stream
+      ORDER BY revision DESC LIMIT 1;
+    IF v_revision IS NULL THEN
+      IF v_expected = 0 OR (v_append ->> 2)::boolean THEN
+        CONTINUE;
+      END IF;
+    ELSIF v_revision = v_expected AND NOT (v_append ->> 2)::boolean
+      AND (v_append ->> 3 IS NULL OR v_link = decode(v_append ->> 3, 'hex')) THEN
+      CONTINUE;
+    END IF;
+    RETURN jsonb_build_array(
+      'conflict', v_stream, v_expected, holdfast.head(p_application, v_stream));
+  END LOOP;
+  FOR i IN 0 .. jsonb_array_length(v_guards) - 1 LOOP
+    v_stream := v_guards -> i ->> 0;
+    v_expected := (v_guards -> i ->> 1)::bigint;
+    SELECT revision INTO v_revision FROM holdfast.events
+      WHERE application = p_application AND stream = v_stream
+      ORDER BY revision DESC LIMIT 1;
+    IF coalesce(v_revision, 0) <> v_expected THEN
+      RETURN jsonb_build_array(
+        'conflict', v_stream, v_expected, holdfast.head(p_application, v_stream));
+    END IF;
+  END LOOP;
+  RETURN NULL;
+END
+$$;
+
+-- Sets and clears marks. Whatever claim there was on one of them ends.
+CREATE FUNCTION holdfast.mark(p_application text, p_marks jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  DELETE FROM holdfast.marks m USING jsonb_array_elements(p_marks) AS c
+    WHERE jsonb_array_length(c) = 2
+      AND m.application = p_application AND m.about = c ->> 0 AND m.key = c ->> 1;
+  INSERT INTO holdfast.marks AS m
+    SELECT p_application, c ->> 0, c ->> 1, (c ->> 2)::bigint, (c ->> 3)::bigint, c ->> 4
+      FROM jsonb_array_elements(p_marks) AS c WHERE jsonb_array_length(c) = 5
+    ON CONFLICT (application, about, key) DO UPDATE
+      SET due = excluded.due, priority = excluded.priority, team = excluded.team,
+        owner = NULL, ends_us = NULL;
+END
+$$;
+
+-- Writes an accepted commit at a position.
+CREATE FUNCTION holdfast.write(p_application text, p_commit jsonb, p_position bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_appends jsonb := p_commit -> 0;
+  v_append jsonb;
+  v_expected bigint;
+  v_ordinal integer := 0;
+BEGIN
+  FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
+    v_append := v_appends -> i;
+    v_expected := (v_append ->> 1)::bigint;
+    IF v_expected = 0 OR (v_append ->> 2)::boolean THEN
+      INSERT INTO holdfast.streams VALUES (p_application, v_append ->> 0, v_expected + 1);
+    END IF;
+    FOR j IN 0 .. jsonb_array_length(v_append -> 5) - 1 LOOP
+      INSERT INTO holdfast.events VALUES (
+        p_application, v_append ->> 0, v_expected + 1 + j, p_position, v_ordinal,
+        (p_commit ->> 5)::bigint, v_append -> 5 -> j ->> 0, p_commit ->> 6,
+        CASE WHEN j = 0 THEN v_append ->> 4 END,
+        v_append -> 5 -> j ->> 3, v_append -> 5 -> j ->> 4, (v_append -> 5 -> j ->> 5)::integer,
+        decode(v_append -> 5 -> j ->> 2, 'hex'), v_append -> 5 -> j ->> 1);
+      v_ordinal := v_ordinal + 1;
+    END LOOP;
+  END LOOP;
+  IF v_ordinal = 0 THEN
+    INSERT INTO holdfast.silent VALUES (p_application, p_commit ->> 7, p_position);
+  END IF;
+  IF jsonb_array_length(p_commit -> 3) > 0 THEN
+    PERFORM holdfast.mark(p_application, p_commit -> 3);
+  END IF;
+END
+$$;
+
+-- The whole of a batch: one call, one transaction. Locks come first, in the order of their numbers,
+-- which is the same for every writer; they are the transaction's, not the session's. Only then is a
+-- transaction id asked for: so along each stream positions grow with revisions. Every statement
+-- behind the locks sees what was committed before they were granted (read committed).
+--
+-- A commit is [appends, guards, fence, marks, watched, time, actor, token], an append is [stream,
+-- expected, fork, previous link, key, records], a record is [type, payload, link, checkpoint,
+-- subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
+-- [reason, stream, …].
+CREATE FUNCTION holdfast.commit(
+  p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_batch jsonb)
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_commit jsonb;
+  v_answer jsonb;
+  v_answers jsonb := '[]';
+  v_position bigint;
+  v_news jsonb;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'default_transaction_isolation is %',
+      current_setting('transaction_isolation') USING ERRCODE = 'HF001';
+  END IF;
+  IF NOT p_full THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  ELSIF current_setting('synchronous_commit') = 'off' THEN
+    RAISE EXCEPTION 'synchronous_commit is off' USING ERRCODE = 'HF002';
+  END IF;
+  FOR i IN 1 .. cardinality(p_locks) LOOP
+    IF p_shared[i] THEN
+      PERFORM pg_advisory_xact_lock_shared(p_locks[i]);
+    ELSE
+      PERFORM pg_advisory_xact_lock(p_locks[i]);
+    END IF;
+  END LOOP;
+  FOR i IN 0 .. jsonb_array_length(p_batch) - 1 LOOP
+    v_commit := p_batch -> i;
+    v_answer := NULL;
+    IF jsonb_array_length(v_commit -> 0) = 0 THEN
+      SELECT jsonb_build_array(position, '[]'::jsonb) INTO v_answer FROM holdfast.silent
+        WHERE application = p_application AND token = v_commit ->> 7;
+    END IF;
+    IF v_answer IS NULL THEN
+      v_answer := holdfast.judge(p_application, v_commit);
+      IF v_answer IS NULL THEN
+        v_position := coalesce(v_position, holdfast.place(p_application)) + 1;
+        PERFORM holdfast.write(p_application, v_commit, v_position);
+        v_answer := jsonb_build_array(v_position, '[]'::jsonb);
+      END IF;
+    END IF;
+    IF jsonb_array_length(v_commit -> 4) > 0 AND jsonb_typeof(v_answer -> 0) = 'number' THEN
+      SELECT jsonb_agg(coalesce((SELECT e.revision FROM holdfast.events e
+          WHERE e.application = p_application AND e.stream = w.stream
+          ORDER BY e.revision DESC LIMIT 1), 0) ORDER BY w.n) INTO v_news
+        FROM jsonb_array_elements_text(v_commit -> 4) WITH ORDINALITY AS w (stream, n);
+      v_answer := jsonb_set(v_answer, '{1}', v_news);
+    END IF;
+    v_answers := v_answers || jsonb_build_array(v_answer);
+  END LOOP;
+  RETURN v_answers::text;
+END
+$$;
+
+-- Takes a lease that nobody else holds. Taken anew its epoch is greater than any it had, also where
+-- the row before was lost in a failover: it is at least the server's milliseconds. The lock is the
+-- one that a commit under this lease holds until its end.
+CREATE FUNCTION holdfast.acquire(
+  p_application text, p_lock bigint, p_name text, p_owner text, p_ttl_us bigint)
+RETURNS SETOF holdfast.leases LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint;
+  v_held holdfast.leases;
+BEGIN
+  PERFORM pg_advisory_xact_lock(p_lock);
+  v_now := holdfast.now_us();
+  SELECT * INTO v_held FROM holdfast.leases WHERE application = p_application AND name = p_name;
+  IF v_held.ends_us > v_now THEN
+    IF v_held.owner = p_owner THEN
+      RETURN QUERY UPDATE holdfast.leases SET ends_us = greatest(ends_us, v_now + p_ttl_us)
+        WHERE application = p_application AND name = p_name RETURNING *;
+    END IF;
+    RETURN;
+  END IF;
+  RETURN QUERY INSERT INTO holdfast.leases AS l VALUES (p_application, p_name, p_owner,
+      greatest(coalesce(v_held.epoch, 0) + 1, v_now / 1000), v_now + p_ttl_us)
+    ON CONFLICT (application, name) DO UPDATE
+      SET owner = excluded.owner, epoch = excluded.epoch, ends_us = excluded.ends_us
+    RETURNING l.*;
+END
+$$;
+
+-- Moves the end of a lease that is still held: later, or, with no time at all, to the past.
+CREATE FUNCTION holdfast.extend(
+  p_application text, p_lock bigint, p_name text, p_owner text, p_epoch bigint, p_ttl_us bigint)
+RETURNS SETOF holdfast.leases LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint;
+BEGIN
+  PERFORM pg_advisory_xact_lock(p_lock);
+  v_now := holdfast.now_us();
+  RETURN QUERY UPDATE holdfast.leases
+    SET ends_us = CASE WHEN p_ttl_us IS NULL THEN 0 ELSE greatest(ends_us, v_now + p_ttl_us) END
+    WHERE application = p_application AND name = p_name AND owner = p_owner AND epoch = p_epoch
+      AND ends_us > v_now
+    RETURNING *;
+END
+$$;
