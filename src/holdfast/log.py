@@ -87,15 +87,14 @@ class Log:
             if not laid:
                 return
             answers = self.backend.commit([one.commit for one in laid])
-            late: list[Request] = []
             for one, answer in zip(laid, answers, strict=True):
                 if isinstance(answer, Receipt):
                     self._accept(one, answer)
                 else:
-                    self._judge(one, answer, late)
-            if not late:
+                    self._judge(one, answer)
+            pending = [request for request in pending if not request.answered]
+            if not pending:
                 return
-            pending = late
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -111,7 +110,10 @@ class Log:
             try:
                 one = self._lay(request, overlay)
             except HoldfastError as error:
-                one = self._lay_again(request, overlay, error)
+                # What it does not fit on may be a neighbour's commit, which is not written yet and
+                # may never be: then it waits, unanswered, until that is known.
+                is_early = any(part.stream in overlay for part in request.work.parts)
+                one = None if is_early else self._lay_again(request, error)
             if one is None:
                 continue
             laid.append(one)
@@ -120,9 +122,7 @@ class Log:
                     overlay[part.stream] = after
         return laid
 
-    def _lay_again(
-        self, request: Request, overlay: dict[str, Folded], error: HoldfastError
-    ) -> Laid | None:
+    def _lay_again(self, request: Request, error: HoldfastError) -> Laid | None:
         """Lays a request that did not fit on the newest folds, or answers it: then None.
 
         The folds in memory may be behind. And what was committed before with the same key may be
@@ -132,9 +132,8 @@ class Log:
         try:
             if isinstance(error, UsageError | ClosedError):
                 for part in wanted.parts:
-                    if part.stream not in overlay:
-                        self._remember(part.stream, self.newest(part.stream))
-                return self._lay(request, overlay)
+                    self._remember(part.stream, self.newest(part.stream))
+                return self._lay(request, {})
         except HoldfastError as again:
             error = again
         self._answer_by_key(request, error)
@@ -191,8 +190,8 @@ class Log:
             self.snapshots.grown(part.stream, folded, grown)
         one.request.succeed(Written(receipt.position, one.before, one.after, receipt.news))
 
-    def _judge(self, one: Laid, refusal: Refusal, retry: list[Request]) -> None:
-        """Turns a refusal into the caller's answer, or lets an unguarded request try again."""
+    def _judge(self, one: Laid, refusal: Refusal) -> None:
+        """Turns a refusal into the caller's answer; an unguarded request is left to try again."""
         wanted: Wanted = one.request.work
         if refusal.reason == "fenced":
             assert wanted.fence is not None, "BUG: fenced without a fence"
@@ -224,7 +223,6 @@ class Log:
             one.request.fail(conflict(part.stream, part.expected, actual))
         else:
             self.newest(part.stream)  # folds what came between, so that the retry lies on it
-            retry.append(one.request)
 
     def _earlier(self, wanted: Wanted) -> Written:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""

@@ -1,0 +1,67 @@
+"""Requests of one batch: none is answered by what a neighbour wanted and did not get (clause 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Fence
+from holdfast.batch import Request
+from holdfast.errors import ConflictError, LeaseLostError, UnavailableError
+from holdfast.log import Log
+from holdfast.testing import FakeClock, FaultyBackend
+from holdfast.tree import append_op, set_op
+from holdfast.wanted import Part, Wanted, changed
+
+LOST = Fence("boss", "nobody", 1)
+
+
+def want(op: object, expected: int | None = None, fence: Fence | None = None) -> Request:
+    part = Part("team/a", (changed([op]),), expected)  # type: ignore[list-item]
+    return Request(Wanted((part,), fence=fence))
+
+
+@pytest.fixture
+def log() -> Log:
+    clock = FakeClock()
+    log = Log(MemoryBackend(clock=clock), clock=clock, actor="w")
+    log.commit(want(set_op("n", 1)).work)
+    return log
+
+
+def test_guarantee_3_a_guard_is_not_refused_for_a_neighbour_that_was_not_written(log: Log) -> None:
+    """T9 found it: the conflict named a revision that never came to be."""
+    fenced, guarded = want(set_op("n", 2), fence=LOST), want(set_op("n", 3), expected=1)
+    log._run([fenced, guarded])
+    with pytest.raises(LeaseLostError):
+        fenced.outcome()
+    assert guarded.outcome().revision == 2
+
+
+def test_guarantee_3_a_guard_is_refused_for_a_neighbour_that_was_written(log: Log) -> None:
+    first, guarded = want(set_op("n", 2)), want(set_op("n", 3), expected=1)
+    log._run([first, guarded])
+    assert first.outcome().revision == 2
+    with pytest.raises(ConflictError) as caught:
+        guarded.outcome()
+    assert (caught.value.expected, caught.value.actual) == (1, 2)
+
+
+def test_a_change_is_not_refused_for_what_a_neighbour_did_not_write(log: Log) -> None:
+    """An append to what the neighbour would have made a number."""
+    fenced, append = want(set_op("log", 2), fence=LOST), want(append_op("log", 3))
+    log._run([fenced, append])
+    with pytest.raises(LeaseLostError):
+        fenced.outcome()
+    assert append.outcome().after[0].root == {"n": 1, "log": [3]}
+
+
+def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:
+    clock = FakeClock()
+    inner = log.backend
+    log = Log(FaultyBackend(inner, {1: "before"}), clock=clock, actor="w")
+    first, guarded = want(set_op("n", 2)), want(set_op("n", 3), expected=1)
+    log._queue._execute([first, guarded])
+    for request in (first, guarded):
+        with pytest.raises(UnavailableError):
+            request.outcome()
