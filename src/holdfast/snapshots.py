@@ -132,7 +132,7 @@ class Snapshots:
         try:
             name = _name(stream, folded.revision)
             self._objects.put("snapshot", name, sha256(rest).digest() + rest)
-        except UnavailableError as error:
+        except (UnavailableError, CorruptError) as error:
             # The commit is durable already; a snapshot that cannot be written (disk full) must not
             # turn it into an error. It is tried again when as much has been written once more.
             self._report(f'snapshot of "{stream}" was not written: {error}')

@@ -28,7 +28,7 @@ from holdfast.backends.sqlite.rows import (
     crc_of,
     decode,
 )
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _STREAMS = "SELECT id, name, first FROM streams"
 _LOST_KEYS = """SELECT s.name, e.revision FROM events e JOIN streams s ON s.id = e.stream
@@ -220,3 +220,7 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
+    except OSError as exc:
+        raise UnavailableError(
+            f'"{path}" cannot be examined: {exc.strerror}', hint="check the disk, then try again"
+        ) from exc
