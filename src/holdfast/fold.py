@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from holdfast import codec, event
 from holdfast.backends.protocol import Record
 from holdfast.errors import ClosedError, CorruptError, UsageError
-from holdfast.tree import Map, Op, apply, decode_ops
+from holdfast.tree import Map, Op, Run, apply, decode_ops
 
 BlobReader = Callable[[str, int], bytes]
 
@@ -100,7 +100,7 @@ def advance(
 
 def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
     """Returns the fold after the records, having verified order and links (guarantees 6 and 7)."""
-    revision, link, time, root = folded.revision, folded.link, folded.time, folded.root
+    revision, link, time, run = folded.revision, folded.link, folded.time, Run(folded.root)
     for record in records:
         revision += 1
         if record.revision != revision:
@@ -121,13 +121,12 @@ def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
         try:
             if record.type == event.CHANGED:
                 # Nearly every event. No Folded is made for it: nobody would look at that.
-                ops = decode_ops(record.payload)
-                root = apply(root, ops, revision=revision, blobs=blobs)
+                run.apply(decode_ops(record.payload), revision=revision, blobs=blobs)
             else:
-                folded = msgspec.structs.replace(folded, revision=revision - 1, root=root)
+                folded = msgspec.structs.replace(folded, revision=revision - 1, root=run.root())
                 ops = ops_of(record)
                 folded = advance(folded, link, record.time, record.type, record.payload, ops, blobs)
-                root = folded.root
+                run = Run(folded.root)
         except UsageError as misfit:
             raise CorruptError(
                 f'event {revision} of "{record.stream}" does not fit the state '
@@ -136,4 +135,4 @@ def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
                 revision=revision,
             ) from misfit
         time = record.time
-    return Folded(revision, link, time, root, folded.parent, folded.closed_at, folded.dropped)
+    return Folded(revision, link, time, run.root(), folded.parent, folded.closed_at, folded.dropped)

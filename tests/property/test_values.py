@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from holdfast import codec
@@ -25,6 +26,7 @@ from holdfast.tree import (
     Change,
     Map,
     Op,
+    Run,
     append_op,
     apply,
     decode_ops,
@@ -230,6 +232,28 @@ def test_apply_does_what_the_model_does_and_states_never_change(
         held.append((root, show(model)))
     for state, expected in held:
         assert show(state.to_dict()) == expected
+
+
+@given(mappings, st.lists(st.one_of(ops(), st.builds(append_op, keys, values)), max_size=40))
+def test_a_run_of_events_gives_the_state_that_they_give_one_by_one(
+    start: dict[str, Any], steps: list[Op]
+) -> None:
+    root = apply(EMPTY, [set_op((), start)], revision=1)
+    before = show(root.to_dict())
+    one_by_one, run = root, Run(root)
+    for revision, op in enumerate(steps, 2):
+        try:
+            one_by_one = apply(one_by_one, [op], revision=revision)
+        except UsageError:
+            with pytest.raises(UsageError):
+                run.apply([op], revision=revision, blobs=None)
+            return
+        run.apply([op], revision=revision, blobs=None)
+        if revision % 7 == 0:
+            assert show(run.root().to_dict()) == show(one_by_one.to_dict())
+    assert show(run.root().to_dict()) == show(one_by_one.to_dict())
+    assert list(run.root()) == list(one_by_one)
+    assert show(root.to_dict()) == before
 
 
 def check_changes(old: Map, new: Map, changes: list[Change]) -> None:

@@ -32,6 +32,23 @@ def content(items: Vector) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("more", [0, 1, 31, 32, 33, 2000])
+def test_extended_equals_built_at_once(size: int, more: int) -> None:
+    items = list(range(size + more))
+    first = from_items(items[:size])
+    extended = first.extend(items[size:])
+    built = from_items(items)
+    assert content(extended) == items
+    assert content(first) == items[:size]
+    assert (extended.count, extended.shift, len(extended.tail)) == (
+        built.count,
+        built.shift,
+        len(built.tail),
+    )
+    assert content(extended.append(-1)) == [*items, -1]
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_built_at_once_equals_appended(size: int) -> None:
     grown = EMPTY
     for i in range(size):

@@ -3,6 +3,7 @@
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its builders and its form in an event's payload
 change      apply, get: how ops make the next state
+run         Run: many events' ops at once
 difference  diff, diff_ops, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
@@ -23,6 +24,7 @@ from holdfast.tree.ops import (
     set_op,
     truncate_op,
 )
+from holdfast.tree.run import Run
 
 __all__ = [
     "EMPTY",
@@ -35,6 +37,7 @@ __all__ = [
     "Map",
     "Missing",
     "Op",
+    "Run",
     "append_op",
     "apply",
     "decode_ops",

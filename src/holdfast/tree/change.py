@@ -67,25 +67,22 @@ def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | 
     name the event in place of the value; None is for changes that are not, or not yet, an event.
     `blobs` loads what the state keeps as a reference to a blob, when it is read.
     """
-    index = 0
-    for op in ops:
+    for index, op in enumerate(ops):
         source = None if revision is None else (revision, index)
-        index += 1
-        key = op.path
-        # Nearly every op is one of these two, on a key of the state itself.
-        if type(key) is str:
-            kind = op.kind
-            if kind == "set":
-                root = root.with_key(key, enter(op.value, source, blobs))
-                continue
-            if kind == "append" and type(kept := root.peek(key)) is List:
-                root = root.with_key(key, kept.with_item(enter(op.value, source, blobs)))
-                continue
-        root = _apply_op(root, op, source, blobs)
+        root = apply_op(root, op, source, blobs)
     return root
 
 
-def _apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | None) -> Map:
+def apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | None) -> Map:
+    """Returns the state after one op, whose value is the whole of what `source` names."""
+    key = op.path
+    # Nearly every op is one of these two, on a key of the state itself.
+    if type(key) is str:
+        kind = op.kind
+        if kind == "set":
+            return root.with_key(key, enter(op.value, source, blobs))
+        if kind == "append" and type(kept := root.peek(key)) is List:
+            return root.with_key(key, kept.with_item(enter(op.value, source, blobs)))
     path = op.keys
     if not path:
         return _apply_to_root(root, op, blobs)

@@ -284,6 +284,10 @@ class List(Thawable, Sequence[Any]):
         changed._items = self._items.append(item)
         return changed
 
+    def with_items(self, items: Sequence[Any]) -> List:
+        """Returns the list with these items behind its own."""
+        return List(self._items.extend(items))
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -88,13 +88,18 @@ class Vector(Struct, eq=False):
         if len(tail) < WIDTH:
             # Unpacking would build a list first and take twice as long.
             return Vector(count + 1, self.shift, self.root, tail + (item,))  # noqa: RUF005
-        shift, root, filled = self.shift, self.root, count - WIDTH
-        if filled == WIDTH << shift:
-            root = Node((root, _spine(shift, Node(tail))))
-            shift += _BITS
-        else:
-            root = _push(root, shift, filled, Node(tail))
+        shift, root = _grow(self.shift, self.root, count - WIDTH, Node(tail))
         return Vector(count + 1, shift, root, (item,))
+
+    def extend(self, items: Sequence[Any]) -> Vector:
+        """Returns the vector with the items behind its own."""
+        loose = (*self.tail, *items)
+        kept = (len(loose) - 1) & ~_MASK if loose else 0
+        shift, root, filled = self.shift, self.root, self.count - len(self.tail)
+        for first in range(0, kept, WIDTH):
+            leaf = Node(loose[first : first + WIDTH])
+            shift, root = _grow(shift, root, filled + first, leaf)
+        return Vector(self.count + len(items), shift, root, loose[kept:])
 
     def set(self, index: int, item: Any) -> Vector:
         """Returns the vector with one item replaced; the index must be in range."""
@@ -224,6 +229,13 @@ def _is_same_unread(a: Node, b: Node, is_same_stream: bool) -> bool:
     if a.source is None or b.source is None:
         return False
     return a.source is b.source or (is_same_stream and a.source.is_same(b.source, a.start, a.stop))
+
+
+def _grow(shift: int, root: Node, filled: int, leaf: Node) -> tuple[int, Node]:
+    """Returns shift and root of the tree with one more leaf; `filled` items are in it already."""
+    if filled == WIDTH << shift:
+        return shift + _BITS, Node((root, _spine(shift, leaf)))
+    return shift, _push(root, shift, filled, leaf)
 
 
 def _spine(shift: int, node: Node) -> Node:

@@ -19,6 +19,7 @@ from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.reading import ReadOnly
 from holdfast.backends.files.shared import END
+from holdfast.backends.files.tail import Tail
 from holdfast.backends.files.verify import FileInspection
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
@@ -203,13 +204,17 @@ class FilesBackend(Handle):
         cursor = catalog.tail.cursor
         try:
             journal.write(text, cursor)
+            # While the disk is at work: what only has to be shown when it is done.
+            more = Tail(cursor, catalog.head)
+            for line, length, commit in lines:
+                more.apply(line, length, commit)
+            journal.sync()
             with catalog.mutex:
-                # Published first, then applied: a thread that sees the new end waits for this lock
-                # and finds the lines there. The other way round, this process would read what no
-                # other one can see yet.
-                journal.publish(cursor.end + len(text), position)
-                for line, length, commit in lines:
-                    catalog.apply(line, length, commit)
+                # Published first, then shown here: a thread that sees the new end waits for this
+                # lock and finds the lines there. The other way round, this process would read what
+                # no other one can see yet.
+                journal.publish(more.cursor.end, position)
+                catalog.tail.take(more)
         except BaseException as exc:
             if journal.is_poisoned:
                 self._poison = (

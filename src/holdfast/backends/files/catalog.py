@@ -14,10 +14,10 @@ from threading import RLock
 from typing import TypeVar
 
 from holdfast.backends.files.index import UNUSABLE, Index, StaleIndex, remove
-from holdfast.backends.files.line import BadLine, Line, decode_line, records_of
+from holdfast.backends.files.line import BadLine, Line, decode_line, records_of, section_of
 from holdfast.backends.files.segments import Segments
 from holdfast.backends.files.tail import HEADS_MAX, Cursor, Place, Tail
-from holdfast.backends.protocol import Commit, Found, Head, Mark, Record
+from holdfast.backends.protocol import Found, Head, Mark, Record
 from holdfast.errors import CorruptError
 
 CHUNK_BYTES = 1 << 20
@@ -70,15 +70,15 @@ class Catalog:
             if self._read_only:
                 self.flush_if_due()
 
-    def apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
+    def apply(self, line: Line, length: int) -> None:
         """Applies the next line; raises CorruptError if it is not the next."""
         try:
-            self.tail.apply(line, length, commit)
+            self.tail.apply(line, length)
         except BadLine as exc:
             raise self.corrupt(self.tail.cursor.end, str(exc)) from exc
         except UNUSABLE as exc:
             self._use_private_index(exc)
-            self.tail.apply(line, length, commit)
+            self.tail.apply(line, length)
 
     def apply_encoded(self, encoded: bytes) -> None:
         """Applies the next line; raises BadLine if it does not verify or is not the next."""
@@ -389,17 +389,15 @@ class Catalog:
         for encoded, offset in self._lines_at(places):
             try:
                 line = decode_line(encoded)
-                section = next(s for s in line.sections if s.stream == stream)
-                found = records_of(line, section)
-            except (BadLine, StopIteration) as exc:
-                problem = str(exc) or f"it holds nothing of {stream!r}"
-                raise self.corrupt(offset, problem) from exc
-            for record in found:
-                if after < record.revision <= until:
-                    if record.revision != expected:
-                        break
-                    records.append(record)
-                    expected += 1
+                found = records_of(line, section_of(line, stream))
+            except BadLine as exc:
+                raise self.corrupt(offset, str(exc)) from exc
+            if found[0].revision < expected or found[-1].revision > until:
+                found = [record for record in found if after < record.revision <= until]
+            if found and found[0].revision != expected:
+                break
+            records += found
+            expected += len(found)
         if expected != until + 1:
             raise CorruptError(
                 f"{stream!r}@{expected} is not where the index says",

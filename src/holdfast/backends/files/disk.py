@@ -22,6 +22,7 @@ from holdfast.errors import UnavailableError
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+_NOT_NEEDED: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)  # macOS has none
 
 
 def _sync_through(fd: int) -> None:
@@ -69,6 +70,15 @@ class Disk:
 
     def sync_directory(self, fd: int) -> None:
         os.fsync(fd)
+
+    def start(self, fd: int, offset: int, length: int) -> None:
+        """Lets the kernel begin to write what `sync` will wait for, where that can be asked.
+
+        A hint: it promises nothing, and takes no error away from `sync`. To say that the bytes are
+        not needed makes Linux begin at once; they stay in memory until they are written.
+        """
+        if _NOT_NEEDED is not None:
+            os.posix_fadvise(fd, offset, length, _NOT_NEEDED)
 
     def reserve(self, fd: int, offset: int, length: int) -> None:
         """Sets blocks aside behind the end of a file without changing its size, where possible.

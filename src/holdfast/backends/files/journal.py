@@ -6,15 +6,20 @@ Under the store lock, at durability `full` (0001 gives the reasons):
     (2) if the batch would overwrite ring space whose text is not synced yet, the text is synced
     (3) room for the text is reserved on the disk
     (4) BUSY is set in the shared page
-    (5) the batch is written to the ring, one pwrite
-    (6) the ring is synced: the commit point
-    (7) the lines are appended to the segment, unsynced
+    (5) the batch is written to the ring, one pwrite, and the kernel is told to begin with it
+    (6) the lines are appended to the segment, unsynced
+    (7) the ring is synced: the commit point
     (8) the new end is published, BUSY is cleared
+
+(6) and whatever else the caller has to do before (8) are done while the disk is at work: so `write`
+and `sync` are two calls. If power is lost in between, the text may hold lines that no ring holds:
+whole lines of a commit that nobody was told of, or a torn piece; recovery knows both. No process
+reads above the published end, so nobody sees them before they are durable.
 
 What fails before (4) has changed nothing. What fails from (4) on has an outcome that only the next
 reader of ring and text can tell, so it leaves BUSY set: whoever takes the lock next recovers first.
 
-At `process` and `none` there is no ring: (4), (7), (8). A killed process takes nothing with it that
+At `process` and `none` there is no ring: (4), (6), (8). A killed process takes nothing with it that
 it gave to the kernel; a power loss may. The text is then in no ring, which the page says
 (UNRINGED), and the next writer at `full` syncs it before it relies on it.
 """
@@ -58,7 +63,7 @@ class Journal:
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
-        self._pwrite, self._sync = self._disk.pwrite, self._disk.sync
+        self._pwrite, self._start, self._sync = self._disk.pwrite, self._disk.start, self._disk.sync
         self._segments = segments
         self._page = page
         self._words = page.words
@@ -67,10 +72,11 @@ class Journal:
         self._seed = ring.seed_of(directory.store)
         self._ring_fd = -1
         self._ring_bytes = 0
+        self._batch: tuple[int, int, int] | None = None  # written: number, next place, bytes used
         self.is_poisoned = False
 
     def write(self, text: bytes, before: Cursor) -> None:
-        """Makes whole lines durable and appends them to the text; `publish` must follow.
+        """Writes whole lines to ring and text; `sync` and `publish` must follow.
 
         `before` is where the log ends now. An exception after which `is_poisoned` is False has
         changed nothing.
@@ -114,14 +120,24 @@ class Journal:
             write_all(self._disk, self._ring_fd, batch, place)
         if reach is not None:
             reach("files.ring.written")
-        self._sync(self._ring_fd)
-        if reach is not None:
-            reach("files.ring.synced")
+        self._start(self._ring_fd, place, need)
         segments.append(end, text)
         if reach is not None:
             reach("files.text.appended")
+        self._batch = number, place + need, used
+
+    def sync(self) -> None:
+        """Makes durable what `write` wrote, if it is not yet."""
+        if self._batch is None:
+            return
+        number, next_place, used = self._batch
+        self._batch = None
+        self._sync(self._ring_fd)
+        if self._reach is not None:
+            self._reach("files.ring.synced")
+        words = self._words
         words[RING_NUMBER] = number
-        words[RING_PLACE] = place + need
+        words[RING_PLACE] = next_place
         words[RING_FREE] -= used
 
     def publish(self, end: int, position: int) -> None:

@@ -261,27 +261,30 @@ def decode_link(text: str) -> bytes:
     return link
 
 
+def section_of(line: Line, stream: str) -> Section:
+    """Returns what the line adds to a stream; raises BadLine if that is nothing."""
+    for section in line.sections:
+        if section.stream == stream:
+            return section
+    raise BadLine(f"it holds nothing of {stream!r}")
+
+
 def records_of(line: Line, section: Section) -> list[Record]:
     """Returns the section's events as records."""
     time, actor, position = parse_time(line.at), line.by, Position(line.n)
-    key = section.key
+    stream, revision, key = section.stream, section.revision, section.key
     records: list[Record] = []
-    for revision, event in enumerate(section.events, section.revision):
+    for event in section.events:
+        payload = bytes(event.payload) if event.padding is None else event.stored()
+        link = decode_link(event.link)
+        checkpoint, subject = event.checkpoint, event.subject
         records.append(
             Record(
-                section.stream,
-                revision,
-                time,
-                event.type,
-                actor,
-                event.stored(),
-                decode_link(event.link),
-                key,
-                event.checkpoint,
-                event.subject,
+                stream, revision, time, event.type, actor, payload, link, key, checkpoint, subject,
                 position,
             )
-        )
+        )  # fmt: skip
+        revision += 1
         key = None
     return records
 

@@ -134,6 +134,28 @@ class Tail:
             self.offsets.append(offset)
         self.cursor = Cursor(offset + length, position, next_digest(cursor.digest, line, links))
 
+    def take(self, more: Tail) -> None:
+        """Adds what was applied to a tail that begins at this one's cursor.
+
+        So that lines can be applied before they may be seen, and be shown in no time.
+        """
+        self.heads.update(more.heads)
+        for stream, places in more.places.items():
+            known = self.places.setdefault(stream, places)
+            if known is not places and known[-1][0] < places[0][0]:
+                known.extend(places)
+        if more.keys:
+            self.keys.update(more.keys)
+        for stream, names in more.checkpoints.items():
+            known = self.checkpoints.setdefault(stream, names)
+            if known is not names and known[-1].revision < names[0].revision:
+                known.extend(names)
+        if more.marks:
+            self.marks.update(more.marks)
+        if len(self.offsets) == more.base.position - self.base.position:
+            self.offsets.extend(more.offsets)
+        self.cursor = more.cursor
+
     def _note_checkpoints(
         self, stream: str, first: int, events: list[LineEvent], time: int
     ) -> None:
