@@ -76,14 +76,14 @@ class Queue:
         self._check_process()
         with self._lock:
             self._check_open()
-            self._waiting.append(request)
             batch = None
             if self._led:
+                self._waiting.append(request)
                 request.gate = threading.Lock()
                 request.gate.acquire()
             else:
                 self._led = True
-                batch = self._take()
+                batch = [*self._take(), request] if self._waiting else [request]
         if batch is not None:
             self._lead_from(request, batch)
         elif request.gate is not None:
@@ -165,6 +165,9 @@ class Queue:
         while True:
             self._execute(batch)
             with self._lock:
+                if batch == [mine] and not (self._waiting or self._closed or mine.waker):
+                    self._led = False  # the common case: alone, and nobody came meanwhile
+                    return
                 wakers = self._release(batch)
                 is_over = mine.answered and self._pass_on()
                 batch = [] if is_over else self._take()
