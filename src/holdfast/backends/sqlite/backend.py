@@ -30,6 +30,7 @@ from holdfast.backends.sqlite.batch import (
 )
 from holdfast.backends.sqlite.connection import NEWEST, Gate, Writer
 from holdfast.backends.sqlite.driver import Execute, Row
+from holdfast.backends.sqlite.errors import Translated
 from holdfast.backends.sqlite.heads import Heads, Stream
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases
@@ -53,7 +54,7 @@ from holdfast.backends.sqlite.rows import (
     decode,
     prefix_end,
 )
-from holdfast.backends.sqlite.wal import Wal
+from holdfast.backends.sqlite.wal import Wal, write_again
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
 
@@ -322,6 +323,15 @@ def _open(
         writing = connect(path, durability=durability, read_only=False)
         try:
             use_wal(writing, path)
+            if durability == "full":
+                with Translated(path):
+                    write_again(writing, path)
+        except OSError as exc:
+            writing.close()
+            raise UnavailableError(
+                f'"{path}-wal" cannot be written: {exc.strerror}',
+                hint="mend the disk, then try again",
+            ) from exc
         except BaseException:
             writing.close()
             raise

@@ -1,4 +1,4 @@
-"""Keeping the WAL ahead of what is written to it.
+"""Keeping the WAL ahead of what is written to it, and one that was left behind for sure.
 
 A sync of a file that grows also writes its new size and its new blocks; one of a file that is
 overwritten in place does not, and takes about two thirds of the time. SQLite overwrites its WAL
@@ -15,10 +15,40 @@ from __future__ import annotations
 
 import os
 
+from holdfast.backends.sqlite.driver import Connection
+
 # Two to eight commits of the usual size. More at once would make single commits slow.
 _AHEAD = bytes(256 << 10)
 # A process that commits a few times and ends has no use for it.
 _BEGIN_BYTES = 256 << 10
+
+
+def write_again(connection: Connection, path: str) -> None:
+    """Writes a WAL that was left behind over itself, and syncs it, before anything is laid on it.
+
+    If a sync of it failed and its process died, the kernel has marked the frames clean although
+    they never reached the disk: they look whole, SQLite adopts them, and no later sync writes them.
+    A power loss would then take them, and with them every commit behind them. Inside a write
+    transaction nobody else appends.
+    """
+    wal = path + "-wal"
+    try:
+        if os.stat(wal, follow_symlinks=False).st_size == 0:
+            return
+    except FileNotFoundError:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        fd = os.open(wal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            offset = 0
+            while data := os.pread(fd, 1 << 20, offset):
+                offset += os.pwrite(fd, data, offset)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    finally:
+        connection.execute("ROLLBACK")
 
 
 class Wal:
