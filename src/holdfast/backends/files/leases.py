@@ -1,6 +1,7 @@
 """Leases and claims: `leases.json`, replaced whole under the store lock, never synced.
 
-    {"boot":"…","leases":{name:[owner,epoch,expires_us]},"claims":[[index,key,position,owner,expires_us]]}
+    {"boot":"…","leases":{name:[owner,epoch,expires_us]},"claims":[[index,key,position,owner,expires_us]],
+     "forgotten":epoch}
 
 Times are of the boot-time clock, so they count under one boot id only. Losing the file is harmless:
 a lease is then free, and its next epoch is greater than any before, because epochs also grow with
@@ -51,6 +52,7 @@ class _Book(Struct):
     boot: str
     leases: dict[str, _Held] = field(default_factory=dict[str, _Held])
     claims: list[_Claim] = field(default_factory=list[_Claim])
+    forgotten: int = 0  # the greatest epoch of a lease that is no longer listed
 
 
 class FileLeases:
@@ -75,7 +77,8 @@ class FileLeases:
             self._workers.hold(owner)
             if held is None:
                 last = book.leases.get(name)
-                epoch = max(last.epoch + 1 if last else 1, self._clock.now_us() // 1000)
+                least = last.epoch if last else book.forgotten
+                epoch = max(least + 1, self._clock.now_us() // 1000)
                 held = _Held(owner, epoch, 0)
                 book.leases[name] = held
             return self._extend(opened, name, held, ttl_s)
@@ -143,7 +146,7 @@ class FileLeases:
         if book.boot != boot_id:
             for held in book.leases.values():
                 held.expires_us = 0
-            book = _Book(boot_id, book.leases)
+            book = _Book(boot_id, book.leases, forgotten=book.forgotten)
         self._book = book
         self._seen = changes
         return book
@@ -153,11 +156,15 @@ class FileLeases:
         book = self._book
         now_us, now_ms = self._clock.boot_us(), self._clock.now_us() // 1000
         book.claims = [claim for claim in book.claims if claim.expires_us > now_us]
-        book.leases = {
-            name: held
-            for name, held in book.leases.items()
-            if held.expires_us > now_us or held.epoch > now_ms - _REMEMBERED_MS
-        }
+        # What is forgotten leaves its epoch behind: the clock that makes it old may be wrong, and
+        # one that is set back later must not give the same epoch again.
+        kept: dict[str, _Held] = {}
+        for name, held in book.leases.items():
+            if held.expires_us > now_us or held.epoch > now_ms - _REMEMBERED_MS:
+                kept[name] = held
+            else:
+                book.forgotten = max(book.forgotten, held.epoch)
+        book.leases = kept
         words = opened.page_words
         data = json_codec.encode(book) + b"\n"
         # Counted before the file is replaced, so that it is read again if we fail or die in between
