@@ -38,12 +38,21 @@ format: .venv/.ready-dev ## Put the sources into shape
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for two minutes, ONLY=a,c for some
+bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for three minutes, ONLY=a,adk for some
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+.PHONY: performance
+performance: .venv/.ready-dev .venvs/plots/.ready ## Put the newest full runs into docs/performance.md
+	@$(BIN)/python -m bench.report
 
 .PHONY: torture
 torture: .venv/.ready-dev ## Go on with the whole torture programme; MINUTES=150, ONLY="t1-files t4-files"
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(ONLY)
+
+.PHONY: powerloss
+powerloss: .venv/.ready-dev ## Cut the power of real file systems, 2,000 times; needs root; MINUTES=150
+	@names=$$($(BIN)/python -m tests.torture.t3_power); \
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) $$names
 
 .PHONY: clean
 clean: ## Remove everything that the other targets made
@@ -58,6 +67,10 @@ clean: ## Remove everything that the other targets made
 .venv/.ready-dev: pyproject.toml tools/environment.sh
 	@tools/environment.sh .venv -e '.[dev]'
 	@touch $@ .venv/.ready-cli
+
+.venvs/plots/.ready: bench/plots.txt tools/environment.sh
+	@tools/environment.sh .venvs/plots -r bench/plots.txt
+	@touch $@
 
 .venvs/peers/.ready: bench/peers.txt tools/environment.sh
 	@tools/environment.sh .venvs/peers -r bench/peers.txt

@@ -1,7 +1,8 @@
-"""A store in miniature: small ring, segments, index steps and WAL, so that all turn over."""
+"""A store in miniature: small ring, segments, index steps, snapshots and WAL, which turn over."""
 
 from __future__ import annotations
 
+from holdfast import snapshots
 from holdfast.backends.files import catalog, journal, opening, ring
 from holdfast.backends.sqlite import opening as sqlite_opening
 
@@ -13,3 +14,4 @@ def make_small() -> None:
     catalog.FLUSH_BYTES = 32 << 10
     opening.WORTH_INDEXING_BYTES = 1 << 10
     sqlite_opening.WAL_PAGES = 24
+    snapshots.GROWTH_BYTES_MIN = 64 << 10

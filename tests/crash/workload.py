@@ -12,6 +12,7 @@ import os
 import random
 import select
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,9 +42,9 @@ class Plan(NamedTuple):
 def run(store: Store, plan: Plan, pipe: int, stop: int | None = None) -> None:
     """Works until the operations are done, or until `stop` is closed by the parent."""
     if plan.threads == 1:
-        _Worker(store, plan, 0, pipe, stop).work()
+        Worker(store, plan, 0, pipe, stop).work()
         return
-    workers = [_Worker(store, plan, n, pipe, stop) for n in range(plan.threads)]
+    workers = [Worker(store, plan, n, pipe, stop) for n in range(plan.threads)]
     threads = [threading.Thread(target=worker.work) for worker in workers]
     for thread in threads:
         thread.start()
@@ -55,13 +56,15 @@ def run(store: Store, plan: Plan, pipe: int, stop: int | None = None) -> None:
 
 
 def say(pipe: int, **what: Any) -> None:
-    """Writes one line to the parent."""
-    os.write(pipe, json.dumps(what).encode() + b"\n")
+    """Writes one line to the parent, and when that was."""
+    os.write(pipe, json.dumps({**what, "at": time.monotonic()}).encode() + b"\n")
 
 
-class _Worker:
+class Worker:
+    """A seeded stream of operations, and each kind of them by itself."""
+
     def __init__(self, store: Store, plan: Plan, thread: int, pipe: int, stop: int | None) -> None:
-        self._store = store
+        self.store = store
         self._plan = plan
         self._prefix = f"op:{plan.who}.{thread}"
         self._thread = thread
@@ -75,28 +78,28 @@ class _Worker:
 
     def _mix(self) -> list[tuple[Callable[[str], None], int]]:
         return [
-            (self._append, 8),
-            (self._set, 4),
-            (self._together, 8),
-            (self._checkpointed, 4),
-            (self._checkpoint, 2),
-            (self._keyed, 5),
-            (self._keyed_together, 3),
-            (self._edit, 4),
-            (self._fork, 2),
-            (self._in_fork, 3),
-            (self._submit, 3),
-            (self._undo, 1),
-            (self._bulk, 3),
-            (self._blob, 1),
-            (self._large, 1),
+            (self.append, 8),
+            (self.set, 4),
+            (self.together, 8),
+            (self.checkpointed, 4),
+            (self.checkpoint, 2),
+            (self.keyed, 5),
+            (self.keyed_together, 3),
+            (self.edit, 4),
+            (self.fork, 2),
+            (self.in_fork, 3),
+            (self.submit, 3),
+            (self.undo, 1),
+            (self.bulk, 3),
+            (self.blob, 1),
+            (self.large, 1),
         ]
 
     def work(self) -> None:
         try:
             while self._count < self._plan.operations and not self._is_told_to_stop():
                 [kind] = self._random.choices(self._kinds, self._weights)
-                kind(self._next_id())
+                kind(self.next_id())
         except BaseException as trouble:
             self.trouble = trouble
             if self._plan.threads == 1:
@@ -105,7 +108,7 @@ class _Worker:
     def _is_told_to_stop(self) -> bool:
         return self._stop is not None and bool(select.select([self._stop], [], [], 0)[0])
 
-    def _next_id(self) -> str:
+    def next_id(self) -> str:
         self._count += 1
         return f"{self._prefix}.{self._count}"
 
@@ -122,58 +125,60 @@ class _Worker:
 
     # --- kinds of operations ---------------------------------------------------------------------
 
-    def _append(self, id: str) -> None:
-        name = self._name()
+    def append(self, id: str) -> None:
+        self.append_to(self._name(), id)
+
+    def append_to(self, name: str, id: str) -> None:
         self._begin(id, name)
-        self._store.scope(name).append("log", id)
+        self.store.scope(name).append("log", id)
         self._done(id)
 
-    def _set(self, id: str) -> None:
+    def set(self, id: str) -> None:
         name = self._name()
         self._begin(id, name)
-        self._store.scope(name).set(f"k{self._random.randrange(20)}", id)
+        self.store.scope(name).set(f"k{self._random.randrange(20)}", id)
         self._done(id)
 
-    def _together(self, id: str) -> None:
+    def together(self, id: str) -> None:
         names = self._random.sample(SCOPES, self._random.randint(2, 3))
         mark = self._random.random() < 0.5
         self._begin(id, *names, mark=mark)
-        with self._store.commit() as tx:
+        with self.store.commit() as tx:
             self._add(tx, names, id)
             if mark:
                 tx.mark(TODO, id)
         self._done(id)
 
-    def _keyed_together(self, id: str) -> None:
+    def keyed_together(self, id: str) -> None:
         names = self._random.sample(SCOPES, 2)
         self._begin(id, *names, key=True)
-        with self._store.commit(key=id) as tx:
+        with self.store.commit(key=id) as tx:
             self._add(tx, names, id)
         self._done(id)
 
     def _add(self, tx: PendingCommit, names: list[str], id: str) -> None:
         for name in names:
-            tx.scope(self._store.scope(name)).append("log", id)
+            tx.scope(self.store.scope(name)).append("log", id)
 
-    def _checkpointed(self, id: str) -> None:
+    def checkpointed(self, id: str) -> None:
         name = self._name()
         self._begin(id, name)
-        self._store.scope(name).append("log", id, checkpoint=id)
+        self.store.scope(name).append("log", id, checkpoint=id)
         self._done(id)
 
-    def _checkpoint(self, id: str) -> None:
+    def checkpoint(self, id: str) -> None:
         name = self._name()
         self._begin(id, name)
-        self._store.scope(name).checkpoint(id)
+        self.store.scope(name).checkpoint(id)
         self._done(id)
 
-    def _keyed(self, id: str) -> None:
+    def keyed(self, id: str) -> None:
         name = self._name()
         self._begin(id, name, key=True)
-        self._store.scope(name).append("log", id, key=id)
+        self.store.scope(name).append("log", id, key=id)
         self._done(id)
 
-    def _edit(self, id: str) -> None:
+    def edit(self, id: str) -> None:
         name = self._name()
 
         def change(draft: Any) -> None:
@@ -183,11 +188,11 @@ class _Worker:
                 draft["log"] = [id]
 
         self._begin(id, name)
-        self._store.scope(name).edit(change, retries=1000)
+        self.store.scope(name).edit(change, retries=1000)
         self._done(id)
 
-    def _fork(self, id: str) -> None:
-        parent = self._store.scope(self._random.choice(SCOPES[:2]))
+    def fork(self, id: str) -> None:
+        parent = self.store.scope(self._random.choice(SCOPES[:2]))
         if not parent.revision:
             return
         self._begin(id, f"conversation/fork {id}")
@@ -195,53 +200,59 @@ class _Worker:
         self._done(id)
         self._forks.append(f"conversation/fork {id}")
 
-    def _in_fork(self, id: str) -> None:
+    def in_fork(self, id: str) -> None:
         if not self._forks:
             return
         name = self._random.choice(self._forks)
         self._begin(id, name)
-        self._store.scope(name).append("log", id)
+        self.store.scope(name).append("log", id)
         self._done(id)
 
-    def _submit(self, id: str) -> None:
+    def submit(self, id: str) -> None:
         """Three commits in line, acknowledged when each was waited for."""
-        ids = [id, self._next_id(), self._next_id()]
+        ids = [id, self.next_id(), self.next_id()]
         name = self._name()
         pending: list[PendingCommit] = []
         for one in ids:
             self._begin(one, name)
-            with self._store.submit() as tx:
-                tx.scope(self._store.scope(name)).append("log", one)
+            with self.store.submit() as tx:
+                tx.scope(self.store.scope(name)).append("log", one)
             pending.append(tx)
         for one, tx in zip(ids, pending, strict=True):
             tx.wait()
             self._done(one)
 
-    def _undo(self, id: str) -> None:
-        scope = self._store.scope(UNDONE)
+    def undo(self, id: str) -> None:
+        scope = self.store.scope(UNDONE)
         self._begin(id, UNDONE)
         scope.set("value", id)
         self._done(id)
         scope.restore(max(scope.revision - 3, 0))
 
-    def _bulk(self, id: str) -> None:
+    def bulk(self, id: str) -> None:
         """Grows the log quickly, so that the ring wraps and segments and WAL are turned over."""
-        name = self._name()
+        self._bulk_to(self._name(), id)
+
+    def grow(self, id: str) -> None:
+        """Grows one stream until it is time for a snapshot."""
+        for one in (id, self.next_id(), self.next_id()):
+            self._bulk_to("team/t", one)
+
+    def _bulk_to(self, name: str, id: str) -> None:
         self._begin(id, name)
-        self._store.scope(name).set("bulk", id + " " + "x" * BULK_BYTES)
+        self.store.scope(name).set("bulk", id + " " + "x" * BULK_BYTES)
         self._done(id)
 
-    def _blob(self, id: str) -> None:
+    def blob(self, id: str) -> None:
         name = self._name()
         self._begin(id, name)
-        text = f"{self._count}" + "y" * 70_000
-        self._store.scope(name).set("blob", text, checkpoint=id)
+        self.store.scope(name).set("blob", id + "y" * 70_000, checkpoint=id)
         self._done(id)
 
-    def _large(self, id: str) -> None:
+    def large(self, id: str) -> None:
         """One commit that is larger than half the ring."""
         name = self._name()
         self._begin(id, name)
         pieces = {f"large{n}": "z" * 60_000 for n in range(LARGE_BYTES // 60_000)}
-        self._store.scope(name).update(pieces, checkpoint=id)
+        self.store.scope(name).update(pieces, checkpoint=id)
         self._done(id)

@@ -140,7 +140,12 @@ class Gate(Handle):
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
-        found = os.stat(path, follow_symlinks=False)
+        try:
+            found = os.stat(path, follow_symlinks=False)
+        except OSError as exc:
+            raise UnavailableError(
+                f'"{path}" is unavailable: {exc.strerror}', hint="open the store again"
+            ) from exc
         self._identity = found.st_dev, found.st_ino
         self.clock = clock
         self.tables = Tables()
