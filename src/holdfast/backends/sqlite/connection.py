@@ -140,12 +140,7 @@ class Gate(Handle):
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
-        try:
-            found = os.stat(path, follow_symlinks=False)
-        except OSError as exc:
-            raise UnavailableError(
-                f'"{path}" is unavailable: {exc.strerror}', hint="open the store again"
-            ) from exc
+        found = os.stat(path, follow_symlinks=False)
         self._identity = found.st_dev, found.st_ino
         self.clock = clock
         self.tables = Tables()
