@@ -346,7 +346,10 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-    db.execute("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1")
+    # FULL: the journal's pages are synced before its header counts them. With NORMAL a power loss
+    # may leave a header that counts pages which are not there whole; SQLite checks a sample of
+    # their bytes, puts them back, and the layer that adds checksums would seal what it was given.
+    db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1")
     return db
 
 
