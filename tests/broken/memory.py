@@ -1,0 +1,296 @@
+"""The memory backend with one fault in its logic each: for the contract, the machine and T9."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from fnmatch import fnmatch
+
+from msgspec.structs import replace
+
+from holdfast.backends.judge import head_after, judge
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import (
+    START,
+    Append,
+    Commit,
+    Found,
+    Head,
+    Lease,
+    Mark,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.event import ORIGIN, record_link
+
+
+class ForgetsKeys(MemoryBackend):
+    """Does not know a key again."""
+
+    def _key_of(self, stream: str, key: str) -> int | None:
+        return None
+
+
+class CutsCommits(MemoryBackend):
+    """Ends a page of `read_all` in the middle of a commit."""
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        return super().read_all(after=after, limit=limit)[:limit]
+
+
+class TakesPatterns(MemoryBackend):
+    """Takes a prefix for a pattern."""
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        names = super().streams(after=after, limit=1000)
+        return [name for name in names if fnmatch(name, prefix.replace("%", "*") + "*")][:limit]
+
+
+class ForgetsWhereForksBegin(MemoryBackend):
+    """Says of a fork that it begins at revision 1."""
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        return [head and replace(head, first=1) for head in super().heads(streams)]
+
+
+class FindsOldestFirst(MemoryBackend):
+    """Returns the oldest checkpoint of a name where the newest is asked for."""
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        return super().find(stream, key=key, checkpoint=checkpoint)[::-1][:limit]
+
+
+class TakesNoLimitForNone(MemoryBackend):
+    """Takes a limit of 0 for no limit."""
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        return super().read(stream, after=after, until=until or None, limit=limit or None)
+
+
+class FailsNeighbours(MemoryBackend):
+    """Refuses every commit of a list behind one that was refused."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        outcomes: list[Receipt | Refusal] = []
+        for commit in commits:
+            refused = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+            outcomes += refused[:1] or super().commit([commit])
+        return outcomes
+
+
+class KeepsMarksOfRefusals(MemoryBackend):
+    """Sets the marks of a commit that it refused."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        outcomes = super().commit(commits)
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            if isinstance(outcome, Refusal):
+                self._marks.apply(commit.marks)
+        return outcomes
+
+
+class IgnoresFences(MemoryBackend):
+    """Does not look at the fence of a commit."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        return super().commit([replace(commit, fence=None) for commit in commits])
+
+
+class IgnoresLinks(MemoryBackend):
+    """Looks at the revision that a commit follows, and not at the link."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        unlinked = [
+            replace(
+                commit,
+                appends=tuple(replace(append, previous=None) for append in commit.appends),
+            )
+            for commit in commits
+        ]
+        return super().commit(unlinked)
+
+
+class CachesReads(MemoryBackend):
+    """Keeps what it read of a stream for ever."""
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        if not hasattr(self, "_cached"):
+            self._cached: dict[object, list[Record]] = {}
+        asked = stream, after, until, limit
+        if asked not in self._cached:
+            self._cached[asked] = super().read(stream, after=after, until=until, limit=limit)
+        return self._cached[asked]
+
+
+class ReusesPositions(MemoryBackend):
+    """Gives a commit of several streams and the one before it the same position."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        outcome = super()._commit(commit)
+        if isinstance(outcome, Receipt) and len(commit.appends) > 1 and outcome.position > 1:
+            return replace(outcome, position=Position(outcome.position - 1))
+        return outcome
+
+
+class SkipsAPosition(MemoryBackend):
+    """Begins the next page of `read_all` one commit too late."""
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        return super().read_all(after=Position(after + 1) if after else after, limit=limit)
+
+
+class ConfusesNames(MemoryBackend):
+    """Takes a stream for another whose name begins alike."""
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        alike = [min(self.streams(prefix=name) or [name], key=len) for name in streams]
+        longer = [max(self.streams(prefix=name) or [name], key=len) for name in alike]
+        return super().heads(longer)
+
+
+class ForgetsExpiry(MemoryBackend):
+    """Takes a lease whose time is up for one that holds."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        self._leases._held = self._leases._leases.get  # type: ignore[method-assign]
+
+
+class StartsEpochsAgain(MemoryBackend):
+    """Forgets a lease, and with it its epoch, when it is given back."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        inner = self._leases
+
+        class Forgetful:
+            acquire, renew, holder = inner.acquire, inner.renew, inner.holder
+
+            def release(self, lease: Lease) -> None:
+                held = inner.holder(lease.name)
+                if held is not None and (held.owner, held.epoch) == (lease.owner, lease.epoch):
+                    del inner._leases[lease.name]
+
+        self.leases = Forgetful()
+
+
+class ClaimsTwice(MemoryBackend):
+    """Hands a mark out without noting to whom."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        marks = self._marks
+        claim = marks.claim
+
+        def forgetful(index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+            taken = claim(index, owner, n=n, ttl_s=ttl_s)
+            marks._claims.clear()
+            return taken
+
+        marks.claim = forgetful  # type: ignore[method-assign]
+
+
+# --- what only shows while others are at work: for T9 --------------------------------------------
+
+
+class TakesNoLock(MemoryBackend):
+    """Judges a commit, and writes it later, as if nobody came in between."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        outcomes: list[Receipt | Refusal] = []
+        for commit in commits:
+            refusal = judge(commit, self._heads.get, self._key_of, self._leases.fence_holds)
+            outcomes.append(refusal or self._write(commit))
+        return outcomes
+
+    def _write(self, commit: Commit) -> Receipt:
+        position = Position(len(self._log) + 1)
+        before = {append.stream: self._streams.get(append.stream, []) for append in commit.appends}
+        time.sleep(0)
+        for append in commit.appends:
+            records = [replace(record, position=position) for record in append.records]
+            head = head_after(append, self._heads.get(append.stream), position)
+            self._streams[append.stream] = before[append.stream] + records
+            self._heads[append.stream] = head
+            if records[0].key is not None:
+                self._keys[append.stream, records[0].key] = records[0].revision
+        self._log.append(())
+        return Receipt(position)
+
+
+class ShowsWhatItMayRefuse(MemoryBackend):
+    """Shows a commit to readers before it has judged what the commit only read."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        return [outcome for commit in commits for outcome in self._dirty(commit)]
+
+    def _dirty(self, commit: Commit) -> list[Receipt | Refusal]:
+        guarded = replace(commit, appends=(), marks=())
+        if not commit.reads or not commit.appends:
+            return super().commit([commit])
+        [outcome] = super().commit([replace(commit, reads=())])
+        if isinstance(outcome, Refusal):
+            return [outcome]
+        time.sleep(0.001)
+        [judged] = super().commit([guarded])
+        if isinstance(judged, Refusal):
+            with self._gate.writing():
+                for append in commit.appends:
+                    self._take_back(append)
+            return [judged]
+        return [outcome]
+
+    def _take_back(self, append: Append) -> None:
+        records = self._streams[append.stream]
+        if records[-1].link == append.records[-1].link and len(records) > len(append.records):
+            del records[-len(append.records) :]
+            last, first = records[-1], records[0].revision
+            self._heads[append.stream] = Head(
+                last.revision, last.link, last.time, last.position, first
+            )
+
+
+class MergesByClock(MemoryBackend):
+    """Lets a commit in that came too late, and puts it where its writer's clock says."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        outcome = super()._commit(commit)
+        is_late = isinstance(outcome, Refusal) and outcome.reason == "conflict"
+        if not is_late or len(commit.appends) != 1 or commit.appends[0].fork:
+            return outcome
+        append = commit.appends[0]
+        if append.stream not in self._streams or outcome.stream != append.stream:
+            return outcome
+        self._log.append(())
+        position = Position(len(self._log))
+        records = self._streams[append.stream]
+        late = [replace(record, position=position) for record in append.records]
+        at = bisect_right(records, commit.time, key=lambda record: record.time)
+        self._streams[append.stream] = self._linked([*records[:at], *late, *records[at:]])
+        last = self._streams[append.stream][-1]
+        self._heads[append.stream] = Head(
+            last.revision, last.link, last.time, position, records[0].revision
+        )
+        return Receipt(position)
+
+    def _linked(self, records: list[Record]) -> list[Record]:
+        link, linked = ORIGIN, list[Record]()
+        for revision, record in enumerate(records, records[0].revision):
+            record = replace(record, revision=revision)
+            link = record_link(link, record)
+            linked.append(replace(record, link=link))
+        return linked
