@@ -86,7 +86,8 @@ class Snapshots:
         """Returns the revisions of a stream that have a snapshot, oldest first."""
         prefix = _prefix(stream)
         names = self._objects.names("snapshot", prefix=prefix)
-        return sorted(int(name[len(prefix) :]) for name in names)
+        # A name that is no number is damage; what it names is found by nobody, and not missed.
+        return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
 
     def nearest(self, stream: str, revision: int) -> Folded | None:
         """Returns the newest trustworthy snapshot at or below the revision."""
