@@ -323,6 +323,11 @@ SHARED = (
         (put(A, "n", 1),),
         ((look(A, "x"), fork(A, "f", "x"), add("team/f")), (add(A), see(A))),
     ),
+    Program(
+        "take-over",
+        (take("x"),),
+        ((fenced(A, "x"),), (give_back("x"), take("y"), fenced(A, "y"))),
+    ),
     Program("claims", (mark("m"),), ((claim("x"),) * 2, (claim("y"),) * 2)),
     Program("claim", (mark("m"),), ((claim("x"), unclaim("m", "x")), (claim("y"), mark("m")))),
     Program("restore", (put(A, "n", 1), add(A)), ((restore(A, 1), see(A)), (add(A), add(A)))),
