@@ -39,6 +39,7 @@ log_line_prefix = '%m %p '
 """
 _HBA = """
 local all all trust
+local replication all trust
 host all all 127.0.0.1/32 scram-sha-256
 """
 
@@ -132,8 +133,8 @@ class Server:
 
     def tcp_url(self, database: str = "postgres", **options: str | int | float) -> str:
         """Returns a URL by the loopback address, with a password."""
-        more = "&".join(f"{name}={value}" for name, value in options.items())
         where = f"127.0.0.1:{options.pop('port', self.port)}"
+        more = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://tester:{PASSWORD}@{where}/{database}?{more}"
 
     def create_database(self, name: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from holdfast.backends.postgresql.batch import COMMIT, Batch, batches, decode_answers
+from holdfast.backends.postgresql.batch import COMMIT_EACH, Batch, batches, decode_answers
 from holdfast.backends.postgresql.follower import Follower
 from holdfast.backends.postgresql.gate import Gate
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
@@ -29,6 +29,7 @@ from holdfast.backends.postgresql.rows import (
     prefix_end,
 )
 from holdfast.backends.postgresql.schema import in_schema
+from holdfast.backends.postgresql.whole import COMMIT_ALL, COMMIT_ONE, one_event, plan
 from holdfast.backends.protocol import (
     START,
     Commit,
@@ -74,7 +75,10 @@ class PostgresqlBackend:
         self._clock = clock
         self._reach = reach
         self._gate = gate = Gate(place, lines, read_only=read_only)
-        self._commit_statement = in_schema(COMMIT, place.schema)
+        self._application = place.application.encode()
+        self._commit_one = in_schema(COMMIT_ONE.decode(), place.schema).encode()
+        self._commit_all = in_schema(COMMIT_ALL.decode(), place.schema).encode()
+        self._commit_each = in_schema(COMMIT_EACH.decode(), place.schema).encode()
         self._follower = Follower(gate)
         self.leases: Leases = PostgresqlLeases(gate)
         self.marks: Marks = PostgresqlMarks(gate)
@@ -84,7 +88,7 @@ class PostgresqlBackend:
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._gate.lines.check_open()
         outcomes: list[Receipt | Refusal] = []
-        for batch in batches(self._gate.application, commits, self._tokens()):
+        for batch in batches(self._gate.application, commits, self._clock):
             outcomes += self._write(batch)
         if outcomes:
             self._gate.wake()
@@ -98,8 +102,6 @@ class PostgresqlBackend:
         it follows, so of two equal batches one is refused, however late the other comes. What is
         refused the second time may be there from the first; its own link says so.
         """
-        full = self.durability == "full"
-        values = (self._gate.application, full, batch.locks, batch.shared, batch.text)
         attempts = 0
 
         def work(line: Line) -> list[Receipt | Refusal]:
@@ -107,14 +109,40 @@ class PostgresqlBackend:
             attempts += 1
             if self._reach is not None:
                 self._reach("postgresql.commit")
-            [(text,)] = line.ask(self._commit_statement, values)
-            outcomes = decode_answers(text, batch.commits)
-            return outcomes if attempts == 1 else self._settled(line, batch.commits, outcomes)
+            if attempts == 1:
+                receipts = self._write_all(line, batch)
+                if receipts is not None:
+                    return receipts
+            return self._write_each(line, batch, again=attempts > 1)
 
         outcomes = self._gate.call(work)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes
+
+    def _write_all(self, line: Line, batch: Batch) -> list[Receipt | Refusal] | None:
+        """Writes a batch if all of it is accepted: one round trip."""
+        event = one_event(batch.commits)
+        if event is not None:
+            answer = line.answer(self._commit_one, (*self._entrance(batch), *event))
+            return None if answer is None else [Receipt(Position(int(answer)))]
+        planned = plan(batch.commits, iter(batch.tokens))
+        if planned is None:
+            return None
+        values = (*self._entrance(batch), *planned.values())
+        answer = line.answer(self._commit_all, values)
+        return None if answer is None else [*planned.receipts(answer)]
+
+    def _write_each(self, line: Line, batch: Batch, *, again: bool) -> list[Receipt | Refusal]:
+        """Writes what is accepted of a batch, and learns why the rest is not."""
+        answer = line.answer(self._commit_each, (*self._entrance(batch), batch.text()))
+        assert answer is not None, "BUG: the server's function answered nothing"
+        outcomes = decode_answers(answer, batch.commits)
+        return self._settled(line, batch.commits, outcomes) if again else outcomes
+
+    def _entrance(self, batch: Batch) -> tuple[bytes, ...]:
+        full = b"t" if self.durability == "full" else b"f"
+        return self._application, full, batch.locks, batch.shared
 
     def _settled(
         self, line: Line, commits: Sequence[Commit], outcomes: list[Receipt | Refusal]
@@ -137,16 +165,11 @@ class PostgresqlBackend:
         news = [0 if head is None else head.revision for head in heads]
         return Receipt(Position(rows[0][0]), dict(zip(commit.watch, news, strict=True)))
 
-    def _tokens(self) -> Iterator[str]:
-        while True:
-            yield self._clock.random_bytes(16).hex()
-
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         last = REVISION_MAX if until is None else min(until, REVISION_MAX)
-        values = {"application": self._gate.application, "stream": stream, "after": after}
-        rows = self._gate.ask(READ, {**values, "until": last, "limit": limit})
+        rows = self._gate.ask(READ, (self._gate.application, stream, after, last, limit))
         where = self.place.shown
         records = [decode(row, where) for row in rows]
         expected = max(after + 1, rows[0][FIRST] or 1) if rows else 0

@@ -25,9 +25,9 @@ from holdfast.backends.protocol import (
     Receipt,
     Refusal,
 )
-from holdfast.errors import UsageError
+from holdfast.clock import Clock
 
-COMMIT = "SELECT holdfast.commit(%s, %s, %s::bigint[], %s::boolean[], %s::jsonb)"
+COMMIT_EACH = b"SELECT holdfast.commit_each($1, $2, $3, $4, $5)"
 # A position has room for 4,095 commits of one transaction.
 COMMITS_MAX = 1000
 # Far below what one value may have: 256 MiB as jsonb.
@@ -68,53 +68,52 @@ def locks_of(application: str, commits: Sequence[Commit]) -> dict[int, bool]:
 
 
 class Batch(Struct, frozen=True):
-    """Some commits of a list, as the bindings of COMMIT."""
+    """Some commits of a list, and the locks that they need, as the text of two arrays."""
 
     commits: Sequence[Commit]
-    locks: str
-    shared: str
-    text: str
+    locks: bytes
+    shared: bytes
+    tokens: tuple[str, ...]  # one per commit without events, the same in every attempt
+
+    def text(self) -> bytes:
+        """Returns the commits as COMMIT_EACH takes them."""
+        tokens = iter(self.tokens)
+        return json.encode([_encoded(commit, tokens) for commit in self.commits])
 
 
-def batches(application: str, commits: Sequence[Commit], tokens: Iterator[str]) -> Iterator[Batch]:
+def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[Batch]:
     """Yields the commits as batches, nearly always as one."""
     part: list[Commit] = []
-    texts: list[bytes] = []
     size = 0
     for commit in commits:
         check_shape(commit)
-        text = _encode(commit, tokens)
-        if part and (len(part) >= COMMITS_MAX or size + len(text) > BYTES_MAX):
-            yield _batch(application, part, texts)
-            part, texts, size = [], [], 0
+        bytes_ = sum(len(record.payload) for append in commit.appends for record in append.records)
+        if part and (len(part) >= COMMITS_MAX or size + bytes_ > BYTES_MAX):
+            yield _batch(application, part, clock)
+            part, size = [], 0
         part.append(commit)
-        texts.append(text)
-        size += len(text)
+        size += bytes_
     if part:
-        yield _batch(application, part, texts)
+        yield _batch(application, part, clock)
 
 
-def _batch(application: str, commits: list[Commit], texts: list[bytes]) -> Batch:
+def _batch(application: str, commits: list[Commit], clock: Clock) -> Batch:
     locks = locks_of(application, commits)
+    silent = [commit for commit in commits if not commit.appends]
     return Batch(
         commits,
-        "{" + ",".join(map(str, locks)) + "}",
-        "{" + ",".join("t" if shared else "f" for shared in locks.values()) + "}",
-        (b"[" + b",".join(texts) + b"]").decode(),
+        b"{" + b",".join(b"%d" % lock for lock in locks) + b"}",
+        b"{" + b",".join(b"t" if shared else b"f" for shared in locks.values()) + b"}",
+        tuple(clock.random_bytes(16).hex() for _ in silent),
     )
 
 
-def _encode(commit: Commit, tokens: Iterator[str]) -> bytes:
+def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
     appends: list[Any] = []
     for append in commit.appends:
         records: list[Any] = []
         for record in append.records:
-            try:
-                payload = record.payload.decode()
-            except UnicodeDecodeError:
-                raise UsageError(
-                    f'event {record.revision} of "{append.stream}" has a payload that is not UTF-8'
-                ) from None
+            payload = record.payload.decode()
             fields = record.type, payload, record.link.hex(), record.checkpoint, record.subject
             records.append((*fields, record_crc(record)))
         previous = append.previous.hex() if append.previous is not None else None
@@ -127,21 +126,19 @@ def _encode(commit: Commit, tokens: Iterator[str]) -> bytes:
         else (mark.index, mark.key)
         for mark in commit.marks
     ]
-    return json.encode(
-        (
-            appends,
-            commit.reads,
-            () if fence is None else (fence.name, fence.owner, fence.epoch),
-            marks,
-            commit.watch,
-            commit.time,
-            commit.actor,
-            None if appends else next(tokens),
-        )
+    return (
+        appends,
+        commit.reads,
+        () if fence is None else (fence.name, fence.owner, fence.epoch),
+        marks,
+        commit.watch,
+        commit.time,
+        commit.actor,
+        None if appends else next(tokens),
     )
 
 
-def decode_answers(text: str, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+def decode_answers(text: bytes, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
     """Returns the outcomes that the server's function answered with."""
     return [
         _decode(answer, commit) for answer, commit in zip(json.decode(text), commits, strict=True)

@@ -66,6 +66,8 @@ def translate(exc: BaseException, place: Place, *, outcome_known: bool) -> Holdf
         )
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
+    if isinstance(exc, UnicodeDecodeError):
+        return UsageError("a payload is not UTF-8 text")
     if not isinstance(exc, psycopg.Error):
         return None
     state = exc.sqlstate or ""

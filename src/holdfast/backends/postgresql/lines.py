@@ -19,8 +19,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import generators
 from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.backends.handle import Handle
@@ -67,7 +69,20 @@ class Line(psycopg.Connection[Row]):
         """Returns the rows of one statement, a transaction of its own."""
         with self.cursor(binary=True) as cursor:
             cursor.execute(statement, values)  # pyright: ignore[reportArgumentType]
-            return cursor.fetchall() if cursor.description else []
+            result = cursor.pgresult
+            return cursor.fetchall() if result is not None and result.nfields else []
+
+    def answer(self, statement: bytes, values: Sequence[bytes | None]) -> bytes | None:
+        """Returns the one value of a statement, all in text and without psycopg's conversions.
+
+        The hot path: a cursor would cost more than the server's own work.
+        """
+        with self.lock:
+            self.pgconn.send_query_params(statement, values)
+            [result] = self.wait(generators.execute(self.pgconn))
+        if result.status != ExecStatus.TUPLES_OK:
+            raise error_from_result(result)
+        return result.get_value(0, 0)
 
 
 _EVENTS = {

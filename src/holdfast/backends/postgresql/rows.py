@@ -19,10 +19,7 @@ REVISION_MAX = (1 << 63) - 1
 _COLUMNS = """stream, revision, time, type, actor, convert_to(payload, 'UTF8'), link, key,
  checkpoint, subject, position, crc"""
 
-READ = f"""SELECT {_COLUMNS},
- (SELECT first FROM holdfast.streams WHERE application = %(application)s AND stream = %(stream)s)
- FROM holdfast.events WHERE application = %(application)s AND stream = %(stream)s
- AND revision > %(after)s AND revision <= %(until)s ORDER BY revision LIMIT %(limit)s"""
+READ = "SELECT * FROM holdfast.read(%s, %s, %s, %s, %s)"
 FIRST = 12
 
 # Ties are the rest of the last commit.
@@ -32,12 +29,7 @@ READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application
   AND position < (SELECT horizon FROM final)
   ORDER BY position FETCH FIRST %(limit)s ROWS WITH TIES) AS page ORDER BY position, ordinal"""
 
-HEADS = """SELECT asked.n, e.revision, e.link, e.time, e.position, s.first
- FROM unnest(%(streams)s::text[]) WITH ORDINALITY AS asked (stream, n)
- LEFT JOIN holdfast.streams s ON s.application = %(application)s AND s.stream = asked.stream
- LEFT JOIN LATERAL (SELECT revision, link, time, position FROM holdfast.events
-  WHERE application = %(application)s AND stream = asked.stream
-  ORDER BY revision DESC LIMIT 1) e ON true"""
+HEADS = "SELECT * FROM holdfast.heads(%(application)s, %(streams)s::text[])"
 
 STREAMS = """SELECT stream FROM holdfast.streams WHERE application = %(application)s
  AND stream > %(after)s AND stream >= %(prefix)s AND (%(end)s::text IS NULL OR stream < %(end)s)

@@ -140,15 +140,52 @@ CREATE FUNCTION holdfast.horizon(p_application text) RETURNS bigint LANGUAGE sql
   FROM holdfast.stores WHERE application = p_application
 $$;
 
--- The newest final position, 0 in an empty store.
-CREATE FUNCTION holdfast.newest(p_application text) RETURNS bigint LANGUAGE sql STABLE AS $$
-  WITH final AS MATERIALIZED (SELECT holdfast.horizon(p_application) AS horizon)
-  SELECT greatest(
-    (SELECT max(position) FROM holdfast.events
-     WHERE application = p_application AND position < (SELECT horizon FROM final)),
-    (SELECT max(position) FROM holdfast.silent
-     WHERE application = p_application AND position < (SELECT horizon FROM final)),
-    0)
+-- The newest final position, 0 in an empty store. Stable: all of it sees the caller's snapshot.
+CREATE FUNCTION holdfast.newest(p_application text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_horizon bigint := holdfast.horizon(p_application);
+  v_event bigint;
+  v_silent bigint;
+BEGIN
+  SELECT position INTO v_event FROM holdfast.events
+    WHERE application = p_application AND position < v_horizon ORDER BY position DESC LIMIT 1;
+  SELECT position INTO v_silent FROM holdfast.silent
+    WHERE application = p_application AND position < v_horizon ORDER BY position DESC LIMIT 1;
+  RETURN greatest(v_event, v_silent, 0);
+END
+$$;
+
+-- The heads of streams, in the order asked. A function, because its plan is kept: left to itself the
+-- server would plan anew for each array.
+CREATE FUNCTION holdfast.heads(p_application text, p_streams text[])
+RETURNS TABLE (n bigint, revision bigint, link bytea, "time" bigint, "position" bigint, first bigint)
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN QUERY SELECT asked.n, e.revision, e.link, e.time, e.position, s.first
+    FROM unnest(p_streams) WITH ORDINALITY AS asked (stream, n)
+    LEFT JOIN holdfast.streams s ON s.application = p_application AND s.stream = asked.stream
+    LEFT JOIN LATERAL (SELECT l.revision, l.link, l.time, l.position FROM holdfast.events l
+      WHERE l.application = p_application AND l.stream = asked.stream
+      ORDER BY l.revision DESC LIMIT 1) e ON true;
+END
+$$;
+
+-- The events of a stream behind a revision, and the revision that the stream begins with.
+CREATE FUNCTION holdfast.read(
+  p_application text, p_stream text, p_after bigint, p_until bigint, p_limit bigint)
+RETURNS TABLE (stream text, revision bigint, "time" bigint, type text, actor text, payload bytea,
+  link bytea, key text, checkpoint text, subject text, "position" bigint, crc integer, first bigint)
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN QUERY SELECT e.stream, e.revision, e.time, e.type, e.actor,
+      convert_to(e.payload, 'UTF8'), e.link, e.key, e.checkpoint, e.subject, e.position, e.crc,
+      (SELECT s.first FROM holdfast.streams s
+       WHERE s.application = p_application AND s.stream = p_stream)
+    FROM holdfast.events e
+    WHERE e.application = p_application AND e.stream = p_stream
+      AND e.revision > p_after AND e.revision <= p_until
+    ORDER BY e.revision LIMIT p_limit;
+END
 $$;
 
 -- The base and the transaction id, from which a commit has its position. It is called when every
@@ -297,24 +334,16 @@ BEGIN
 END
 $$;
 
--- The whole of a batch: one call, one transaction. Locks come first, in the order of their numbers,
--- which is the same for every writer; they are the transaction's, not the session's. Only then is a
--- transaction id asked for: so along each stream positions grow with revisions. Every statement
--- behind the locks sees what was committed before they were granted (read committed).
---
--- A commit is [appends, guards, fence, marks, watched, time, actor, token], an append is [stream,
--- expected, fork, previous link, key, records], a record is [type, payload, link, checkpoint,
--- subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
--- [reason, stream, …].
-CREATE FUNCTION holdfast.commit(
-  p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_batch jsonb)
-RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+-- What every writer does first. Locks are taken in the order of their numbers, which is the same
+-- for all; they are the transaction's, not the session's. A lock needs no transaction id, and none
+-- is asked for before all are held: so along each stream positions grow with revisions. Statements
+-- behind the locks see what was committed before they were granted (read committed). It returns
+-- true, so that it can be called in an expression.
+CREATE FUNCTION holdfast.enter(p_full boolean, p_locks bigint[], p_shared boolean[])
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_commit jsonb;
-  v_answer jsonb;
-  v_answers jsonb := '[]';
-  v_position bigint;
-  v_news jsonb;
+  v_none boolean;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'default_transaction_isolation is %',
@@ -326,17 +355,143 @@ BEGIN
     RAISE EXCEPTION 'synchronous_commit is off' USING ERRCODE = 'HF002';
   END IF;
   FOR i IN 1 .. cardinality(p_locks) LOOP
+    -- Asked as a question, it is an expression, which costs a tenth of a statement.
     IF p_shared[i] THEN
-      PERFORM pg_advisory_xact_lock_shared(p_locks[i]);
+      v_none := pg_advisory_xact_lock_shared(p_locks[i]) IS NULL;
     ELSE
-      PERFORM pg_advisory_xact_lock(p_locks[i]);
+      v_none := pg_advisory_xact_lock(p_locks[i]) IS NULL;
     END IF;
   END LOOP;
+  RETURN true;
+END
+$$;
+
+-- The most common case of all: one event behind another. The answer is its position, NULL if it does
+-- not fit.
+CREATE FUNCTION holdfast.commit_one(
+  p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_stream text,
+  p_expected bigint, p_previous bytea, p_time bigint, p_type text, p_actor text, p_key text,
+  p_checkpoint text, p_subject text, p_crc integer, p_link bytea, p_payload text)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
+  v_revision bigint;
+  v_link bytea;
+  v_position bigint;
+BEGIN
+  IF p_key IS NOT NULL THEN
+    PERFORM 1 FROM holdfast.events
+      WHERE application = p_application AND stream = p_stream AND key = p_key;
+    IF FOUND THEN
+      RETURN NULL;
+    END IF;
+  END IF;
+  SELECT revision, link INTO v_revision, v_link FROM holdfast.events
+    WHERE application = p_application AND stream = p_stream
+    ORDER BY revision DESC LIMIT 1;
+  IF v_revision IS DISTINCT FROM p_expected OR v_link <> p_previous THEN
+    RETURN NULL;
+  END IF;
+  v_position := holdfast.place(p_application) + 1;
+  INSERT INTO holdfast.events VALUES (
+    p_application, p_stream, p_expected + 1, v_position, 0, p_time, p_type, p_actor, p_key,
+    p_checkpoint, p_subject, p_crc, p_link, p_payload);
+  RETURN v_position;
+END
+$$;
+
+-- The common case: a batch of which every commit is accepted. One call, one transaction, a handful
+-- of statements however many commits there are. Whoever sends it has made sure that the commits fit
+-- each other; what they ask of the store is checked here, all at once. If anything does not fit,
+-- nothing is written, the answer is NULL, and the batch is sent again to `commit_each`.
+--
+-- heads: [stream, expected revision, link or null]; keys: [stream, key]; fences: [name, owner,
+-- epoch]; new: [stream, first]; records: [number of the commit, stream, revision, ordinal, time,
+-- type, actor, key, checkpoint, subject, crc, link, payload]; silent: [number, token]; marks as
+-- `mark` takes them; watched: names. The answer is the position before the first commit, and the
+-- watched streams' revisions before the batch.
+CREATE FUNCTION holdfast.commit_all(
+  p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_heads jsonb,
+  p_records jsonb, p_new jsonb, p_keys jsonb, p_fences jsonb, p_silent jsonb, p_marks jsonb,
+  p_watched text[])
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_place bigint;
+  v_news bigint[];
+  v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
+BEGIN
+  IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_heads) AS h LEFT JOIN LATERAL (
+      SELECT revision, link FROM holdfast.events
+      WHERE application = p_application AND stream = h ->> 0
+      ORDER BY revision DESC LIMIT 1) AS e ON true
+    WHERE coalesce(e.revision, 0) <> (h ->> 1)::bigint
+      OR (h ->> 2 IS NOT NULL AND e.link <> decode(h ->> 2, 'hex'))) THEN
+    RETURN NULL;
+  END IF;
+  IF p_keys IS NOT NULL THEN
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_keys) AS k WHERE (
+        SELECT revision FROM holdfast.events
+        WHERE application = p_application AND stream = k ->> 0 AND key = k ->> 1) IS NOT NULL) THEN
+      RETURN NULL;
+    END IF;
+  END IF;
+  IF p_fences IS NOT NULL THEN
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_fences) AS f WHERE NOT EXISTS (
+        SELECT 1 FROM holdfast.leases
+        WHERE application = p_application AND name = f ->> 0 AND owner = f ->> 1
+          AND epoch = (f ->> 2)::bigint AND ends_us > holdfast.now_us())) THEN
+      RETURN NULL;
+    END IF;
+  END IF;
+  v_place := holdfast.place(p_application);
+  IF p_watched IS NOT NULL THEN
+    SELECT array_agg(coalesce(h.revision, 0) ORDER BY h.n) INTO v_news
+      FROM holdfast.heads(p_application, p_watched) AS h;
+  END IF;
+  IF p_new IS NOT NULL THEN
+    INSERT INTO holdfast.streams
+      SELECT p_application, n ->> 0, (n ->> 1)::bigint FROM jsonb_array_elements(p_new) AS n;
+  END IF;
+  IF p_records IS NOT NULL THEN
+    INSERT INTO holdfast.events SELECT p_application, r ->> 1, (r ->> 2)::bigint,
+        v_place + (r ->> 0)::integer, (r ->> 3)::integer, (r ->> 4)::bigint, r ->> 5, r ->> 6,
+        r ->> 7, r ->> 8, r ->> 9, (r ->> 10)::integer, decode(r ->> 11, 'hex'), r ->> 12
+      FROM jsonb_array_elements(p_records) AS r;
+  END IF;
+  IF p_silent IS NOT NULL THEN
+    INSERT INTO holdfast.silent SELECT p_application, s ->> 1, v_place + (s ->> 0)::integer
+      FROM jsonb_array_elements(p_silent) AS s;
+  END IF;
+  IF p_marks IS NOT NULL THEN
+    PERFORM holdfast.mark(p_application, p_marks);
+  END IF;
+  RETURN jsonb_build_array(v_place, v_news)::text;
+END
+$$;
+
+-- The general case: each commit of a batch is judged and written behind the one before it.
+--
+-- A commit is [appends, guards, fence, marks, watched, time, actor, token], an append is [stream,
+-- expected, fork, previous link, key, records], a record is [type, payload, link, checkpoint,
+-- subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
+-- [reason, stream, …]. The token of a commit without events is looked for first: a batch whose
+-- answer was lost is sent again.
+CREATE FUNCTION holdfast.commit_each(
+  p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_batch jsonb)
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_commit jsonb;
+  v_answer jsonb;
+  v_answers jsonb := '[]';
+  v_position bigint;
+  v_news jsonb;
+  v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
+BEGIN
   FOR i IN 0 .. jsonb_array_length(p_batch) - 1 LOOP
     v_commit := p_batch -> i;
     v_answer := NULL;
     IF jsonb_array_length(v_commit -> 0) = 0 THEN
-      SELECT jsonb_build_array(position, '[]'::jsonb) INTO v_answer FROM holdfast.silent
+      SELECT jsonb_build_array(position, NULL) INTO v_answer FROM holdfast.silent
         WHERE application = p_application AND token = v_commit ->> 7;
     END IF;
     IF v_answer IS NULL THEN
@@ -344,14 +499,13 @@ BEGIN
       IF v_answer IS NULL THEN
         v_position := coalesce(v_position, holdfast.place(p_application)) + 1;
         PERFORM holdfast.write(p_application, v_commit, v_position);
-        v_answer := jsonb_build_array(v_position, '[]'::jsonb);
+        v_answer := jsonb_build_array(v_position, NULL);
       END IF;
     END IF;
     IF jsonb_array_length(v_commit -> 4) > 0 AND jsonb_typeof(v_answer -> 0) = 'number' THEN
-      SELECT jsonb_agg(coalesce((SELECT e.revision FROM holdfast.events e
-          WHERE e.application = p_application AND e.stream = w.stream
-          ORDER BY e.revision DESC LIMIT 1), 0) ORDER BY w.n) INTO v_news
-        FROM jsonb_array_elements_text(v_commit -> 4) WITH ORDINALITY AS w (stream, n);
+      SELECT jsonb_agg(coalesce(h.revision, 0) ORDER BY h.n) INTO v_news
+        FROM holdfast.heads(p_application,
+          ARRAY(SELECT jsonb_array_elements_text(v_commit -> 4))) AS h;
       v_answer := jsonb_set(v_answer, '{1}', v_news);
     END IF;
     v_answers := v_answers || jsonb_build_array(v_answer);
