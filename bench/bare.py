@@ -146,12 +146,13 @@ class GroupCommit:
         self._wake = threading.Condition()
         self._ended = False
         self._runner = asyncio.Runner()
+        # Asked for here: two threads that ask a Runner for the first time get a loop each.
+        self._loop = self._runner.get_loop()
         self._line = lines()
         self._thread = threading.Thread(target=self._commit, name="bare-committer")
         self._thread.start()
 
     def _commit(self) -> None:
-        loop = self._runner.get_loop()
         while True:
             with self._wake:
                 while not self._waiting and not self._ended:
@@ -160,7 +161,7 @@ class GroupCommit:
             if not taken:
                 return
             self._write([line for line, _ in taken])
-            loop.call_soon_threadsafe(_settle, [future for _, future in taken])
+            self._loop.call_soon_threadsafe(_settle, [future for _, future in taken])
 
     async def _append(self) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -67,6 +67,7 @@ def conversation(size: Size) -> Report:
     for name, blocks in taken.items():
         found = _latencies(early[name], blocks, size)
         report.rows.append({"what": name, "doing": "latency", **found})
+        report.series[name] = _series(blocks, size, size.conversations)
     _compare(report, taken, reads)
     _stored(report, size)
     _flat(report, size)
@@ -120,6 +121,16 @@ def _latencies(
         row[f"turn_{turn}_p50_ms"] = round(percentile(latencies, 0.5) * 1e3, 3)
         row[f"turn_{turn}_p99_ms"] = round(percentile(latencies, 0.99) * 1e3, 3)
     return row
+
+
+def _series(blocks: Sequence[Block], size: Size, conversations: int) -> list[tuple[int, float]]:
+    """Returns the median milliseconds of a turn, block by block, all conversations together."""
+    per_conversation = len(blocks) // conversations
+    found: list[tuple[int, float]] = []
+    for at in range(per_conversation):
+        latencies = [each for block in blocks[at::per_conversation] for each in block.latencies]
+        found.append(((at + 1) * size.operations, round(percentile(latencies, 0.5) * 1e3, 4)))
+    return found
 
 
 def _total(blocks: Sequence[Block], size: Size) -> float:
@@ -188,6 +199,7 @@ def graph(size: Size) -> Report:
             said = ours.stored_bytes(place / name) / (turns * SAID)
             row = {"doing": "whole conversation", "what": name, "total_s": total}
             report.rows.append({**row, "stored_per_said": round(said, 2)})
+            report.series[name] = _series(done, size, 1)
     report.notes.append(
         "graph in memory stores nothing: what it takes is the engine, which holdfast has none of"
     )

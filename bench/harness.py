@@ -222,6 +222,8 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    series: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Milliseconds of an operation by its number, for a plot."""
     seconds: float = 0.0
 
     def speed(self, doing: str, what: str, kind: str, found: Ratio) -> None:
@@ -267,7 +269,7 @@ def show(report: Report) -> None:
     """Prints a report as a table."""
     print(f"\n## {report.title}\ndurability: {report.durability}")
     columns = list(dict.fromkeys(column for row in report.rows for column in row))
-    table(columns, [[_cell(row.get(column)) for column in columns] for row in report.rows])
+    table(columns, [[cell(row.get(column)) for column in columns] for row in report.rows])
     for note in report.notes:
         print(f"  note: {note}")
     sys.stdout.flush()
@@ -296,7 +298,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  " + "  ".join(cells).rstrip())
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

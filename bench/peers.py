@@ -64,9 +64,9 @@ class Peer:
         """Closes the peer's database, so that its size is the final one, and ends the worker."""
         if self._process.poll() is None:
             self.ask(do="close")
-            assert self._process.stdin
-            self._process.stdin.close()
-            self._process.wait(timeout=60)
+        # Leaving the process closes both pipes, and the end of its input ends the worker.
+        with self._process:
+            pass
 
 
 class Doing:

@@ -69,7 +69,7 @@ def agents(size: Size) -> Report:
 
 
 def _reads(field: Field, size: Size, *, slow: bool = False) -> None:
-    blocks = 5 if size.quick else 30
+    blocks = 5 if size.quick else 15
     few = 1 if slow else 5
     field.run("last 20", blocks=blocks, operations=few, without=[FILE])
     field.run("all", blocks=blocks, operations=few, without=[FILE])
