@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from holdfast import tree
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
 from holdfast.tree import Op
 
 Path = str | tuple[str | int, ...]
@@ -22,28 +22,42 @@ def update_ops(values: Mapping[str, Any]) -> list[Op]:
 
 
 def check_path(path: object) -> tuple[str | int, ...]:
-    """Returns a path as a tuple: text is one key, a tuple is a path of keys and indexes."""
-    if isinstance(path, str):
+    """Returns a path as a tuple: text is one key, a tuple is a path of keys and indexes.
+
+    A subclass, such as a StrEnum, is the text or number that it holds.
+    """
+    if type(path) is str:
         return (path,)
+    if isinstance(path, str):
+        return (str.__str__(path),)
     if not isinstance(path, tuple):
         raise UsageError(f"a path is text (one key) or a tuple, found {type(path).__name__}")
-    for part in path:  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(part, bool) or not isinstance(part, str | int):
-            raise UsageError(f"a path holds keys (text) and list indexes (int), found {part!r}")
-    return path  # pyright: ignore[reportUnknownVariableType]
+    return tuple(map(_check_step, cast("tuple[object, ...]", path)))
+
+
+def _check_step(step: object) -> str | int:
+    if isinstance(step, str):
+        return str.__str__(step)
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise UsageError(
+            f"a path holds keys (text) and list indexes (int), found {show_value(step)}"
+        )
+    return int(step)
 
 
 def check_whole(value: object, what: str, *, least: int = 0) -> int:
     """Returns a number that every backend can hold, or raises UsageError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
-        raise UsageError(f"{what} is a whole number from {least} on, found {value!r}")
+        raise UsageError(f"{what} is a whole number from {least} on, found {show_value(value)}")
     return value
 
 
 def check_seconds(value: object, what: str, *, above: float = 0) -> float:
     """Returns a length of time that can be counted in microseconds, or raises UsageError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e12:
-        raise UsageError(f"{what} is a number of seconds above {max(above, 0)}, found {value!r}")
+        raise UsageError(
+            f"{what} is a number of seconds above {max(above, 0)}, found {show_value(value)}"
+        )
     return value
 
 
@@ -55,18 +69,20 @@ def check_timeout(value: object) -> float | None:
 def check_flag(value: object, what: str) -> bool:
     """Returns a bool, or raises UsageError: what is only like one is a mistake."""
     if not isinstance(value, bool):
-        raise UsageError(f"{what} is True or False, found {value!r}")
+        raise UsageError(f"{what} is True or False, found {show_value(value)}")
     return value
 
 
 def check_call(value: object, what: str) -> None:
     """Raises UsageError if a value cannot be called."""
     if not callable(value):
-        raise UsageError(f"{what} is a function, found {value!r}")
+        raise UsageError(f"{what} is a function, found {show_value(value)}")
 
 
 def check_expected(expected: object) -> int:
     """Returns the revision, or raises UsageError."""
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 0:
-        raise UsageError(f"expected is a revision (0, 1, 2, …) or None, found {expected!r}")
+        raise UsageError(
+            f"expected is a revision (0, 1, 2, …) or None, found {show_value(expected)}"
+        )
     return expected

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast import codec, event
 from holdfast.backends.protocol import START, Finding, Record
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 from holdfast.fold import ops_of
 from holdfast.log import READ_CHUNK, Log
 
@@ -30,6 +30,8 @@ class Report(Struct):
 
 def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     """Verifies the backend's own structure, then every stream's chain against its head."""
+    if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expect is a digest, found {show_value(expect)}")
     findings = list(log.backend.inspect.verify(read_all=read_all))
     links: dict[str, tuple[int, bytes]] = {}
     events = 0

@@ -27,7 +27,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import CorruptError, ValueDomainError
+from holdfast.errors import CorruptError, ValueDomainError, show_value
 
 SIZE_MAX = 64 << 20
 """The largest encoded value."""
@@ -229,7 +229,7 @@ def _convert_datetime(value: datetime, path: Path) -> dict[str, str]:
 
 def show_path(path: Path) -> str:
     """Returns the path as Python would index it, shortened in the middle."""
-    steps = [f"[{step!r}]" for step in path]
+    steps = [f"[{show_value(step)}]" for step in path]
     if len(steps) > 12:
         steps[6:-4] = [f"…{len(steps) - 10} more…"]
     return "".join(steps)

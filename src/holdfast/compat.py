@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
 
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.levels import CONVERSATION
 from holdfast.scope import Scope
 from holdfast.store import Store, open_store
@@ -131,6 +131,8 @@ class GlobalStateManager:
     def _save(self, scope: StateScope, state: Mapping[str, Any] | ScopeState) -> None:
         if isinstance(state, ScopeState):
             state = state.to_dict()
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a checkpoint is a mapping, found {show_value(state)}")
         id = getattr(state, "scope_id", None)
         plain = dict(state)
         with self.store.commit() as tx:
@@ -156,7 +158,7 @@ class GlobalStateManager:
 
     def _check(self, scope: object) -> None:
         if not isinstance(scope, StateScope):
-            raise UsageError(f"expected a StateScope, found {scope!r}")
+            raise UsageError(f"expected a StateScope, found {show_value(scope)}")
 
     async def _hop(self, function: Any, *args: Any) -> Any:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,18 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 from __future__ import annotations
 
 
+def show_value(value: object) -> str:
+    """Returns what was found in place of an argument, for a message: short, whatever it is.
+
+    Python refuses to write an int of more than 4300 digits, and an object may raise anything.
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 class HoldfastError(Exception):
     """The base of every error that holdfast raises on purpose."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.clock import Clock
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
 
 NAME_BYTES_MAX = 512
 
@@ -31,10 +31,10 @@ def check_level(level: object) -> str:
     """Returns the level, or raises UsageError: lower-case letters, digits, `_` and `-`."""
     if not isinstance(level, str) or not _LEVEL.match(level):
         raise UsageError(
-            f"level {level!r} is not a name: expected a lower-case letter, then at most 31 "
+            f"level {show_value(level)} is not a name: expected a lower-case letter, then at most 31 "
             "letters, digits, '_' or '-'"
         )
-    return level
+    return str.__str__(level)
 
 
 def check_name(name: object, what: str) -> str:
@@ -45,6 +45,9 @@ def check_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} must be text, found {type(name).__name__}")
+    if type(name) is not str:
+        # A StrEnum is text too, and is kept as what it holds; not every encoder would take it.
+        name = str.__str__(name)
     if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
         return name
     if not name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.errors import ExistsError, UsageError
+from holdfast.errors import ExistsError, UsageError, show_value
 from holdfast.ids import check_level, check_name
 
 GLOBAL = "global"
@@ -43,7 +43,7 @@ class Levels:
 
     def check_scope(self, level: str, id: str | None) -> tuple[str, str | None]:
         """Returns level and id of a scope that may exist, or raises UsageError."""
-        self._rank(level)
+        level = self._order[self._rank(level)].name
         if level == GLOBAL:
             if id is not None:
                 raise UsageError("there is one global scope: it takes no id")
@@ -56,7 +56,7 @@ class Levels:
         """Raises UsageError unless it is a scope whose level stands above that of the name."""
         parent = getattr(scope, "name", None)
         if not isinstance(parent, str):
-            raise UsageError(f"a parent is a scope, found {scope!r}")
+            raise UsageError(f"a parent is a scope, found {show_value(scope)}")
         level, above = split_name(name)[0], split_name(parent)[0]
         if self._rank(above) >= self._rank(level):
             raise UsageError(
@@ -69,7 +69,7 @@ class Levels:
             if level.name == name:
                 return rank
         raise UsageError(
-            f'there is no level "{name}": expected one of {", ".join(self.names())}',
+            f"there is no level {show_value(name)}: expected one of {', '.join(self.names())}",
             hint="register_level adds one",
         )
 

@@ -23,7 +23,7 @@ from holdfast.arguments import (
 )
 from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
-from holdfast.errors import ConflictError, NotFoundError, UsageError
+from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
 from holdfast.event import Checkpoint, Event
 from holdfast.fold import ops_of, restored_payload, state_of
 from holdfast.ids import check_name
@@ -164,6 +164,8 @@ class Scope:
         if isinstance(moment, Checkpoint):
             return moment.revision
         if isinstance(moment, int) and not isinstance(moment, bool):
+            if not -1 << 63 < moment < 1 << 63:
+                raise UsageError(f"there is no revision {show_value(moment)}: no stream is so long")
             return moment if moment >= 0 else self.revision + moment
         if isinstance(moment, datetime):
             if moment.tzinfo is None:
@@ -172,7 +174,7 @@ class Scope:
         if not isinstance(moment, str):
             raise UsageError(
                 "a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
-                f"found {moment!r}"
+                f"found {show_value(moment)}"
             )
         for stream, until in self._lineage():
             for found in self._log.backend.find(stream, checkpoint=moment):
@@ -413,9 +415,9 @@ class Scope:
         if expected is not None:
             check_expected(expected)
         if key is not None:
-            check_name(key, "key")
+            key = check_name(key, "key")
         if checkpoint is not None:
-            check_name(checkpoint, "checkpoint name")
+            checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return Part(self.name, proposals, expected, key, checkpoint, parent)
 

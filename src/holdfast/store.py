@@ -12,10 +12,10 @@ from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
 from holdfast.changes import Change, Subscribers
 from holdfast.check import Report, check_store
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
 from holdfast.event import Event
 from holdfast.follow import Follower
-from holdfast.ids import check_name, short_id
+from holdfast.ids import check_level, check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
@@ -70,6 +70,8 @@ class Store:
 
     def scopes(self, level: str | None = None) -> Iterator[Scope]:
         """Yields the scopes that have events, by name; of one level if given."""
+        if level is not None:
+            level = check_level(level)
         known = set(self.levels.names())
         prefix = "" if level is None else level if level == GLOBAL else f"{level}/"
         after = ""
@@ -153,7 +155,7 @@ class Store:
 
     def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
-        check_name(index, "index")
+        index = check_name(index, "index")
         check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
         return self.log.backend.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
@@ -161,7 +163,7 @@ class Store:
     def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
         """Returns the marks that are set, claimed or not."""
         if index is not None:
-            check_name(index, "index")
+            index = check_name(index, "index")
         return self.log.backend.marks.list(index, limit=check_whole(limit, "limit"))
 
     # --- looking after it ------------------------------------------------------------------------
@@ -211,13 +213,15 @@ def open_store(
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
-        raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, found {durability!r}")
+        raise UsageError(
+            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
+        )
     check_flag(create, "create")
     check_flag(read_only, "read_only")
     if clock is not None and not hasattr(clock, "boot_us"):
-        raise UsageError(f"clock is a Clock or None, found {clock!r}")
+        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
     if actor is not None:
-        check_name(actor, "actor")
+        actor = check_name(actor, "actor")
     clock = clock or SystemClock()
     worker = short_id(clock)
     backend, shown = open_backend(

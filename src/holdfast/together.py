@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from holdfast import tree
 from holdfast.arguments import Path, check_expected, check_path, check_whole, update_ops
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
 from holdfast.fold import EMPTY, Folded, state_of
 from holdfast.ids import check_name
 from holdfast.log import Log
@@ -57,7 +59,7 @@ class PendingCommit:
 
     def _add_mark(self, mark: Mark | Cleared) -> None:
         name = check_name(mark.index, "index"), check_name(mark.key, "mark key")
-        self._marks[name] = mark
+        self._marks[name] = replace(mark, index=name[0], key=name[1])
 
     def watch(self, scope: Scope) -> None:
         """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
@@ -227,6 +229,6 @@ def _name_of(scope: object) -> str:
     """Returns the scope's name, or raises UsageError for what is no scope."""
     if not isinstance(scope, Scope):
         raise UsageError(
-            f"expected a scope, found {scope!r}", hint='store.scope("team/red") is one'
+            f"expected a scope, found {show_value(scope)}", hint='store.scope("team/red") is one'
         )
     return scope.name

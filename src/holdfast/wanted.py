@@ -18,7 +18,7 @@ from holdfast.backends.protocol import (
     Record,
 )
 from holdfast.batch import Request
-from holdfast.errors import ConflictError, ExistsError, UsageError
+from holdfast.errors import ConflictError, ExistsError, UsageError, show_value
 from holdfast.fold import BlobReader, Folded, advance
 from holdfast.tree import Op, encode_ops
 
@@ -154,5 +154,5 @@ def exists(stream: str) -> ExistsError:
 def check_lease(lease: object) -> Lease:
     """Returns what `store.lease` returned, or raises UsageError."""
     if not isinstance(lease, Lease):
-        raise UsageError(f"a lease is what store.lease() returns, found {lease!r}")
+        raise UsageError(f"a lease is what store.lease() returns, found {show_value(lease)}")
     return lease

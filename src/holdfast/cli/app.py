@@ -11,7 +11,7 @@ from cyclopts.exceptions import CycloptsError
 import holdfast
 from holdfast.cli import demo, doctor, following, history, returning, selftest, states, stores
 from holdfast.cli.options import command
-from holdfast.cli.printing import abandon_output, clean, escape_json, is_terminal
+from holdfast.cli.printing import abandon_output, clean, encode_json, escape_json, is_terminal
 from holdfast.cli.shapes import error_shape
 from holdfast.errors import HoldfastError, UsageError
 
@@ -140,9 +140,7 @@ def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
         error.hint = command(verb, place)
     try:
         if is_json:
-            import msgspec
-
-            text = escape_json(msgspec.json.encode(error_shape(error)).decode())
+            text = escape_json(encode_json(error_shape(error)).decode())
         else:
             text = f"error: {clean(error.message)}"
             if error.hint:

@@ -7,12 +7,13 @@ goes through it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -93,7 +94,7 @@ def print_line(text: str = "") -> None:
 
 def print_json(document: Any) -> None:
     """Prints a document: on one line when piped, indented on a terminal; nothing is shortened."""
-    data = msgspec.json.encode(document)
+    data = encode_json(document)
     if is_terminal():
         data = msgspec.json.format(data, indent=2)
     print_raw(f"{escape_json(data.decode())}\n".encode())
@@ -101,7 +102,29 @@ def print_json(document: Any) -> None:
 
 def print_json_line(document: Any) -> None:
     """Prints one document of many, always on a line of its own."""
-    print_raw(f"{escape_json(msgspec.json.encode(document).decode())}\n".encode())
+    print_raw(f"{escape_json(encode_json(document).decode())}\n".encode())
+
+
+def encode_json(document: Any) -> bytes:
+    """Returns a document as JSON; a word typed that is no text stands in it as an escape.
+
+    Python hands bytes that are not UTF-8 on as lone surrogates, which JSON writes as `\\udcff`.
+    """
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escaped(document))
+
+
+def _escaped(document: Any) -> Any:
+    if isinstance(document, str):
+        return document if document.isascii() else msgspec.Raw(json.dumps(document))
+    if isinstance(document, dict):
+        table = cast("dict[str, Any]", document)
+        return {key: _escaped(value) for key, value in table.items()}
+    if isinstance(document, list | tuple):
+        return [_escaped(item) for item in cast("list[Any]", document)]
+    return document
 
 
 def escape_json(text: str) -> str:

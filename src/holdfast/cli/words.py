@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,7 +55,7 @@ def parse_path(text: str) -> Path:
 def _parse_json_path(text: str) -> Path:
     try:
         steps = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad_path(text, getattr(error, "pos", 0)) from error
     for step in steps:
         if isinstance(step, bool) or not isinstance(step, str | int):
@@ -110,7 +111,7 @@ def parse_value(text: str, *, is_text: bool) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise UsageError(
             f"the value has the key {twice!r:.80} twice: only one of them could be kept",
             hint="mend it, or give it as text with --text",

@@ -25,7 +25,7 @@ from msgspec import Raw, Struct
 
 from holdfast import codec
 from holdfast.codec import Encoded, Path, show_path
-from holdfast.errors import CorruptError, UsageError, ValueDomainError
+from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
 from holdfast.tree.frozen import Lazy, dump
 
 Kind = Literal["set", "delete", "append", "increment", "merge", "truncate"]
@@ -159,10 +159,12 @@ def _check_step(step: str | int) -> str | int:
     if isinstance(step, str):
         return str.__str__(step)
     if isinstance(step, bool) or not isinstance(step, int):  # pyright: ignore
-        raise UsageError(f"a path holds keys (text) and list indexes (int), found {step!r:.80}")
+        raise UsageError(
+            f"a path holds keys (text) and list indexes (int), found {show_value(step)}"
+        )
     if not 0 <= step < 1 << 63:
         raise UsageError(
-            f"list index {step} in a path counts from the start: expected 0 or more",
+            f"list index {show_value(step)} in a path counts from the start: expected 0 or more",
             hint="a draft takes negative indexes: with scope.edit() as draft: …",
         )
     return int(step)
