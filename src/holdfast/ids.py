@@ -31,8 +31,8 @@ def check_level(level: object) -> str:
     """Returns the level, or raises UsageError: lower-case letters, digits, `_` and `-`."""
     if not isinstance(level, str) or not _LEVEL.match(level):
         raise UsageError(
-            f"level {show_value(level)} is not a name: expected a lower-case letter, then at most 31 "
-            "letters, digits, '_' or '-'"
+            f"level {show_value(level)} is not a name: expected a lower-case letter, then at most "
+            "31 letters, digits, '_' or '-'"
         )
     return str.__str__(level)
 
