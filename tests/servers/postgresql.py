@@ -68,11 +68,25 @@ OLDEST = min(installations(), default=0)
 class Server:
     """One server with its own data. Killed and started again by tests of faults."""
 
-    def __init__(self, version: int, *settings: str) -> None:
+    def __init__(
+        self,
+        version: int,
+        *settings: str,
+        standby_of: Server | None = None,
+        stranger: bool = False,
+    ) -> None:
         self.version = version
         self.directory = ground.new_directory(f"pg{version}")
         self.data = self.directory / "data"
-        ground.run("cp", "-a", _template(version), self.data)
+        if stranger:
+            _initdb(version, self.directory)
+        elif standby_of is None:
+            ground.run("cp", "-a", _template(version), self.data)
+        else:
+            where = ("-h", standby_of.directory, "-p", str(standby_of.port), "-U", "tester")
+            copy = program(version, "pg_basebackup")
+            ground.run(copy, "-D", self.data, *where, "-c", "fast", "--no-sync")
+            (self.data / "standby.signal").touch()
         self.port = ground.free_port()
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(f"port = {self.port}\nunix_socket_directories = '{self.directory}'\n")
@@ -85,7 +99,7 @@ class Server:
         lock = self.data / "postmaster.pid"
         lock.unlink(missing_ok=True)
         self._process = ground.start(
-            self.directory, _program(self.version, "postgres"), "-D", self.data
+            self.directory, program(self.version, "postgres"), "-D", self.data
         )
         deadline = time.monotonic() + PATIENCE_S
         while not (lock.exists() and b"ready" in lock.read_bytes()):
@@ -93,6 +107,14 @@ class Server:
             assert self._process.poll() is None, f"the server ended: {said}"
             assert time.monotonic() < deadline, f"the server is not ready: {said}"
             time.sleep(0.02)
+
+    def standby(self) -> Server:
+        """Returns a standby that has what is here now, and gets nothing more."""
+        return Server(self.version, "hot_standby = on", standby_of=self)
+
+    def promote(self) -> None:
+        """Makes a standby a server of its own, on a timeline of its own."""
+        self.psql("postgres", "SELECT pg_promote()")
 
     def stop(self) -> None:
         """Ends the server as an operator does, waiting for nobody ("fast")."""
@@ -143,7 +165,7 @@ class Server:
     def psql(self, database: str, *statements: str) -> str:
         """Returns what plain psql prints, unaligned and without headings."""
         commands = [word for statement in statements for word in ("-c", statement)]
-        psql = _program(self.version, "psql")
+        psql = program(self.version, "psql")
         where = ("-h", self.directory, "-p", str(self.port), "-U", "tester", "-d", database)
         return ground.run(psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *where, *commands)
 
@@ -166,27 +188,35 @@ def server(version: int) -> Server:
     return Server(version)
 
 
-def new_server(version: int, *settings: str) -> Server:
-    """Returns a server for one test, which removes it."""
-    return Server(version, *settings)
+def new_server(version: int, *settings: str, stranger: bool = False) -> Server:
+    """Returns a server for one test, which removes it.
+
+    Copies of one `initdb` have one system identifier; a stranger has its own.
+    """
+    return Server(version, *settings, stranger=stranger)
 
 
 @cache
 def _template(version: int) -> Path:
     directory = ground.new_directory(f"template{version}")
+    _initdb(version, directory)
+    return directory / "data"
+
+
+def _initdb(version: int, directory: Path) -> None:
     data, secret = directory / "data", directory / "password"
     secret.write_text(PASSWORD)
     ground.give(secret)
-    initdb = _program(version, "initdb")
+    initdb = program(version, "initdb")
     options = ("-U", "tester", "-E", "UTF8", "--locale=C", "-A", "trust", "--wal-segsize=4")
     ground.run(initdb, "-D", data, f"--pwfile={secret}", "--no-sync", *options)
     with (data / "postgresql.conf").open("a") as file:
         file.write(_SETTINGS)
     (data / "pg_hba.conf").write_text(_HBA)
-    return data
 
 
-def _program(version: int, name: str) -> Path:
+def program(version: int, name: str) -> Path:
+    """Returns one of a version's programs, such as psql or pg_dump."""
     return _programs(version) / name
 
 

@@ -45,21 +45,21 @@ class Place(Struct, frozen=True):
 
 def place_of(url: str) -> Place:
     """Returns what the URL says, or raises UsageError without repeating a password."""
-    parts = urlsplit(url)
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in ("application", "schema", "timeout", "pool"):
-            ours[name] = value
-        else:
-            theirs.append((name, value))
-    # libpq reads %20, not +, as a space.
-    query = urlencode(theirs, quote_via=quote)
     try:
+        parts = urlsplit(url)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name in ("application", "schema", "timeout", "pool"):
+                ours[name] = value
+            else:
+                theirs.append((name, value))
+        # libpq reads %20, not +, as a space.
+        query = urlencode(theirs, quote_via=quote)
         found = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=query)))
-    except ProgrammingError as exc:
+    except (ProgrammingError, ValueError) as exc:
         raise UsageError(
-            f'"{_shown(url)}" is not a URL of a PostgreSQL database: {_reason(exc, url)}',
+            f'"{_shown(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
             hint='write it as "postgresql://user@host/database" or '
             '"postgresql://user@/database?host=/var/run/postgresql"',
         ) from None
@@ -119,7 +119,7 @@ def _is_secret(pair: str) -> bool:
     return unquote(pair.partition("=")[0]).lower() in _SECRETS
 
 
-def _reason(exc: Exception, url: str) -> str:
+def _reason(exc: Exception) -> str:
     """Returns libpq's own words, unless they quote a part of the URL that may be secret."""
     text = str(exc).strip()
     return text if ":" not in text.replace(": ", "") and "@" not in text else "it cannot be parsed"

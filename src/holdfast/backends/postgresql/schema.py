@@ -17,7 +17,11 @@ from holdfast.backends.postgresql.lines import Line
 from holdfast.errors import CorruptError, FormatError, NotFoundError
 
 FORMAT = 1
-_HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
+# Asked of the catalog's own rows: a name that was not there when this session last looked may stay
+# unknown to to_regclass until the transaction ends.
+_HAS_TABLE = """SELECT count(*) FROM pg_catalog.pg_class c
+ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = 'migrations'"""
 _DONE = "SELECT number, digest FROM holdfast.migrations ORDER BY number"
 _ADD = "INSERT INTO holdfast.migrations (number, digest) VALUES (%s, %s)"
 
@@ -62,7 +66,7 @@ def prepare_schema(line: Line, schema: str, *, create: bool, where: str) -> None
 
 
 def _done(line: Line, schema: str) -> dict[int, str]:
-    if line.ask(_HAS_TABLE, (f"{schema}.migrations",)) != [(True,)]:
+    if line.ask(_HAS_TABLE, (schema,)) == [(0,)]:
         return {}
     return dict(line.ask(in_schema(_DONE, schema)))
 
