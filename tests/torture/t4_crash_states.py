@@ -173,7 +173,7 @@ PROGRAMMES = tuple(
         trial=trial(backend),
         share=220,
         points=POINTS,
-        parts=2,
+        parts=3,
         plants=plants,
     )
     for backend, plants in PLANTS.items()
