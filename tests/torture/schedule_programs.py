@@ -305,6 +305,12 @@ A, B = "team/a", "team/b"
 _TWO = (put(A, "n", 1), put(B, "n", 1))
 
 SHARED = (
+    Program(
+        "take-over",  # of different scopes: a conflict would have the fence looked at again
+        (take("x"),),
+        ((fenced(A, "x"),), (give_back("x"), take("y"), fenced(B, "y"))),
+    ),
+    Program("claims", (mark("m"),), ((claim("x"),) * 2, (claim("y"),) * 2)),
     Program("appends", (put(A, "n", 0),), ((put(A, "x", 1, expected=1),) * 2,) * 2),
     Program("blind", (), ((put(A, "x", 1), put(A, "y", 1)), (put(A, "x", 2), see(A)))),
     Program(
@@ -323,12 +329,6 @@ SHARED = (
         (put(A, "n", 1),),
         ((look(A, "x"), fork(A, "f", "x"), add("team/f")), (add(A), see(A))),
     ),
-    Program(
-        "take-over",
-        (take("x"),),
-        ((fenced(A, "x"),), (give_back("x"), take("y"), fenced(A, "y"))),
-    ),
-    Program("claims", (mark("m"),), ((claim("x"),) * 2, (claim("y"),) * 2)),
     Program("claim", (mark("m"),), ((claim("x"), unclaim("m", "x")), (claim("y"), mark("m")))),
     Program("restore", (put(A, "n", 1), add(A)), ((restore(A, 1), see(A)), (add(A), add(A)))),
     Program("three", (), ((add(A),), (add(A), see(A)), (add(A),))),
