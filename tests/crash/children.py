@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -32,6 +33,8 @@ class Child:
         """Forks; the child calls work(pipe, stop): it writes to one, and heeds the other."""
         reading, pipe = os.pipe()
         stop, self._stop = os.pipe()
+        # What was there before the fork is not looked at, so not copied, by the child's collector.
+        gc.freeze()
         self.pid = os.fork()
         if not self.pid:
             os.close(reading)

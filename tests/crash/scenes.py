@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import holdfast
@@ -192,17 +193,22 @@ def _plain_scenes(backend: str) -> list[Scene]:
 @cache
 def sites(backend: str) -> tuple[Site, ...]:
     """Returns every place to die at."""
+    return tuple(site for scene in _plain_scenes(backend) for site in _sites_of(backend, scene))
+
+
+@cache
+def sites_twice(backend: str) -> tuple[Site, ...]:
+    """Returns the pairs: before each call of a recovery, then before each of the one behind it.
+
+    In an order that is mixed, and always the same: the first few are a fair sample of all.
+    """
     found: list[Site] = []
-    for scene in _plain_scenes(backend):
-        own = _sites_of(backend, scene)
-        found += own
-        if scene.name == "recovering a torn commit":
-            # A recovery that is recovered: before each call of the first, each of the second.
-            for site in own:
-                if site.kill.how == "before":
-                    twice = (*scene.after, (_recovering, site.kill))
-                    again = Scene("recovering twice", _recovering, twice)
-                    found += [one for one in _sites_of(backend, again) if one.kill.how == "before"]
+    torn = _TORN[backend]
+    for first in _sites_of(backend, Scene("recovering", _recovering, (torn,))):
+        if first.kill.how == "before":
+            scene = Scene("recovering twice", _recovering, (torn, (_recovering, first.kill)))
+            found += [one for one in _sites_of(backend, scene) if one.kill.how == "before"]
+    Random(SEED).shuffle(found)
     return tuple(found)
 
 
@@ -247,9 +253,9 @@ def _play_act(trial: Trial, act: Act, kill: Kill | None) -> list[Call]:
     return [Call(*call) for line in child.lines for call in line.get("calls", ())]
 
 
-def try_site(backend: str, point: Point) -> int:
+def try_site(known_of: Callable[[str], tuple[Site, ...]], backend: str, point: Point) -> int:
     """Kills at the site of that number; returns 0 if there are no more, else the kills."""
-    known = sites(backend)
+    known = known_of(backend)
     if point.number >= len(known):
         return 0
     site = known[point.number]

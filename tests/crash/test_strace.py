@@ -66,7 +66,7 @@ def test_a_store_that_strace_killed_is_sound(
         for number in range(0, known, known // 12):
             place = tmp_path / str(number)
             place.mkdir()
-            assert try_site(backend, Point(1, number, place))
+            assert try_site(sites, backend, Point(1, number, place))
         row = {"programme": f"t1-{backend} (no strace)", "points": 12, "cases": 12}
         record_property("torture", {**row, "seconds": 0.0, "seed": 1})
         return
