@@ -47,11 +47,12 @@ def number(value: float, _position: int | None = None) -> str:
     """Returns an axis label that a person reads: 0.1, 20, 5,000, 1 M."""
     if value >= 1e6:
         return f"{value / 1e6:g} M"
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:g}"
 
 
 def figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     drawn, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained")
+    drawn.get_layout_engine().set(wspace=0.06, w_pad=0.08)
     return drawn, [axes] if columns == 1 else list(axes)
 
 
@@ -116,7 +117,8 @@ def curves(
         axes.set_ylim(middle / half, middle * half)
         log_axis(axes.yaxis, [middle / half, middle * half])
     else:
-        axes.set_ylim(0, max(seen) * 1.15)
+        axes.set_ylim(0, max(seen) * 1.25)
+        axes.yaxis.set_major_formatter(FuncFormatter(number))
     axes.legend(frameon=False, fontsize=8.5)
 
 
@@ -148,9 +150,13 @@ def peers(parts: dict[str, Part]) -> Figure:
     found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for name in names:
         for speed in parts[name]["speeds"]:
-            if not speed["what"].startswith(("bare", "graph in memory")):
+            # In WAL a service reads as it does without: only its appends are shown again.
+            again = speed["what"].endswith(", WAL") and speed["doing"] != "append"
+            if not again and not speed["what"].startswith(("bare", "graph in memory")):
                 found.setdefault((speed["what"], speed["doing"]), {})[speed["kind"]] = speed
-    drawn, (axes,) = figure(9, 1.2 + 0.34 * len(found))
+    firsts = list(dict.fromkeys(what for what, _ in found))
+    found = dict(sorted(found.items(), key=lambda one: firsts.index(one[0][0])))
+    drawn, (axes,) = figure(9, 1.6 + 0.34 * len(found))
     labels: list[str] = []
     ends: list[float] = [1.0]
     for place, ((what, doing), kinds) in enumerate(found.items()):
@@ -164,13 +170,17 @@ def peers(parts: dict[str, Part]) -> Figure:
             axes.plot([low, high], [place + shift] * 2, color="#222222", linewidth=1)
     axes.axvline(1, color="#222222", linewidth=1)
     axes.set_yticks(range(len(labels)), labels, fontsize=8.5)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    whats = [what.removesuffix(", WAL") for what, _ in found]
+    for place in range(1, len(whats)):
+        if whats[place] != whats[place - 1]:
+            axes.axhline(place - 0.5, color="#c9cdd1", linewidth=0.8)
     axes.set_xscale("log")
     log_axis(axes.xaxis, [1, 1e4])
     title = "Times as fast as a peer at the same work (right of 1: holdfast is faster)"
     dress(axes, title, "times as fast, log scale; the thin line is the 95 % interval", "")
     axes.set_xlim(min(0.1, *ends) * 0.8, max(ends) * 1.5)
-    axes.legend(frameon=True, framealpha=1, edgecolor="none", fontsize=8.5, loc="lower right")
+    drawn.legend(frameon=False, fontsize=8.5, loc="outside lower center", ncols=2)
     return drawn
 
 
@@ -181,7 +191,7 @@ def events(part: Part) -> Figure:
     curves(opening, [{**row, "both": row["open_ms"] + row["newest_ms"]} for row in rows], "both")
     dress(opening, "Open a store and read one scope's newest state", x, "milliseconds")
     curves(commit, rows, "commit_per_bare", log=False)
-    dress(commit, "One commit, against a bare loop with the same sync", x, "times the bare loop")
+    dress(commit, "One commit, against a bare loop", x, "times the bare loop")
     curves(check, rows, "check_us_per_event", bare="bare_check_us")
     dress(check, "Check of the whole store", x, "microseconds an event")
     return drawn
