@@ -28,6 +28,7 @@ from holdfast.backends.sqlite.rows import (
     crc_of,
     decode,
 )
+from holdfast.backends.sqlite.schema import names
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _STREAMS = "SELECT id, name, first FROM streams"
@@ -125,6 +126,10 @@ class _Check:
         for (problem,) in self._rows(check):
             if problem != "ok":
                 yield Finding(self._path, problem)
+        # A table whose name was damaged looks like one that was never made.
+        for kind, name in self._rows("SELECT type, name FROM sqlite_schema"):
+            if name not in names():
+                yield Finding(self._path, f"has the {kind} {name!r}, which no store has")
 
     def _store(self) -> Iterator[Finding]:
         rows = self._rows(READ_STORE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -24,6 +25,13 @@ def statements(group: str) -> str:
         if name == group:
             return body
     raise AssertionError(f"BUG: no group {group!r} in the schema")
+
+
+@cache
+def names() -> frozenset[str]:
+    """Returns every table and index that a store can have."""
+    text = files("holdfast.backends").joinpath("sql", "sqlite_0001.sql").read_text("utf-8")
+    return frozenset(re.findall(r"CREATE [A-Z ]*(?:TABLE|INDEX) IF NOT EXISTS (\w+)", text))
 
 
 class Tables:
