@@ -231,8 +231,9 @@ class Log:
         position = START
         for part in wanted.parts:
             found = self.backend.find(part.stream, key=part.key) if part.key else []
-            first = found[0].revision if found else 0
-            stored = self.records(part.stream, after=first - 1, until=first + len(part.proposals))
+            first = found[0].revision if found else 1
+            last = first + len(part.proposals) if found else 0
+            stored = self.records(part.stream, after=first - 1, until=last)
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
             stored = stored[: len(part.proposals)]

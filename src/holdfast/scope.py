@@ -330,13 +330,14 @@ class Scope:
 
     def fork(self, id: str, *, at: Moment | None = None) -> Scope:
         """Returns a new scope of this level that begins where this one was, by reference."""
+        _, checked = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0:
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
         fork = Scope(
             self._log,
             self.level,
-            check_name(id, "scope id"),
+            checked,
             levels=self._levels,
             parent=self._parent,
             subscribers=self.subscribers,
