@@ -252,12 +252,19 @@ def decode(data: Encoded, *, blob: Callable[[str, int], Any] | None = None) -> A
     view = data if type(data) is bytes else bytes(data)
     try:
         value = _decoder.decode(view)
-        # Most values have no tags, and a search of the bytes is far cheaper than a walk.
-        if b'"$' in view or b"\\u0024" in view:
+        if may_have_tags(view):
             value = _revive(value, blob)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"stored value is not the JSON of a value: {error}") from error
     return value
+
+
+def may_have_tags(data: bytes) -> bool:
+    """Says whether encoded bytes need more than JSON to be read.
+
+    Most values have no tags, and a search of the bytes is far cheaper than a walk.
+    """
+    return b'"$' in data or b"\\u0024" in data
 
 
 def decode_as(data: Encoded, kind: type[T]) -> T:

@@ -370,7 +370,13 @@ def _forced(value: Any) -> Any:
 
 def thaw(value: Any) -> Any:
     """Returns a deep, plain, mutable copy of a kept value."""
-    value = _forced(value)
+    if type(value) is Lazy:
+        if value.value is UNSET:
+            # Decoding is all that a copy needs, if nobody has asked for the frozen value yet.
+            data = bytes(value.stored())
+            if not codec.may_have_tags(data):
+                return codec.decode(data)
+        value = value.force()
     return value.thaw() if isinstance(value, Map | List) else value
 
 
