@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.backends.postgresql import PostgresqlBackend
 from holdfast.backends.postgresql.batch import lock_of
-from holdfast.backends.protocol import START, Backend, Mark, Receipt, Refusal
+from holdfast.backends.protocol import START, Backend, Fence, Mark, Receipt, Refusal
 from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError
 from holdfast.testing import RecordBuilder
@@ -178,6 +178,63 @@ def test_a_connection_cut_in_mid_commit_is_settled(url: str, fault: str, what: s
         if what != "event":
             assert backend.marks.list() == [Mark("i", "m")]
         assert backend.wait(START, timeout_s=0) == outcome.position
+        backend.close()
+
+
+def test_a_commit_is_one_round_trip(url: str) -> None:
+    """Counted on the wire: one event, several streams, a batch; only a refusal takes a second."""
+    build = RecordBuilder()
+    with Proxy(server(NEWEST).port) as proxy:
+        backend = _through(proxy, url)
+        write(backend, build, "a", b"1")
+        [head] = backend.heads(["a"])
+        lease = backend.leases.acquire("l", "w", ttl_s=60)
+        assert lease is not None
+        one = build.append("a", b"2", behind=head)
+        single = build.commit(one)
+        more = build.append("a", b"3", behind=one, key="k"), build.append("b", b"1", b"2")
+        guarded = build.commit(
+            *more,
+            reads=[("c", 0)],
+            fence=Fence("l", "w", lease.epoch),
+            marks=[Mark("i", "m")],
+            watch=["a"],
+        )
+        batch = [build.commit(build.append(f"s{n}")) for n in range(20)]
+        batch.append(build.commit(build.append("s0", behind=batch[0].appends[0])))
+        batch.append(build.commit(marks=[Mark("i", "n")]))
+        for commits in ([single], [guarded], batch):
+            before = proxy.requests
+            assert all(isinstance(outcome, Receipt) for outcome in backend.commit(commits))
+            assert proxy.requests == before + 1
+        before = proxy.requests
+        outcomes = backend.commit(
+            [build.commit(build.append("a")), build.commit(build.append("z"))]
+        )
+        assert [type(outcome) for outcome in outcomes] == [Refusal, Receipt]
+        assert proxy.requests == before + 2
+        backend.close()
+
+
+def test_an_idle_process_asks_at_most_twenty_times_a_second(url: str) -> None:
+    """However many of its threads follow."""
+    with Proxy(server(NEWEST).port) as proxy:
+        backend = _through(proxy, url)
+        newest = write(backend, RecordBuilder(), "a").position
+        for _ in range(4):
+            backend.wait(START, timeout_s=0)
+        before, began = proxy.requests, monotonic()
+        threads = [
+            threading.Thread(target=backend.wait, args=(newest,), kwargs={"timeout_s": 1.0})
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        asked, seconds = proxy.requests - before, monotonic() - began
+        # Each thread looks once when it comes; connections that are new say a few words more.
+        assert asked <= 20 * seconds + 4 * 6
         backend.close()
 
 

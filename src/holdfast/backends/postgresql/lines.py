@@ -32,6 +32,9 @@ from holdfast.errors import UnavailableError
 
 _AGAIN_AFTER_S = 0.05
 _CONNECT_S = 10
+# Longer than this a line is not kept unused: what lies between may have forgotten it silently, and
+# the next call would find out only at its deadline. A new one costs a few milliseconds.
+_UNUSED_S = 30.0
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
@@ -41,6 +44,7 @@ class Line(psycopg.Connection[Row]):
     """A connection whose every wait ends at the deadline of the call that uses it."""
 
     deadline = float("inf")
+    returned = 0.0
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Runs one of psycopg's generators to its end, or to the deadline.
@@ -166,10 +170,13 @@ class Lines(Handle):
         with self._free:
             while True:
                 self.check_open()
-                if self._idle:
+                while self._idle:
                     line = self._idle.pop()
-                    line.deadline = deadline
-                    return line
+                    if monotonic() - line.returned < _UNUSED_S:
+                        line.deadline = deadline
+                        return line
+                    self._count -= 1
+                    line.close()
                 if self._count < self.place.pool:
                     self._count += 1
                     break
@@ -188,6 +195,7 @@ class Lines(Handle):
     def _give_back(self, line: Line, healthy: bool) -> None:
         idle = line.pgconn.transaction_status == TransactionStatus.IDLE
         if healthy and idle and self.is_open:
+            line.returned = monotonic()
             with self._free:
                 self._idle.append(line)
                 self._free.notify()
