@@ -151,7 +151,9 @@ class Server:
         import redis
 
         socket = str(self.directory / "redis.sock")
-        return redis.Redis(unix_socket_path=socket, password=PASSWORD, db=db, protocol=2, retry=None)
+        return redis.Redis(
+            unix_socket_path=socket, password=PASSWORD, db=db, protocol=2, retry=None
+        )
 
 
 @cache

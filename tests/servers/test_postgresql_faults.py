@@ -332,6 +332,20 @@ def test_a_busy_pool_is_an_error_in_time_and_the_outcome_is_known(url: str) -> N
     tight.close()
 
 
+def test_a_connection_that_lay_unused_for_long_is_not_trusted(url: str) -> None:
+    """A router may have forgotten it: a call on it would wait until its deadline."""
+    backend = _open(url)
+    backend.heads(["a"])
+    [line] = backend._gate.lines._idle
+    backend.heads(["a"])
+    assert backend._gate.lines._idle == [line]
+    line.returned -= 60
+    backend.heads(["a"])
+    assert line.closed
+    assert line not in backend._gate.lines._idle
+    backend.close()
+
+
 def _ignored(backend: Backend, commit: object) -> None:
     with contextlib.suppress(UnavailableError):
         backend.commit([commit])  # type: ignore[list-item]
