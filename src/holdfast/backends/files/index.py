@@ -349,7 +349,12 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     # FULL: the journal's pages are synced before its header counts them. With NORMAL a power loss
     # may leave a header that counts pages which are not there whole; SQLite checks a sample of
     # their bytes, puts them back, and the layer that adds checksums would seal what it was given.
-    db.execute("PRAGMA synchronous = FULL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1")
+    settings = "PRAGMA synchronous = FULL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1"
+    try:
+        db.execute(settings)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
