@@ -195,7 +195,6 @@ class Cluster:
             slots = range(number * share, min((number + 1) * share, 16384))
             client.execute_command("CLUSTER", "ADDSLOTS", *slots)
         for number, client in enumerate(clients[3:]):
-            _until(lambda c=client, n=number: ids[n].encode() in c.execute_command("CLUSTER NODES"))
             _until(lambda c=client, n=number: _replicates(c, ids[n]))
         for client in clients:
             _until(lambda c=client: _is_whole(c))
@@ -209,13 +208,8 @@ class Cluster:
         asked = next(one for one in self.servers if one._answers())
         with asked.client() as client:
             slot = client.execute_command("CLUSTER", "KEYSLOT", key)
-            for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS").values():
-                if first <= slot <= last:
-                    return self._by_port(master[1])
             rows = client.execute_command("CLUSTER", "SLOTS")
-        raise AssertionError(f"nobody has slot {slot}: {rows}")
-
-    def _by_port(self, port: int) -> Server:
+        [port] = [master[1] for first, last, master, *_ in rows if first <= slot <= last]
         return next(one for one in self.servers if one.port == port)
 
     def remove(self) -> None:
@@ -247,9 +241,9 @@ def _replicates(client: Any, master: str) -> bool:
 
 
 def _is_whole(client: Any) -> bool:
+    """Returns whether the node sees every slot served, and all six nodes."""
     info = client.execute_command("CLUSTER", "INFO")
-    text = info.decode() if isinstance(info, bytes) else str(info)
-    return "cluster_state': 'ok'" in text or "cluster_state:ok" in text
+    return b"cluster_state:ok" in info and b"cluster_known_nodes:6" in info
 
 
 def _until(holds: Any) -> None:

