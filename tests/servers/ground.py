@@ -156,7 +156,7 @@ def _keep(place: Path) -> None:
 def _runs_below(pid: int, directory: Path) -> bool:
     """Returns whether that process is still the server of the directory: numbers come back."""
     listed = subprocess.run(
-        ["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     return str(directory) in listed.stdout
 

@@ -244,9 +244,9 @@ def _signal(pid: int, number: signal.Signals) -> None:
         return
 
 
-def await_end(pids: list[int]) -> None:
+def await_end(pids: list[int], patience_s: float = PATIENCE_S) -> None:
     """Waits until orphaned server processes are gone: they hold shared memory and sockets."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while any(Path(f"/proc/{pid}").exists() and not _is_zombie(pid) for pid in pids):
         assert time.monotonic() < deadline, "the server's processes did not end"
         time.sleep(0.01)
