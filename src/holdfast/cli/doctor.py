@@ -73,13 +73,16 @@ def examine(options: Options) -> Iterator[Examined]:
         yield Examined(
             "store", True, f"{facts['kind']}, format {facts['format']}: {facts['place']}"
         )
-        path = Path(facts.get("path") or options.place)
-        yield from examine_place(path)
+        # A store on a server has no path: its disk is not here to be looked at.
+        path = Path(facts["path"]) if facts.get("path") else None
+        if path is not None:
+            yield from examine_place(path)
         yield examine_durability(facts)
         yield examine_reports(facts)
         yield examine_structure(store, options)
-    yield examine_space(path)
-    yield examine_sync(path)
+    if path is not None:
+        yield examine_space(path)
+        yield examine_sync(path)
 
 
 def examine_python() -> Examined:
