@@ -3,8 +3,11 @@
     python tools/gate.py              every group
     python tools/gate.py style types  only these
 
-The full test suite streams its output. The suites of the other interpreters are kept quiet unless
-they fail, so that the closing line of the full suite is the last one of pytest's that is shown.
+The test suite runs in two groups, and every test in one of them: `core` holds the directories that
+reach the log and the embedded backends in this process, and measures that every line and branch of
+those was taken (tools/core.ini); `tests` holds all others. Both stream their output. The suites of
+the other interpreters are kept quiet unless they fail, so that the closing line of `tests` is the
+last one of pytest's that is shown.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ PROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 11)
 PORTABLE = ["tests/unit", "tests/conformance", "tests/property"]
 """What is run again on the other interpreters."""
+CORE = ["tests/unit", "tests/conformance", "tests/acceptance", "tests/faults"]
+"""What must take every branch of the core; nothing in it depends on chance or on a schedule."""
 
 SMOKE = """
 import holdfast
@@ -78,8 +83,12 @@ def imports() -> None:
     print("import contracts kept")
 
 
+def core() -> None:
+    pytest(BIN / "python", "--cov", "--cov-config=tools/core.ini", *CORE)
+
+
 def tests() -> None:
-    pytest(BIN / "python")
+    pytest(BIN / "python", "tests", *(f"--ignore={suite}" for suite in CORE))
 
 
 def wheel() -> None:
@@ -161,6 +170,7 @@ def main(chosen: list[str]) -> int:
         "style": style,
         "types": types,
         "imports": imports,
+        "core": core,
         "tests": tests,
         "wheel": wheel,
         "oldest": oldest,
