@@ -356,17 +356,6 @@ class Catalog:
         wanted.sort(key=lambda one: (-one[0].priority, one[0].due, one[0].key, one[0].index))
         return wanted[:limit]
 
-    def mark_position(self, index: str, key: str) -> int | None:
-        """Returns the position at which a mark was set, None if there is no such mark."""
-        with self.mutex:
-            changed = self.tail.marks.get((index, key))
-            if changed is not None:
-                return changed[1] if changed[0] is not None else None
-            if not self.tail.base.position or not _is_text(index) or not _is_text(key):
-                return None
-            found = self._ask(lambda table: table.mark(index, key))
-            return found[1] if found is not None else None
-
     # --- reading records ---
 
     def read(self, stream: str, after: int, until: int) -> list[Record]:

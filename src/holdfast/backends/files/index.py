@@ -226,13 +226,6 @@ class Index:
         )
         return [(Mark(*row[:5]), row[5]) for row in rows]
 
-    def mark(self, index: str, key: str) -> tuple[Mark, int] | None:
-        rows = self._rows(
-            "SELECT idx, key, due, priority, grp, position FROM mark WHERE idx = ? AND key = ?",
-            (index, key),
-        )
-        return (Mark(*rows[0][:5]), rows[0][5]) if rows else None
-
     def update(self, tail: Tail) -> None:
         """Takes in all of the tail, whose base is this index's end, in one transaction."""
         db = self._db
