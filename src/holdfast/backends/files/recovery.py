@@ -98,12 +98,18 @@ def read_text(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
     """Steps 3 and 4: applies all lines; returns where the torn piece begins and why, if any."""
     batches = {batch.offset: batch for batch in ground.batches or ()}
     head = ground.head
-    if head is not None and head.end < catalog.tail.cursor.end:
-        head = None  # before what the index vouches for
-    for line, length in catalog.lines(catalog.tail.cursor.end, ground.required_end):
-        head = _check_passing(catalog, head, batches)
-        catalog.apply(line, length)
-        catalog.flush_if_due()
+    while True:
+        if head is not None and head.end < catalog.tail.cursor.end:
+            head = None  # before what the index vouches for
+        for line, length in catalog.lines(catalog.tail.cursor.end, ground.required_end):
+            head = _check_passing(catalog, head, batches)
+            catalog.apply(line, length)
+            end = catalog.tail.cursor.end
+            catalog.flush_if_due()
+            if catalog.tail.cursor.end != end:
+                break  # another process had brought the index further: we go on from there
+        else:
+            break
     if _check_passing(catalog, head, batches) is not None:
         raise catalog.corrupt(ground.required_end, "head.json records an end within a line")
     return _keep_whole_lines(catalog, ground)
