@@ -9,7 +9,10 @@ from typing import Any
 from holdfast.backends.protocol import Backend
 from holdfast.errors import UsageError
 
-SCHEMES = ("memory:", "sqlite:", "files:", "file:", "postgresql:", "postgres:")
+SCHEMES = (
+    *("memory:", "sqlite:", "files:", "file:", "postgresql:", "postgres:"),
+    *("redis:", "rediss:", "unix:"),
+)
 OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "disk"))
 # Two letters at least: "C:" is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
@@ -38,6 +41,8 @@ def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
         return SqliteBackend(_path(url, "sqlite:"), **options), url
     if url.startswith(("postgresql:", "postgres:")):
         return _postgresql(url, options)
+    if url.startswith(("redis:", "rediss:", "unix:")):
+        return _redis(url, options)
     scheme = _SCHEME.match(url)
     if scheme and not url.startswith(SCHEMES):
         raise UsageError(
@@ -61,6 +66,18 @@ def _postgresql(url: str, options: dict[str, Any]) -> tuple[Backend, str]:
             hint='pip install "holdfast[postgres]"',
         ) from None
     backend = PostgresqlBackend(url, **options)
+    return backend, backend.place.shown
+
+
+def _redis(url: str, options: dict[str, Any]) -> tuple[Backend, str]:
+    try:
+        from holdfast.backends.redis import RedisBackend
+    except ModuleNotFoundError as exc:
+        raise UsageError(
+            f"a Redis store needs the package {exc.name}, which is not installed",
+            hint='pip install "holdfast[redis]"',
+        ) from None
+    backend = RedisBackend(url, **options)
     return backend, backend.place.shown
 
 

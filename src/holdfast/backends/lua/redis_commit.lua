@@ -1,0 +1,193 @@
+-- Writes the commits of a list that are accepted, each whole or not at all.
+--   args  the server's incarnation, whether this list was sent before, the commits, and whether
+--         the caller waits for the append-only file behind this script
+-- A commit is {appends, reads, fence, marks, watch, time, actor, token}, an append {stream,
+-- expected, fork, previous link, key, records}, a record {type, number of its payload in ARGV, link,
+-- checkpoint, subject, crc}; what there is none of is false. Every key that is written is in KEYS,
+-- so that a cluster that moves them to another server refuses the script before it begins.
+--
+-- Nothing is rolled back here if a command fails. So a commit is judged whole before its first
+-- write; that first write is one which a server refuses that is full, read-only or cut off.
+local incarnation, again, commits, waits = args[1], args[2], args[3], args[4]
+local now = now_us()
+local position = tonumber(about[2])
+local heads = {}
+
+local function head_of(stream)
+  local head = heads[stream]
+  if head == nil then
+    head = redis.call('HGET', store .. ':heads', stream)
+    if head and not string.match(head, '^%d+ %x+ %d+ %d+ %d+$') then
+      error('DAMAGED head of ' .. stream)
+    end
+    heads[stream] = head
+  end
+  return head
+end
+
+local function revision_of(stream)
+  local head = head_of(stream)
+  return head and tonumber(string.match(head, '^%d+')) or 0
+end
+
+local function holds(fence)
+  local lease = redis.call('HGET', store .. ':leases', fence[1])
+  if not lease then return false end
+  local epoch, ends, owner = string.match(lease, '^(%d+) (%d+) (.*)$')
+  return owner == fence[2] and tonumber(epoch) == fence[3] and tonumber(ends) > now
+end
+
+local function fits(append, head)
+  if append[3] or not head then
+    return not head and (append[3] or append[2] == 0)
+  end
+  local revision, link = string.match(head, '^(%d+) (%x+)')
+  return tonumber(revision) == append[2] and (not append[4] or append[4] == link)
+end
+
+-- Duplicate, fenced, conflict: the first that fails is the refusal.
+local function refusal(commit)
+  for number, append in ipairs(commit[1]) do
+    local found = append[5] and redis.call('HGET', store .. ':keys:' .. append[1], append[5])
+    if found then
+      return {'duplicate', number, tonumber(string.match(found, '^%d+'))}
+    end
+  end
+  if commit[3] and not holds(commit[3]) then
+    return {'fenced'}
+  end
+  for number, append in ipairs(commit[1]) do
+    local head = head_of(append[1])
+    if not fits(append, head) then
+      return {'conflict', number, head or ''}
+    end
+  end
+  for number, read in ipairs(commit[2]) do
+    if revision_of(read[1]) ~= read[2] then
+      return {'stale', number, head_of(read[1]) or ''}
+    end
+  end
+end
+
+-- The position of a commit whose own events are there, from when it was sent before.
+local function landed(commit)
+  local append = commit[1][1]
+  if not append then return end
+  local id = int(append[2] + 1) .. '-0'
+  local found = redis.call('XRANGE', store .. ':events:' .. append[1], id, id)[1]
+  if not found then return end
+  local fields = {}
+  for n = 1, #found[2], 2 do fields[found[2][n]] = found[2][n + 1] end
+  return fields.link == append[6][1][3] and tonumber(fields.position)
+end
+
+local function receipt(at, commit)
+  local answer = {at}
+  for _, stream in ipairs(commit[5]) do answer[#answer + 1] = revision_of(stream) end
+  return answer
+end
+
+-- Another server process than the one that gave the last position may never have seen the newest
+-- ones: it goes on above all that can have been given, which the time is.
+local function next_position()
+  if about[3] ~= incarnation then
+    if about[3] then position = math.max(position, now) end
+    about[3] = incarnation
+  end
+  position = position + 1
+  redis.call('HSET', store, 'position', int(position), 'incarnation', incarnation)
+  return int(position)
+end
+
+local function add_events(append, commit, at)
+  local stream, revision, time = append[1], append[2], int(commit[6])
+  local head = head_of(stream)
+  local last
+  for number, record in ipairs(append[6]) do
+    revision = revision + 1
+    last = record
+    local entry = {'position', at, 'time', time, 'type', record[1], 'actor', commit[7],
+      'link', record[3], 'crc', record[6]}
+    local function add(name, value)
+      if value then entry[#entry + 1] = name; entry[#entry + 1] = value end
+    end
+    if number == 1 then add('key', append[5]) end
+    add('checkpoint', record[4])
+    add('subject', record[5])
+    add('payload', ARGV[record[2]])
+    redis.call('XADD', store .. ':events:' .. stream, int(revision) .. '-0', unpack(entry))
+    if record[4] then
+      local padded = string.format('%016.0f', revision)
+      redis.call('ZADD', store .. ':checkpoints:' .. stream, int(revision),
+        int(revision) .. ' ' .. time .. ' ' .. record[4])
+      redis.call('ZADD', store .. ':named:' .. stream, 0, record[4] .. '\0' .. padded .. ' ' .. time)
+    end
+  end
+  local first = head and string.match(head, '%d+$') or int(append[2] + 1)
+  heads[stream] = int(revision) .. ' ' .. last[3] .. ' ' .. time .. ' ' .. at .. ' ' .. first
+  redis.call('HSET', store .. ':heads', stream, heads[stream])
+  if not head then redis.call('ZADD', store .. ':streams', 0, stream) end
+  if append[5] then
+    redis.call('HSET', store .. ':keys:' .. stream, append[5], int(append[2] + 1) .. ' ' .. time)
+  end
+end
+
+-- Which events the commit has, for readers of everything: at most 1,000 streams to an entry.
+local function add_to_log(commit, at)
+  local part, entry = 0, {}
+  for number, append in ipairs(commit[1]) do
+    entry[#entry + 1] = append[1]
+    entry[#entry + 1] = int(append[2] + 1) .. ' ' .. #append[6]
+    if #entry == 2000 or number == #commit[1] then
+      redis.call('XADD', store .. ':log', at .. '-' .. part, unpack(entry))
+      part, entry = part + 1, {}
+    end
+  end
+end
+
+-- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
+local function apply(mark)
+  local index, key, order = mark[1], mark[2], mark[3]
+  local marks = store .. ':marks:' .. index
+  local before = redis.call('HGET', marks, key)
+  if before then
+    local member = string.sub(before, 1, 40) .. key
+    for _, set in ipairs({':order:', ':due:', ':ready:', ':held:'}) do
+      redis.call('ZREM', store .. set .. index, member)
+    end
+    redis.call('HDEL', store .. ':claims:' .. index, key)
+    redis.call('HDEL', marks, key)
+  end
+  if order then
+    redis.call('HSET', marks, key, order .. mark[5])
+    redis.call('ZADD', store .. ':order:' .. index, 0, order .. key)
+    redis.call('ZADD', store .. ':due:' .. index, mark[4], order .. key)
+    redis.call('SADD', store .. ':indexes', index)
+  elseif before and redis.call('HLEN', marks) == 0 then
+    redis.call('SREM', store .. ':indexes', index)
+  end
+end
+
+local function write(commit)
+  local token = commit[8] and store .. ':token:' .. commit[8]
+  local done = token and redis.call('GET', token)
+  if done then return receipt(tonumber(done), commit) end
+  local refused = refusal(commit)
+  if refused then
+    local at = again and landed(commit)
+    return at and receipt(at, commit) or refused
+  end
+  local at = next_position()
+  for _, append in ipairs(commit[1]) do add_events(append, commit, at) end
+  if #commit[1] > 0 then add_to_log(commit, at) end
+  for _, mark in ipairs(commit[4]) do apply(mark) end
+  -- A commit without events leaves nothing else by which it could be known again.
+  if token then redis.call('SET', token, at, 'PX', 86400000) end
+  return receipt(position, commit)
+end
+
+local outcomes = {}
+for number, commit in ipairs(commits) do outcomes[number] = write(commit) end
+-- An answer may rest on what another connection wrote, and a wait covers only what this one did.
+if waits then redis.call('HSET', store, 'position', int(position)) end
+return outcomes

@@ -1,0 +1,36 @@
+-- Takes, extends, ends or shows a lease: "<epoch> <end in microseconds> <owner>".
+--   args  what to do, the name, the owner, the epoch, and for how many microseconds
+-- Answers with epoch, end and owner; with nothing if it is not held, or not by this owner.
+local what, name, owner, epoch, ttl = args[1], args[2], args[3], args[4], args[5]
+local now = now_us()
+local leases = store .. ':leases'
+local last, ends, holder = 0, 0, false
+local found = redis.call('HGET', leases, name)
+if found then
+  last, ends, holder = string.match(found, '^(%d+) (%d+) (.*)$')
+  if not last then error('DAMAGED lease ' .. name) end
+  last, ends = tonumber(last), tonumber(ends)
+end
+local held = ends > now
+
+local function keep(number, until_us)
+  redis.call('HSET', leases, name, int(number) .. ' ' .. int(until_us) .. ' ' .. owner)
+  return {int(number), int(until_us), owner}
+end
+
+if what == 'holder' then
+  return held and {int(last), int(ends), holder}
+end
+if what == 'acquire' then
+  if held and holder ~= owner then return false end
+  -- Never sooner than before: a caller may rely on the later end that it was promised.
+  if held then return keep(last, math.max(ends, now + ttl)) end
+  -- Above every epoch that a server gave which has since lost it.
+  return keep(math.max(last + 1, math.floor(now / 1000)), now + ttl)
+end
+if not held or holder ~= owner or last ~= epoch then return false end
+if what == 'renew' then
+  return keep(last, math.max(ends, now + ttl))
+end
+keep(last, 0)
+return false

@@ -1,0 +1,39 @@
+"""A store in Redis or Valkey: many processes, many machines, one server's clock.
+
+`docs/decisions/0007-redis.md` says why it is laid out so. A store has one hash tag, that of its
+application, so all of it lies in one slot of a cluster, and one script can write any of it. In
+
+    holdfast:{shop}                       hash: store (its id), format, position (the newest that
+                                          was given), incarnation (the server that gave it)
+    holdfast:{shop}:events:<stream>       stream: one entry per event, its id <revision>-0; fields
+                                          position, time, type, actor, link, crc, where there are
+                                          any key, checkpoint, subject, and payload
+    holdfast:{shop}:log                   stream: one entry per commit with events, its id
+                                          <position>-0; fields <stream> = <first> <count>
+    holdfast:{shop}:heads                 hash: <stream> = <revision> <link> <time> <position>
+                                          <first>
+    holdfast:{shop}:streams               sorted set of names, all scores 0
+    holdfast:{shop}:keys:<stream>         hash: <key> = <revision> <time>
+    holdfast:{shop}:checkpoints:<stream>  sorted set by revision: <revision> <time> <name>
+    holdfast:{shop}:named:<stream>        sorted set: <name>\\0<revision, 16 digits> <time>
+    holdfast:{shop}:leases                hash: <name> = <epoch> <end in microseconds> <owner>
+    holdfast:{shop}:indexes               set of the indexes that have marks
+    holdfast:{shop}:marks:<index>         hash: <key> = <order><group>; the order is 40 digits:
+                                          2^63 - priority, 2^63 + due
+    holdfast:{shop}:order:<index>         sorted set of all its marks: <order><key>
+    holdfast:{shop}:due:<index>           the same, by due time: those not yet due
+    holdfast:{shop}:ready:<index>         the same, in order: those to be claimed
+    holdfast:{shop}:held:<index>          the same, by the claim's end: those claimed
+    holdfast:{shop}:claims:<index>        hash: <key> = <owner>
+    holdfast:{shop}:object:<kind>:<name>  string: 8 hex digits of CRC-32, then the bytes
+    holdfast:{shop}:objects:<kind>        sorted set of names, all scores 0
+    holdfast:{shop}:token:<random>        string, for a day: the position of a commit without events
+
+a payload is stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.redis.backend import RedisBackend
+
+__all__ = ["RedisBackend"]

@@ -1,0 +1,59 @@
+"""Waiting for the next position: a cheap question, at most twenty times a second.
+
+Only one thread of a process asks; the others wait for its answer. A commit of this process wakes it
+at once. A script runs alone, so a position is final as soon as it can be seen.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from holdfast.backends.protocol import Position
+from holdfast.backends.redis.gate import Gate
+
+POLL_S = 0.05
+_GLANCE_S = 1.0
+
+
+class Follower:
+    """The newest position that this process has seen, and who asks for the next."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._newest = 0
+        self._asking = False
+
+    def wait(self, after: Position, timeout_s: float) -> Position:
+        """Returns the newest position, at once if it is greater than `after`, else when it is."""
+        deadline = monotonic() + timeout_s
+        stirred = self._gate.stirred
+        newest = self._ask()
+        while newest <= after and (left_s := deadline - monotonic()) > 0:
+            newest, stirred = self._wait(left_s, stirred)
+        return Position(newest)
+
+    def _wait(self, left_s: float, stirred: int) -> tuple[int, int]:
+        changed = self._gate.changed
+        with changed:
+            if self._asking:
+                changed.wait(min(left_s, _GLANCE_S))
+                self._gate.lines.check_open()
+                return self._newest, self._gate.stirred
+            self._asking = True
+        try:
+            with changed:
+                if self._gate.stirred == stirred:
+                    changed.wait(min(left_s, POLL_S))
+                stirred = self._gate.stirred
+            return self._ask(), stirred
+        finally:
+            with changed:
+                self._asking = False
+                changed.notify_all()
+
+    def _ask(self) -> int:
+        [position] = self._gate.ask(("HGET", self._gate.keys.root, "position"))
+        newest = int(position)
+        with self._gate.changed:
+            self._newest = max(self._newest, newest)
+        return newest

@@ -1,0 +1,86 @@
+"""What the parts of an open store share: its lines, its keys, its id, and whether it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Condition
+from typing import Any, TypeVar
+
+from msgspec import msgpack
+
+from holdfast.backends.redis.errors import ReplyError
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.lines import Line, Lines, Word
+from holdfast.backends.redis.scripts import script
+from holdfast.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Everything that is asked of the server goes through here.
+
+    Each question is asked together with the store's id. So a database that was emptied, or another
+    store in this one's place, is never taken for a store without events.
+    """
+
+    def __init__(self, lines: Lines, store: str, *, read_only: bool) -> None:
+        self.place = lines.place
+        self.lines = lines
+        self.keys = Keys(lines.place.application)
+        self.store = store
+        self.changed = Condition()
+        self.stirred = 0
+        self._read_only = read_only
+
+    def ask(self, *commands: Sequence[Word]) -> list[Any]:
+        """Returns the answers of commands that only read."""
+        return self.lines.call(lambda line: self.ask_on(line, *commands))
+
+    def ask_on(self, line: Line, *commands: Sequence[Word]) -> list[Any]:
+        store, *answers = line.ask(("HGET", self.keys.root, "store"), *commands)
+        if store != self.store.encode():
+            raise ReplyError("GONE the store is not there")
+        return answers
+
+    def look(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Returns what a script answers that only reads."""
+        return self.lines.call(lambda line: self.run_on(line, name, keys, arguments))
+
+    def write(
+        self,
+        name: str,
+        keys: Sequence[str],
+        arguments: Sequence[Any],
+        *data: bytes,
+        repeatable: bool = True,
+    ) -> Any:
+        """Returns what a script answers that writes."""
+        return self.call(
+            lambda line: self.run_on(line, name, keys, arguments, *data), repeatable=repeatable
+        )
+
+    def run_on(
+        self, line: Line, name: str, keys: Sequence[str], arguments: Sequence[Any], *data: bytes
+    ) -> Any:
+        words = self.store, msgpack.encode(arguments), *data
+        return line.run(script(name), (self.keys.root, *keys), words)
+
+    def call(self, work: Callable[[Line], T], *, repeatable: bool = True) -> T:
+        """Returns what `work` returns, given a line to write on."""
+        self.lines.check_open()
+        if self._read_only:
+            raise UsageError(
+                "store is open read-only, found a write", hint="open it without read_only"
+            )
+        return self.lines.call(work, repeatable=repeatable, writes=True)
+
+    def wake(self) -> None:
+        """Wakes every thread of this process that waits for a commit."""
+        with self.changed:
+            self.stirred += 1
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        if self.lines.close():
+            self.wake()

@@ -1,0 +1,179 @@
+"""What `status` and `check` ask: plain facts, and everything that can be wrong below the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.backends.protocol import Durability, Finding, Head, Record
+from holdfast.backends.redis.entries import decode, decode_head
+from holdfast.backends.redis.gate import Gate
+from holdfast.backends.redis.lines import Line
+from holdfast.backends.redis.objects import is_sealed
+from holdfast.backends.redis.opening import FORMAT
+from holdfast.backends.redis.server import Server
+from holdfast.errors import CorruptError
+
+_PAGE = 200
+
+
+class RedisInspection:
+    """Verification reads in pages, so commits go on meanwhile; what they add is not looked at."""
+
+    def __init__(self, gate: Gate, durability: Durability) -> None:
+        self._gate = gate
+        self._keys = gate.keys
+        self._where = gate.place.shown
+        self._durability: Durability = durability
+
+    def describe(self) -> dict[str, Any]:
+        def look(line: Line) -> tuple[Server, int]:
+            [position] = self._gate.ask_on(line, ("HGET", self._keys.root, "position"))
+            return line.server, int(position)
+
+        server, position = self._gate.lines.call(look)
+        waits = server.waits(self._durability)
+        return {
+            "kind": "redis",
+            "place": self._where,
+            "application": self._gate.place.application,
+            "format": FORMAT,
+            "store": self._gate.store,
+            "durability": self._durability,
+            "server_durability": server.durability,
+            # Of the whole server: Redis does not count by application.
+            "size_bytes": server.dataset_bytes,
+            "position": position,
+            "server": f"{server.name} {server.version}",
+            "cluster": server.is_cluster,
+            "replicas": server.replicas,
+            "appendonly": server.appendonly,
+            "appendfsync": server.appendfsync,
+            "waits_for_sync": waits,
+            "reports": server.reports(),
+        }
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields what is wrong; with `read_all`, the checksum of every entry is computed."""
+        [position] = self._gate.ask(("HGET", self._keys.root, "position"))
+        yield from self._names()
+        if read_all:
+            for stream in self._streams():
+                yield from self._stream(stream)
+            yield from self._log(int(position))
+            yield from self._objects()
+
+    def _names(self) -> Iterator[Finding]:
+        """Every stream has a head, and every head a stream."""
+        keys = self._keys
+        streams, heads, listed = self._gate.ask(
+            ("ZCARD", keys.streams), ("HLEN", keys.heads), ("EXISTS", keys.log)
+        )
+        if streams != heads:
+            yield Finding(keys.streams, f"has {streams} streams, expected {heads}")
+        if heads and not listed:
+            yield Finding(keys.log, "is missing")
+
+    def _streams(self) -> Iterator[str]:
+        after = "-"
+        while True:
+            page = ("ZRANGEBYLEX", self._keys.streams, after, "+", "LIMIT", 0, _PAGE)
+            [names] = self._gate.ask(page)
+            yield from (name.decode() for name in names)
+            if len(names) < _PAGE:
+                return
+            after = f"({names[-1].decode()}"
+
+    def _stream(self, stream: str) -> Iterator[Finding]:
+        [text] = self._gate.ask(("HGET", self._keys.heads, stream))
+        try:
+            head = decode_head(stream, text, self._where)
+        except CorruptError as exc:
+            yield Finding(stream, exc.message)
+            return
+        if head is None:
+            yield Finding(stream, "the stream has no head")
+            return
+        expected = head.first
+        last: Record | None = None
+        while expected <= head.revision:
+            ask = ("XRANGE", self._keys.events(stream), f"{expected}-0", f"{head.revision}-0")
+            [entries] = self._gate.ask((*ask, "COUNT", _PAGE))
+            if not entries:
+                break
+            for entry in entries:
+                revision = int(entry[0].partition(b"-")[0])
+                where = f"{stream}@{revision}"
+                if revision != expected:
+                    yield Finding(where, f"expected revision {expected} in its place")
+                expected = revision + 1
+                try:
+                    last = decode(stream, entry, self._where)
+                except CorruptError as exc:
+                    last = None
+                    yield Finding(where, exc.message)
+                    continue
+                yield from self._indexed(last, where)
+        if expected <= head.revision:
+            yield Finding(f"{stream}@{expected}", "the event is missing")
+        elif last is not None:
+            yield from _tail(stream, head, last)
+
+    def _indexed(self, record: Record, where: str) -> Iterator[Finding]:
+        """A key and a checkpoint name are found by their indexes."""
+        at = f"{record.revision} {record.time}"
+        if record.key is not None:
+            [found] = self._gate.ask(("HGET", self._keys.keys(record.stream), record.key))
+            if found != at.encode():
+                yield Finding(where, "its key is not in the index")
+        if record.checkpoint is not None:
+            stream, name = record.stream, record.checkpoint
+            found = self._gate.ask(
+                ("ZSCORE", self._keys.checkpoints(stream), f"{at} {name}"),
+                (
+                    "ZSCORE",
+                    self._keys.named(stream),
+                    f"{name}\0{record.revision:016} {record.time}",
+                ),
+            )
+            if None in found:
+                yield Finding(where, "its checkpoint name is not in the index")
+
+    def _log(self, position: int) -> Iterator[Finding]:
+        """Every entry of the log names events that are there, at its position."""
+        after = "-"
+        while True:
+            ask = ("XRANGE", self._keys.log, after, str(position), "COUNT", _PAGE)
+            [entries] = self._gate.ask(ask)
+            for id, fields in entries:
+                at = id.partition(b"-")[0]
+                for name, range_ in zip(fields[::2], fields[1::2], strict=True):
+                    yield from self._logged(at, name.decode(), range_)
+            if len(entries) < _PAGE:
+                return
+            after = f"({entries[-1][0].decode()}"
+
+    def _logged(self, at: bytes, stream: str, range_: bytes) -> Iterator[Finding]:
+        first, count = map(int, range_.split())
+        ask = ("XRANGE", self._keys.events(stream), f"{first}-0", f"{first + count - 1}-0")
+        [entries] = self._gate.ask(ask)
+        places = [dict(zip(f[::2], f[1::2], strict=True)).get(b"position") for _, f in entries]
+        if places != [at] * count:
+            yield Finding(f"position {at.decode()}", f'its events of "{stream}" are not whole')
+
+    def _objects(self) -> Iterator[Finding]:
+        for kind in ("blob", "snapshot"):
+            harmless = kind == "snapshot"
+            [names] = self._gate.ask(("ZRANGE", self._keys.objects(kind), 0, -1))
+            for name in (found.decode() for found in names):
+                [stored] = self._gate.ask(("GET", self._keys.object(kind, name)))
+                if stored is None:
+                    yield Finding(f"{kind} {name}", "is missing", harmless)
+                elif not is_sealed(kind, name, stored):
+                    yield Finding(f"{kind} {name}", "fails its checksum", harmless)
+
+
+def _tail(stream: str, head: Head, last: Record) -> Iterator[Finding]:
+    said = last.revision, last.link, last.time, last.position
+    if said != (head.revision, head.link, head.time, head.position):
+        yield Finding(stream, "its head is not its newest event")

@@ -1,0 +1,198 @@
+"""The Redis backend keeps the contract, on every server that is installed.
+
+Leases and due marks are judged by the server's clock. These tests put their own in its place: see
+`tests.servers.redis_clock`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from hypothesis import settings
+
+from holdfast.backends.protocol import Backend, Commit, Mark, Position, Record
+from holdfast.clock import Clock
+from holdfast.testing import FakeClock, RecordBuilder
+from holdfast.testing.child import Child
+from holdfast.testing.contract import BackendContract
+from holdfast.testing.durable import DurableContract, MultiProcessContract
+from holdfast.testing.leases import acquired
+from holdfast.testing.machine import STEADY, machine_for
+from holdfast.testing.trial import accepted
+from tests.servers.redis import OLDEST, installations
+from tests.servers.redis_clock import FAKE, REAL, shared_ground
+
+
+class _Contract(BackendContract, DurableContract, MultiProcessContract):
+    server: str
+
+    def make(self, place: Path, clock: Clock) -> Backend:
+        return _make(self.server, place, clock)
+
+    def raw(self, backend: Backend, place: Path, stream: str) -> list[Record]:
+        entries = self._client(place).xrange(f"{_root(place)}:events:{stream}")
+        return [_record(stream, id, fields) for id, fields in entries]
+
+    def plant(self, place: Path, commit: Commit, position: Position) -> None:
+        """Writes keys by the description of the format, not by the code that implements it."""
+        client, root = self._client(place), _root(place)
+        logged: dict[str, str] = {}
+        for append in commit.appends:
+            first = append.expected + 1
+            stream = append.stream
+            if append.fork or not append.expected:
+                client.zadd(f"{root}:streams", {stream: 0})
+            else:
+                first = int(client.hget(f"{root}:heads", stream).split()[4])
+            for record in append.records:
+                client.xadd(
+                    f"{root}:events:{stream}", _fields(record, position), f"{record.revision}-0"
+                )
+                at = f"{record.revision} {record.time}"
+                if record.key is not None:
+                    client.hset(f"{root}:keys:{stream}", record.key, at)
+                if record.checkpoint is not None:
+                    name = record.checkpoint
+                    member = f"{name}\0{record.revision:016} {record.time}"
+                    client.zadd(f"{root}:checkpoints:{stream}", {f"{at} {name}": record.revision})
+                    client.zadd(f"{root}:named:{stream}", {member: 0})
+            last = append.records[-1]
+            head = f"{last.revision} {last.link.hex()} {last.time} {position} {first}"
+            client.hset(f"{root}:heads", stream, head)
+            logged[stream] = f"{append.expected + 1} {len(append.records)}"
+        client.xadd(f"{root}:log", logged, f"{position}-0")
+        client.hset(root, "position", position)
+
+    def damage(self, place: Path, payload: bytes) -> None:
+        """A stream's entry cannot be changed in place: the stream is written anew around it."""
+        changed = payload[:-2] + bytes([payload[-2] ^ 1]) + payload[-1:]
+        client, key = self._client(place), f"{_root(place)}:events:a"
+        entries = client.xrange(key)
+        client.delete(key)
+        found = 0
+        for id, fields in entries:
+            found += fields[b"payload"] == payload
+            if fields[b"payload"] == payload:
+                fields[b"payload"] = changed
+            client.xadd(key, fields, id)
+        assert found == 1
+
+    def make_newer(self, place: Path) -> None:
+        self._client(place).hset(_root(place), "format", 2)
+
+    def reboot(self, clock: FakeClock) -> None:
+        clock.advance(3600)
+
+    def test_clause_16_a_dead_processs_lease_and_claims_pass_on_at_once(
+        self, place: Path, shared: Backend, build: RecordBuilder
+    ) -> None:
+        """Not at once: no server can tell a dead owner from a slow one. They pass on in time."""
+        accepted(shared, build.commit(marks=[Mark("i", "m"), Mark("i", "n")]))
+        with Child(self, place, "hold") as child:
+            epoch, keys = child.hear()
+            assert keys == ["m", "n"]
+            child.kill()
+            assert shared.leases.acquire("l", "w1", ttl_s=10) is None
+            assert shared.marks.claim("i", "w1", n=9, ttl_s=10) == []
+            shared_ground(self.server).pass_time(3601)
+            assert acquired(shared, "l", "w1").epoch > epoch
+            claimed = shared.marks.claim("i", "w1", n=9, ttl_s=10)
+            assert [mark.key for mark in claimed] == ["m", "n"]
+
+    def _client(self, place: Path):
+        return shared_ground(self.server).clients[_database(place)]
+
+
+def _make(server: str, place: Path, clock: Clock) -> Backend:
+    from holdfast.backends.redis import RedisBackend
+
+    ground = shared_ground(server)
+    if isinstance(clock, FakeClock):
+        ground.follow(clock)
+    else:
+        (place / "real").touch()
+    return RedisBackend(ground.url(_database(place), _application(place)), clock=clock)
+
+
+def _database(place: Path) -> int:
+    return REAL if (place / "real").exists() else FAKE
+
+
+@cache
+def _application(place: Path) -> str:
+    return sha256(str(place).encode()).hexdigest()[:20]
+
+
+def _root(place: Path) -> str:
+    return f"holdfast:{{{_application(place)}}}"
+
+
+def _fields(record: Record, position: int) -> dict[str, str | bytes | int]:
+    optional = {"key": record.key, "checkpoint": record.checkpoint, "subject": record.subject}
+    covered = (record.stream, record.revision, record.time, record.type, record.actor)
+    covered += (record.key, record.checkpoint, record.subject)
+    text = "".join(f"{field} " for field in covered).encode()
+    return {
+        "position": position,
+        "time": record.time,
+        "type": record.type,
+        "actor": record.actor,
+        "link": record.link.hex(),
+        "crc": f"{zlib.crc32(text + record.link + record.payload):08x}",
+        **{name: value for name, value in optional.items() if value is not None},
+        "payload": record.payload,
+    }
+
+
+def _record(stream: str, id: bytes, fields: dict[bytes, bytes]) -> Record:
+    def text(name: bytes) -> str | None:
+        return fields[name].decode() if name in fields else None
+
+    return Record(
+        stream,
+        int(id.removesuffix(b"-0")),
+        int(fields[b"time"]),
+        fields[b"type"].decode(),
+        fields[b"actor"].decode(),
+        fields[b"payload"],
+        bytes.fromhex(fields[b"link"].decode()),
+        text(b"key"),
+        text(b"checkpoint"),
+        text(b"subject"),
+        Position(int(fields[b"position"])),
+    )
+
+
+def _opener(server: str) -> Callable[[Path, Clock], Backend]:
+    return lambda place, clock: _make(server, place, clock)
+
+
+_FEWER = settings(STEADY, max_examples=15)
+
+# Where no driver is installed, as under the portable suites, there is nothing to test;
+# tests/servers/test_redis_servers.py fails where there should have been.
+if OLDEST:
+
+    class TestRedis(_Contract):
+        server = OLDEST
+
+    class TestRedisLikeMemory(
+        machine_for(_opener(OLDEST), reopen=_opener(OLDEST), steady=_FEWER).TestCase  # type: ignore[misc]
+    ):
+        """Clauses 1 to 17, in lock step with the memory backend."""
+
+
+if len(installations()) > 1:
+    _NEWEST = list(installations())[-1]
+
+    class TestRedisNewest(_Contract):
+        server = _NEWEST
+
+    class TestRedisNewestLikeMemory(
+        machine_for(_opener(_NEWEST), reopen=_opener(_NEWEST), steady=_FEWER).TestCase  # type: ignore[misc]
+    ):
+        """Clauses 1 to 17, in lock step with the memory backend."""
