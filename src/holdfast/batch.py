@@ -86,10 +86,8 @@ class Queue:
                 batch = [*self._take(), request] if self._waiting else [request]
         if batch is not None:
             self._lead_from(request, batch)
-        elif request.gate is not None:
-            request.gate.acquire()
-            if not request.answered:
-                self._lead(request)
+        else:
+            self._await(request)
         return request.outcome()
 
     def submit(self, request: Request) -> None:
@@ -116,10 +114,8 @@ class Queue:
                 self._led = True
         if request.gate is None:
             self._lead(request)
-            return request.outcome()
-        request.gate.acquire()
-        if not request.answered:
-            self._lead(request)
+        else:
+            self._await(request)
         return request.outcome()
 
     def close(self) -> None:
@@ -154,6 +150,13 @@ class Queue:
                 "the store is closed: nothing was written",
                 hint="open it again with holdfast.open",
             )
+
+    def _await(self, mine: Request) -> None:
+        """Waits until `mine` is answered, or is told to lead."""
+        assert mine.gate is not None, "BUG: nobody would wake this thread"
+        mine.gate.acquire()
+        if not mine.answered:
+            self._lead(mine)
 
     def _lead(self, mine: Request) -> None:
         """Runs batches until `mine` is answered, then passes leadership on."""

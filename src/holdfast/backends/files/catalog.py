@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TypeVar
@@ -143,6 +144,8 @@ class Catalog:
         """Takes up the index that is there, if there is one, and begins behind what it knows."""
         if not os.path.lexists(self._path):
             return
+        if not stat.S_ISREG(os.lstat(self._path).st_mode):
+            raise StaleIndex("it is no file")  # SQLite would wait for ever at a pipe
         index = Index(self._path, self._store, read_only=self._read_only)
         try:
             self._check_fit(index, text_end)
@@ -188,8 +191,8 @@ class Catalog:
     def _use_private_index(self, problem: Exception) -> None:
         self._report(problem)
         until = self.tail.cursor
-        if self._index is not None:
-            self._index.close()
+        assert self._index is not None, "BUG: an index failed that is not there"
+        self._index.close()
         self._index = index = Index(None, self._store)
         self.tail = Tail(index.base, self._head_before)
         for line, length in self.lines(0, until.end):
@@ -224,8 +227,6 @@ class Catalog:
                     self._flush(until)
             except (*UNUSABLE, OSError) as exc:
                 self._report(exc)
-                if self._index is None and self.tail.base.position:
-                    self._use_private_index(exc)
                 # Whatever was dropped on the way is in the text.
                 self.apply_lines(until.end)
 
@@ -236,8 +237,7 @@ class Catalog:
             # its journal over the new one.
             index.close()
             self._index = index = None
-            if self.tail.base.position:
-                self.tail = Tail(Cursor(), self._head_before)
+            self.tail = Tail(Cursor(), self._head_before)
         if index is None:
             self._adopt_index(until.end)
         if self._index is None:
@@ -364,10 +364,9 @@ class Catalog:
             places = self.tail.places_of(stream, after, until)
             if not places or places[0][0] > after + 1:
                 before = places[0][0] - 1 if places else until
-                if self.tail.base.position and _is_text(stream):
-                    older = self._ask(lambda index: index.places(stream, after, before))
-                    # The question may have moved the tail's base: what it had is older's now.
-                    places = older + [place for place in places if place[0] > before]
+                older = self._ask(lambda index: index.places(stream, after, before))
+                # The question may have moved the tail's base: what it had is older's now.
+                places = older + [place for place in places if place[0] > before]
         return self._read_places(stream, places, after, until)
 
     def _read_places(

@@ -128,11 +128,8 @@ class Index:
 
         Another process may bring the index up to date at any time; the answers must be of one age.
         """
-        if self._db.in_transaction:
-            yield self.base
-            return
-        self._db.execute("BEGIN")
         try:
+            self._db.execute("BEGIN")
             rows = self._rows("SELECT value FROM meta WHERE name = 'end'")
             if rows[0][0] != self.base.end:
                 self.base = self.cursor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -293,19 +294,17 @@ class SqliteBackend:
                 gate.waiting -= 1
 
     def close(self) -> None:
-        if self._gate.is_open:
+        if self._gate.mark_closed():
             self._gate.close()
             self._workers.close()
 
 
 def _first_unreadable(execute: Execute, asked: Row, revision: int) -> int:
     """Returns the revision of the row that `fetchall` stopped at: text in it is not UTF-8."""
-    try:
-        for row in execute(READ, asked):
-            revision = row[REVISION] + 1
-    except UnicodeDecodeError:
-        pass
-    return revision
+    read: list[int] = []
+    with contextlib.suppress(UnicodeDecodeError):
+        read.extend(row[REVISION] for row in execute(READ, asked))
+    return read[-1] + 1 if read else revision
 
 
 def _open(

@@ -213,9 +213,10 @@ class Gate(Handle):
                 self.changed.notify_all()
 
     def close(self) -> None:
-        """Closes both connections; the last one on the host empties the WAL and removes it."""
-        if not self.mark_closed():
-            return
+        """Closes both connections of a handle that was just marked closed.
+
+        The last one on the host empties the WAL and removes it.
+        """
         self.wake()
         with self.errors, self.reader.lock:
             self.reader.connection.close()

@@ -19,19 +19,18 @@ and spare a scan of one or a few."""
 @cache
 def statements(group: str) -> str:
     """Returns the statements that make the tables of a group; the first is named like it."""
-    text = files("holdfast.backends").joinpath("sql", "sqlite_0001.sql").read_text("utf-8")
-    for part in text.split(_GROUP)[1:]:
-        name, _, body = part.partition("\n")
-        if name == group:
-            return body
-    raise AssertionError(f"BUG: no group {group!r} in the schema")
+    parts = (part.partition("\n") for part in _text().split(_GROUP)[1:])
+    return {name: body for name, _, body in parts}[group]
 
 
 @cache
 def names() -> frozenset[str]:
     """Returns every table and index that a store can have."""
-    text = files("holdfast.backends").joinpath("sql", "sqlite_0001.sql").read_text("utf-8")
-    return frozenset(re.findall(r"CREATE [A-Z ]*(?:TABLE|INDEX) IF NOT EXISTS (\w+)", text))
+    return frozenset(re.findall(r"CREATE [A-Z ]*(?:TABLE|INDEX) IF NOT EXISTS (\w+)", _text()))
+
+
+def _text() -> str:
+    return files("holdfast.backends").joinpath("sql", "sqlite_0001.sql").read_text("utf-8")
 
 
 class Tables:
