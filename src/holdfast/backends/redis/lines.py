@@ -165,6 +165,7 @@ class Lines(Handle):
         self.check_open()
         deadline = monotonic() + self.place.timeout_s
         unknown = False
+        answer: ReplyError | None = None  # the server's last word
         while True:
             if self._lost is not None:
                 raise self._lost
@@ -177,10 +178,13 @@ class Lines(Handle):
                 if not again or monotonic() + _AGAIN_AFTER_S >= deadline:
                     if isinstance(exc, UnavailableError) and unknown:
                         exc.outcome_known = False
-                    ours = translate(exc, self.place, outcome_known=not unknown)
+                    # That a server said no tells more than that time ran out while asking again.
+                    told = answer if isinstance(exc, UnreachedError) and answer else exc
+                    ours = translate(told, self.place, outcome_known=not unknown)
                     if ours is None:
                         raise
                     raise ours from None
+                answer = exc if isinstance(exc, ReplyError) else answer
                 moved = isinstance(exc, ReplyError) and self._moved(exc)
             if not moved:
                 with self._free:
@@ -218,6 +222,10 @@ class Lines(Handle):
         line = Line(connection, deadline)
         try:
             self._examine(line)
+        except (DeadlineError, CutError) as exc:
+            line.close()
+            self._pass_over(address)
+            raise UnreachedError(str(exc) or "the server does not answer") from None
         except BaseException:
             line.close()
             raise
@@ -345,7 +353,7 @@ def _connection(place: Place, address: Address | None, deadline: float, *, patie
         parameters["host"], parameters["port"] = address
     left_s = deadline - monotonic()
     if left_s <= 0:
-        raise DeadlineError
+        raise UnreachedError("there is no time left to connect")
     return kind(
         **parameters,
         # Where there are other servers to try, one that is silent must not take all the time.

@@ -1,0 +1,446 @@
+"""Redis that is killed, cut off, frozen, full, replaced: nothing acknowledged is lost unnoticed.
+
+T2 and T12 of the reliability programme. A call never hangs beyond its deadline, and its error says
+whether the outcome is known.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from holdfast.backends.protocol import START, Backend, Mark, Receipt, Refusal
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.errors import LostCommitsError
+from holdfast.clock import SystemClock
+from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.testing import RecordBuilder
+from holdfast.testing.durable import check_links
+from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
+from tests.servers.proxy import Proxy
+from tests.servers.redis import Server, installations, new_server, server
+
+NAMES = list(installations())
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def own_server(name: str) -> Iterator[Server]:
+    """A server that this test may kill."""
+    running = new_server(name)
+    yield running
+    running.remove()
+
+
+def _open(url: str, **options: Any) -> RedisBackend:
+    return RedisBackend(url, clock=SystemClock(), **options)
+
+
+def _shared(request: pytest.FixtureRequest, name: str, **options: Any) -> str:
+    """Returns the URL of a store of this test's own on the shared server."""
+    application = request.node.name.replace("[", "-").rstrip("]")
+    return server(name).tcp_url(application=application, **options)
+
+
+class Writer(threading.Thread):
+    """Commits one number after another to a stream, and remembers what was acknowledged."""
+
+    def __init__(self, backend: Backend, stream: str) -> None:
+        super().__init__(daemon=True)
+        self._backend = backend
+        self._stream = stream
+        self._done = threading.Event()
+        self._news = threading.Condition()
+        self.told = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        build = RecordBuilder(actor=self._stream)
+        head = None
+        try:
+            while not self._done.is_set():
+                append = build.append(self._stream, b"%d" % (self.told + 1), behind=head)
+                [outcome] = self._backend.commit([build.commit(append)])
+                assert isinstance(outcome, Receipt), f"alone on its stream, yet {outcome}"
+                head = append.records[-1]
+                with self._news:
+                    self.told += 1
+                    self._news.notify_all()
+        except BaseException as exc:
+            self.error = exc
+        with self._news:
+            self._news.notify_all()
+
+    def wait_until(self, told: int) -> None:
+        with self._news:
+            assert self._news.wait_for(
+                lambda: self.told >= told or self.error is not None, PATIENCE_S
+            ), f"stuck at {self.told}"
+        assert self.error is None, f"failed: {self.error!r}"
+
+    def finish(self) -> None:
+        self._done.set()
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "hangs"
+        assert self.error is None, f"failed: {self.error!r}"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_server_that_goes_down_and_comes_back_loses_and_doubles_nothing(
+    own_server: Server, how: str
+) -> None:
+    """T2, `appendfsync always`: what was under way is settled when the server is back."""
+    backend = _open(own_server.url(timeout=60))
+    writers = [Writer(backend, f"s{n}") for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for turn in range(1, 6):
+        for writer in writers:
+            writer.wait_until(turn * 10)
+        getattr(own_server, how)()
+        own_server.start()
+    for writer in writers:
+        writer.wait_until(writer.told + 3)
+        writer.finish()
+    again = _open(own_server.url())
+    for n, writer in enumerate(writers):
+        records = again.read(f"s{n}")
+        assert [int(record.payload) for record in records] == list(range(1, writer.told + 1))
+        check_links(records)
+    positions = [record.position for record in again.read_all(limit=10_000)]
+    assert positions == sorted(positions)
+    assert list(again.inspect.verify(read_all=True)) == []
+    backend.close()
+    again.close()
+
+
+def test_a_server_that_stays_away_is_an_error_in_time_with_the_outcome_unknown(
+    own_server: Server,
+) -> None:
+    backend = _open(own_server.url(timeout=1))
+    build = RecordBuilder()
+    write(backend, build, "a")
+    head = head_of(backend, "a")
+    own_server.freeze()
+    with pytest.raises(UnavailableError, match="did not answer within 1 s") as caught:
+        backend.commit([build.commit(build.append("a", behind=head))])
+    assert not caught.value.outcome_known
+    with pytest.raises(UnavailableError) as caught:
+        backend.read("a")
+    assert caught.value.outcome_known
+    own_server.thaw()
+    own_server.kill()
+    with pytest.raises(UnavailableError) as caught:
+        backend.commit([build.commit(build.append("b"))])
+    assert caught.value.outcome_known, "nothing was ever sent"
+    own_server.start()
+    assert revisions(backend.read("a")) in ([1], [1, 2])
+    backend.close()
+
+
+@pytest.mark.parametrize("fault", ["drop", "mute", "hold", "half"])
+@pytest.mark.parametrize("what", ["event", "events", "marks"])
+def test_a_connection_cut_in_mid_commit_is_settled(
+    request: pytest.FixtureRequest, name: str, fault: str, what: str
+) -> None:
+    """T12: sent or not, answered or not, even delivered late: the commit is there once."""
+    build = RecordBuilder()
+    with Proxy(server(name).port) as proxy:
+        backend = _open(_shared(request, name, port=proxy.port))
+        write(backend, build, "a")
+        behind = head_of(backend, "a")
+        if what == "event":
+            commit = build.commit(build.append("a", b"2", behind=behind))
+        elif what == "events":
+            appends = build.append("a", b"2", b"3", behind=behind, key="k"), build.append("b")
+            commit = build.commit(*appends, marks=[Mark("i", "m")], watch=["a", "c"])
+        else:
+            commit = build.commit(marks=[Mark("i", "m")])
+        proxy.arm(fault)
+        [outcome] = backend.commit([commit])
+        assert proxy.struck.is_set()
+        assert isinstance(outcome, Receipt)
+        if fault == "hold":
+            proxy.release()
+        for records in [append.records for append in commit.appends]:
+            found = backend.read(records[0].stream, after=records[0].revision - 1)
+            assert [record.link for record in found] == [record.link for record in records]
+            assert {record.position for record in found} == {outcome.position}
+        if what == "events":
+            assert outcome.news == {"a": 3, "c": 0}
+        if what != "event":
+            assert backend.marks.list() == [Mark("i", "m")]
+        assert backend.wait(START, timeout_s=0) == outcome.position
+        backend.close()
+
+
+def test_a_refusal_whose_answer_was_lost_stays_a_refusal(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    build = RecordBuilder()
+    with Proxy(server(name).port) as proxy:
+        backend = _open(_shared(request, name, port=proxy.port))
+        write(backend, build, "a", b"1", b"2")
+        stale = build.commit(build.append("a", b"other"))
+        for fault in ("mute", "drop"):
+            proxy.arm(fault)
+            [outcome] = backend.commit([stale])
+            assert outcome == Refusal("conflict", "a", 0, head_of(backend, "a"))
+        assert revisions(backend.read("a")) == [1, 2]
+        backend.close()
+
+
+def test_a_black_network_is_an_error_in_time(request: pytest.FixtureRequest, name: str) -> None:
+    build = RecordBuilder()
+    with Proxy(server(name).port) as proxy:
+        backend = _open(_shared(request, name, port=proxy.port, timeout=1))
+        write(backend, build, "a")
+        head = head_of(backend, "a")
+        proxy.arm("black")
+        with pytest.raises(UnavailableError, match="did not answer within 1 s") as caught:
+            backend.commit([build.commit(build.append("a", behind=head))])
+        assert not caught.value.outcome_known
+        proxy.heal()
+        [head] = backend.heads(["a"])
+        accepted(backend, build.commit(build.append("a", behind=head)))
+        backend.close()
+
+
+def test_reads_leases_and_objects_go_on_over_a_cut_connection(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    build = RecordBuilder()
+    with Proxy(server(name).port) as proxy:
+        backend = _open(_shared(request, name, port=proxy.port))
+        write(backend, build, "a", marks=[Mark("i", "m")])
+        lease = backend.leases.acquire("l", "w", ttl_s=60)
+        assert lease is not None
+        for fault in ("drop", "mute"):
+            for call in (
+                lambda: backend.read("a"),
+                lambda: backend.heads(["a"]),
+                lambda: backend.read_all(),
+                lambda: backend.streams(),
+                lambda: backend.wait(START, timeout_s=0),
+                lambda: backend.objects.put("blob", "ab/cd", b"x"),
+                lambda: backend.objects.get("blob", "ab/cd"),
+                lambda: backend.leases.holder("l"),
+                lambda: backend.inspect.describe(),
+            ):
+                proxy.arm(fault)
+                call()
+                assert proxy.struck.is_set()
+            proxy.arm(fault)
+            again = backend.leases.acquire("l", "w", ttl_s=60)
+            assert again is not None
+            assert again.epoch == lease.epoch
+        assert backend.marks.claim("none", "w", n=1, ttl_s=60) == []
+        proxy.arm("mute")
+        with pytest.raises(UnavailableError) as caught:
+            backend.marks.claim("i", "w", n=1, ttl_s=60)
+        assert not caught.value.outcome_known, "the claim may have been made"
+        assert backend.marks.claim("i", "w", n=1, ttl_s=60) == []
+        backend.close()
+
+
+def test_a_busy_pool_is_an_error_in_time_and_the_outcome_is_known(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    tight = _open(_shared(request, name, pool=1, timeout=1))
+    with tight._gate.lines._line(monotonic() + PATIENCE_S):
+        with pytest.raises(UnavailableError, match="all 1 connections") as caught:
+            tight.commit([RecordBuilder().commit(marks=[Mark("i", "m")])])
+        assert caught.value.outcome_known
+    assert tight.heads(["nobody"]) == [None]
+    tight.close()
+
+
+# --- servers that answer with an error --------------------------------------------------------
+
+
+def test_a_server_that_forgot_its_scripts_is_told_again(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    backend = _open(_shared(request, name))
+    build = RecordBuilder()
+    write(backend, build, "a")
+    with server(name).client() as client:
+        client.script_flush()
+    write(backend, build, "a")
+    assert revisions(backend.read("a")) == [1, 2]
+    backend.close()
+
+
+def test_a_full_server_refuses_and_goes_on_when_it_has_room(own_server: Server) -> None:
+    backend = _open(own_server.url())
+    build = RecordBuilder()
+    write(backend, build, "a", b"1")
+    commit = build.commit(
+        build.append("a", b"2", behind=head_of(backend, "a")),
+        build.append("b"),
+        marks=[Mark("i", "m")],
+    )
+    with own_server.client() as client:
+        client.config_set("maxmemory", "1")
+        with pytest.raises(UnavailableError, match="raise maxmemory") as caught:
+            backend.commit([commit])
+        assert caught.value.outcome_known
+        with pytest.raises(UnavailableError, match="OOM"):
+            backend.objects.put("blob", "ab/cd", b"x")
+        assert revisions(backend.read("a")) == [1]
+        client.config_set("maxmemory", "0")
+    assert (backend.streams(), backend.marks.list()) == (["a"], [])
+    accepted(backend, commit)
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+
+
+def test_a_server_that_cannot_save_refuses_in_clear_words(own_server: Server) -> None:
+    backend = _open(own_server.url())
+    build = RecordBuilder()
+    write(backend, build, "a")
+    mode = own_server.directory.stat().st_mode
+    with own_server.client() as client:
+        client.config_set("save", "3600 1")
+        own_server.directory.chmod(0o555)
+        client.bgsave()
+        while client.info("persistence")["rdb_last_bgsave_status"] != "err":
+            pass
+        commit = build.commit(build.append("b"))
+        with pytest.raises(UnavailableError, match="cannot write its files") as caught:
+            backend.commit([commit])
+        assert caught.value.outcome_known
+        own_server.directory.chmod(mode)
+        client.config_set("save", "")
+    accepted(backend, commit)
+    backend.close()
+
+
+def test_a_replica_is_refused_with_the_remedy(own_server: Server, name: str) -> None:
+    replica = new_server(name, f"replicaof 127.0.0.1 {own_server.port}")
+    backend = _open(own_server.url(timeout=1))
+    build = RecordBuilder()
+    write(backend, build, "a")
+    with pytest.raises(UnavailableError, match="name the master") as caught:
+        _open(replica.url(timeout=0.3))
+    assert caught.value.outcome_known
+    # A master that is made a replica while a store is open on it.
+    with own_server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", replica.port)
+    with pytest.raises(UnavailableError, match="name the master") as caught:
+        backend.commit([build.commit(build.append("b"))])
+    assert caught.value.outcome_known
+    backend.close()
+    replica.remove()
+
+
+def test_an_emptied_database_is_never_an_empty_store(own_server: Server) -> None:
+    """Guarantee 7: never empty by accident."""
+    backend = _open(own_server.url())
+    build = RecordBuilder()
+    write(backend, build, "a")
+    with own_server.client() as client:
+        client.flushall()
+        for call in (
+            lambda: backend.read("a"),
+            lambda: backend.heads(["a"]),
+            lambda: backend.streams(),
+            lambda: backend.read_all(),
+            lambda: backend.leases.holder("l"),
+            lambda: backend.marks.list(),
+            lambda: backend.commit([build.commit(build.append("b"))]),
+        ):
+            with pytest.raises(NotFoundError, match="no longer in"):
+                call()
+        assert client.dbsize() == 0
+    backend.close()
+
+
+# --- acknowledged commits that are gone -------------------------------------------------------
+
+
+def test_an_older_file_behind_a_restart_is_noticed(own_server: Server) -> None:
+    """A lost acknowledged commit is raised, and the handle goes no further."""
+    backend = _open(own_server.url())
+    build = RecordBuilder()
+    write(backend, build, "a")
+    kept = own_server.directory.with_suffix(".kept")
+    shutil.copytree(own_server.directory, kept, ignore=shutil.ignore_patterns("*.sock", "*.pid"))
+    write(backend, build, "a")
+    own_server.kill()
+    files = [
+        "appendonly.aof",
+        *(p.relative_to(kept).as_posix() for p in kept.glob("appendonlydir/*")),
+    ]
+    for file in files:
+        if (kept / file).exists():
+            (own_server.directory / file).write_bytes((kept / file).read_bytes())
+    own_server.start()
+    for call in (
+        lambda: backend.heads(["a"]),
+        lambda: backend.commit([build.commit(build.append("b"))]),
+        lambda: backend.read("a"),
+    ):
+        with pytest.raises(LostCommitsError, match='event 2 of "a" was acknowledged and is gone'):
+            call()
+    backend.close()
+    again = _open(own_server.url())
+    assert revisions(again.read("a")) == [1]
+    again.close()
+    shutil.rmtree(kept)
+
+
+def test_a_failover_that_lost_commits_is_noticed_and_nothing_is_given_again(
+    own_server: Server, name: str
+) -> None:
+    """Epochs and positions never repeat, though the new master never saw the newest ones."""
+    other = new_server(name)
+    build = RecordBuilder()
+    with Proxy(own_server.port) as proxy:
+        backend = _open(own_server.tcp_url(port=proxy.port, timeout=5))
+        idle = _open(own_server.tcp_url(port=proxy.port, timeout=5))
+        write(backend, build, "a")
+        first = backend.leases.acquire("l", "w1", ttl_s=0.001)
+        _copy(own_server, other)
+        lost = [write(backend, build, "a").position for _ in range(20)]
+        epochs = {first and first.epoch}
+        for turn in range(5):
+            lease = backend.leases.acquire("m", f"w{turn}", ttl_s=60)
+            assert lease is not None
+            epochs.add(lease.epoch)
+            backend.leases.release(lease)
+        proxy._target = ("127.0.0.1", other.port)
+        own_server.kill()
+        with pytest.raises(LostCommitsError):
+            backend.heads(["a"])
+        # Who was told nothing that is gone goes on, above everything that others have seen.
+        assert revisions(idle.read("a")) == [1]
+        assert write(idle, build, "b").position > lost[-1]
+        assert [record.stream for record in idle.read_all(after=lost[-1])] == ["b"]
+        lease = idle.leases.acquire("m", "w9", ttl_s=60)
+        assert lease is not None
+        assert lease.epoch not in epochs
+        assert lease.epoch > max(epoch for epoch in epochs if epoch)
+        backend.close()
+        idle.close()
+    other.remove()
+
+
+def _copy(master: Server, replica: Server) -> None:
+    """Lets a server have what another has now, and nothing more."""
+    with replica.client() as client, master.client() as source:
+        client.execute_command("REPLICAOF", "127.0.0.1", master.port)
+        deadline = monotonic() + PATIENCE_S
+        while client.info("replication").get("master_link_status") != "up":
+            assert monotonic() < deadline, "the replica does not come up"
+        source.wait(1, 10_000)
+        client.execute_command("REPLICAOF", "NO", "ONE")
