@@ -1,4 +1,4 @@
-"""T5, T7: a full disk, a read-only one, no permission, no descriptors left.
+"""A limit of file sizes, a read-only disk, no permission, no descriptors left.
 
 Each is told by one of our errors with a remedy; nothing stored is harmed, nothing acknowledged is
 missing, and when the trouble is over the store works again. The means work for any user; those
@@ -83,25 +83,7 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 
 # What a machine lends us decides which means there are; none is ever skipped.
-SIZES = ["1200k", "1400k", "2m", "3m"] if may_mount() else []
 MOUNTED = ["read-only"] if may_mount() else []
-
-
-@pytest.mark.parametrize("size", SIZES or ["nothing to mount"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_full_disk_is_told_and_survived(backend: str, size: str, tmp_path: Path) -> None:
-    if not SIZES:
-        place = place_of(backend, tmp_path)
-        check_told(place, play("limited", url_of(place), 1900 << 10))
-        return
-    with mounted(tmp_path / "disk", f"size={size}") as disk:
-        place = place_of(backend, disk)
-        (disk / "filler").write_bytes(bytes(300 << 10))
-        said = play("full", url_of(place))
-        assert said["errors"]
-        assert not any(error["outcome_known"] is False for error in said["errors"]), said["errors"]
-        (disk / "filler").unlink()
-        check_told(place, said)
 
 
 @pytest.fixture

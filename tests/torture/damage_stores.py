@@ -1,0 +1,154 @@
+"""Stores that hold every kind of file, their bytes, and everything that they say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError
+from holdfast.testing import FakeClock
+from tests.torture.faulty_life import in_child, scratch
+
+HONEST = (CorruptError, FormatError, NotFoundError, UnavailableError)
+STATES = ("closed", "killed", "unpowered")
+"""Closed; left by a kill; left by a kill, and then the power went."""
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A store to be harmed: its files, and all that it says."""
+
+    backend: str
+    state: str
+    files: dict[str, bytes]
+    says: list[Any]
+
+    def put(self, place: Path, name: str = "", data: bytes | None = None) -> None:
+        """Lays the store down at an empty place, with one file changed; None leaves it out."""
+        for known, content in self.files.items():
+            if known == name:
+                if data is None:
+                    continue
+                content = data
+            path = place / known
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(descriptor, content)
+            os.close(descriptor)
+
+    def open(self, place: Path) -> Store:
+        clock = FakeClock(seed=5)
+        if self.state == "unpowered":
+            clock.reboot()
+        return holdfast.open(url_of(self.backend, place), clock=clock, actor="a", create=False)
+
+
+def url_of(backend: str, place: Path) -> str:
+    return f"{place}/store" if backend == "files" else f"sqlite:{place}/store"
+
+
+def furnish(store: Store, rounds: int) -> None:
+    """Writes some of everything, `rounds` times over."""
+    team = store.team("red")
+    for number in range(rounds):
+        chat = store.conversation(f"c{number}", parent=team)
+        for n in range(4):
+            chat.append("log", {"n": n, "text": f"message {n} of {number}"}, checkpoint=f"turn {n}")
+        team.update({f"a{number}": 1, "b": [1, {"c": b"bytes"}]}, key=f"key {number}")
+        fork = chat.fork(f"f{number}", at="turn 2")
+        fork.append("log", "another way")
+        with store.commit(key=f"both {number}") as tx:
+            tx.scope(team).set("n", number)
+            tx.scope(store.global_()).set("n", number)
+            tx.mark("todo", f"mark {number}", priority=2)
+    store.conversation("c0").set("document", "long text " * 7000)
+    store.lease("lease", ttl_s=1e6)
+
+
+MARKS = 6
+"""Which part of what a store says are its marks."""
+
+
+def says(store: Store) -> list[Any]:
+    """Returns all that a caller can read, by every way there is to read it."""
+    backend = store.log.backend
+    streams = backend.streams()
+    blobs = backend.objects.names("blob")
+    records = backend.read_all(limit=1_000_000)
+    return [
+        records,
+        streams,
+        [backend.read(stream) for stream in streams],
+        backend.heads(streams),
+        [backend.find(stream) for stream in streams],
+        [backend.find(one.stream, key=one.key) for one in records if one.key],
+        backend.marks.list(),
+        [(name, backend.objects.get("blob", name)) for name in blobs],
+        [scope.state.to_dict() for scope in store.scopes()],
+    ]
+
+
+@cache
+def victim(backend: str, state: str, rounds: int) -> Victim:
+    """Makes the store, in a process of its own that may be killed."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-victim-", dir=scratch()))
+
+    def make() -> None:
+        store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=1), actor="a")
+        furnish(store, rounds)
+        store.close()
+        store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=2), actor="a")
+        for n in range(3):
+            store.team("red").append("late", f"late {n} of them")
+        if state == "closed":
+            store.close()
+        os._exit(0)
+
+    try:
+        in_child(make)
+        if state == "unpowered" and backend == "files":
+            _lose_text(place / "store")
+        files = {
+            str(path.relative_to(place)): path.read_bytes()
+            for path in sorted(place.rglob("*"))
+            if path.is_file()
+        }
+    finally:
+        shutil.rmtree(place)
+    whole = Victim(backend, state, files, [])
+    whole.says.extend(read(whole, lambda at: whole.put(at))[0])
+    return whole
+
+
+def _lose_text(store: Path) -> None:
+    """Takes from the text what only the ring had made durable."""
+    from msgspec import json
+
+    end = json.decode((store / "head.json").read_bytes())["end"]
+    newest = max((store / "log").iterdir())
+    os.truncate(newest, end - int(newest.stem, 16))
+
+
+def read(victim: Victim, put: Callable[[Path], None]) -> tuple[list[Any], str]:
+    """Returns what a store says, and what check says of it; an honest error is raised."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-victim-", dir=scratch()))
+    try:
+        put(place)
+        store = victim.open(place)
+        try:
+            found = says(store)
+            if not victim.says or found == victim.says:
+                return found, ""
+            report = store.check()
+            return found, "" if report.ok else str(report.findings[0])
+        finally:
+            store.close()
+    finally:
+        shutil.rmtree(place)

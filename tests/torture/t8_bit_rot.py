@@ -1,0 +1,244 @@
+"""T8: bit rot. A changed byte is found, or it changes nothing that the store says.
+
+Stores that hold every kind of file: closed; left by a kill, with ring, shared page or WAL; and left
+so when the power went, the text behind its synced end lost. Every byte is changed, one random bit
+or all of them; every 512 bytes are zeroed, and every file is cut at each 512 and taken away. Then
+the store is opened and read in every way there is. It must raise an error, or say exactly what it
+said, or, of marks alone, `check` must have a finding.
+
+Of what can be rebuilt (index, shared page, SQLite's -shm) every 8th byte is changed here, and of
+copies of what another state has already had; `-large` changes every byte twice in a larger store.
+
+What cannot be found is asserted to be this and nothing else, see `_is_known`:
+- the end of a WAL that was never checkpointed: SQLite ends it at the first frame that fails its
+  checksum, as it must for frames that were torn by a crash, so damage there reads as an end;
+- the last batch of a ring after a power loss, for the same reason: nothing else says that it was
+  whole. (After a kill the shared page says so, and it is found.) All of its batches, if the ring is
+  gone, or if the id in holdfast.json has changed: its batches are then another store's.
+
+Planted, and found: `PLANTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from random import Random
+from typing import Any
+
+from tests.torture.damage_stores import HONEST, MARKS, STATES, Victim, read, victim
+from tests.torture.faulty_calls import make_small
+from tests.torture.faulty_life import no_hang
+from tests.torture.programme import Broken, Point, Programme
+
+CHUNK = 64
+BLOCK = 512
+DERIVED = ("index.sqlite", "shared", "store-shm")
+SMALL, LARGE = 1, 12
+
+
+@cache
+def ready(plant: str, rounds: int) -> None:
+    from holdfast import snapshots
+    from holdfast.backends.files import ring
+
+    make_small()
+    ring.RING_BYTES = 4096 if rounds == SMALL else 65536
+    snapshots.CLOSE_BYTES_MIN = 200
+    if plant:
+        for backend in ("files", "sqlite"):
+            for state in states(backend):
+                victim(backend, state, rounds)
+        PLANTS[plant]()
+
+
+def states(backend: str) -> tuple[str, ...]:
+    # SQLite's recovery looks at nothing that would be another thing after a power loss.
+    return STATES if backend == "files" else STATES[:2]
+
+
+Harm = tuple[str, str, str, int]
+"""State, file, what is done, and where."""
+
+
+@cache
+def harms(backend: str, rounds: int) -> list[Harm]:
+    """Returns every chunk and block of every file of every state."""
+    found: list[Harm] = []
+    for state in states(backend):
+        for name, data in victim(backend, state, rounds).files.items():
+            found += [(state, name, "flip", at) for at in range(0, len(data), CHUNK)]
+            blocks = range(0, len(data), BLOCK if len(data) < 65536 else 8 * BLOCK)
+            found += [(state, name, "zero", at) for at in blocks]
+            found += [(state, name, "cut", at) for at in blocks]
+            found.append((state, name, "lose", 0))
+    # The first few are of all kinds: a share, or what a plant is looked for in.
+    Random(1).shuffle(found)
+    return found
+
+
+def is_sparse(backend: str, state: str, name: str) -> bool:
+    """Whether every 8th byte will do: it can be rebuilt, or another state has the same bytes."""
+    if name.endswith(DERIVED):
+        return True
+    return state != "closed" and not name.endswith(("ring", "-wal", ".json"))
+
+
+def trial(backend: str, rounds: int, point: Point) -> int:
+    ready(point.plant, rounds)
+    if point.number >= len(harms(backend, rounds)):
+        return 0
+    state, name, kind, at = harms(backend, rounds)[point.number]
+    whole = victim(backend, state, rounds)
+    data = whole.files[name]
+    cases = 0
+    for place, changed in _changed(data, kind, at, point.random, _steps(whole, name, rounds)):
+        cases += 1
+        with no_hang(f"{kind} in {name}"):
+            _judge(whole, name, f"{kind} at byte {place} of {name} ({state})", changed)
+    return max(cases, 1)
+
+
+def _steps(whole: Victim, name: str, rounds: int) -> tuple[int, int]:
+    """Returns how many bytes lie between two that are changed, and how often each is."""
+    if rounds != SMALL:
+        return 1, 2
+    return (8, 1) if is_sparse(whole.backend, whole.state, name) else (1, 1)
+
+
+def _changed(
+    data: bytes, kind: str, at: int, chance: Random, steps: tuple[int, int]
+) -> list[tuple[int, bytes | None]]:
+    if kind == "lose":
+        return [(0, None)]
+    if kind == "cut":
+        return [(at, data[:at])]
+    if kind == "zero":
+        block = data[at : at + BLOCK]
+        return [(at, data[:at] + bytes(len(block)) + data[at + BLOCK :])] if any(block) else []
+    step, times = steps
+    first = at + chance.randrange(step)
+    found: list[tuple[int, bytes | None]] = []
+    for place in range(first, min(at + CHUNK, len(data)), step):
+        masks = chance.sample((0xFF, *(1 << bit for bit in range(8))), times)
+        for mask in masks:
+            changed = bytes([data[place] ^ mask])
+            found.append((place, data[:place] + changed + data[place + 1 :]))
+    return found
+
+
+def _judge(whole: Victim, name: str, told: str, changed: bytes | None) -> None:
+    try:
+        found, finding = read(whole, lambda at: whole.put(at, name, changed))
+    except HONEST as error:
+        if not error.message or len(error.message) < 15:
+            raise Broken(f"{told}: an error that says nothing: {error.message!r}") from error
+        return
+    except Exception as error:
+        raise Broken(f"{told}: {type(error).__name__}: {error}") from error
+    parts = [number for number, part in enumerate(found) if part != whole.says[number]]
+    # A row that SQLite loses is missed where numbers have no gaps, which marks have not: it takes a
+    # check to find that one is gone. Whatever else is read is right, or raises by itself.
+    if not parts or (parts == [MARKS] and finding) or _is_known(whole, name, changed, found):
+        return
+    raise Broken(f"{told}: it says something else, and nobody said so (parts {parts})")
+
+
+def _is_known(whole: Victim, name: str, changed: bytes | None, found: list[Any]) -> bool:
+    """Whether this is damage that nothing can tell from what a crash leaves, and did only that."""
+    records, all_records = found[0], whole.says[0]
+    is_prefix = records == all_records[: len(records)]
+    if name.endswith("store-wal") and whole.state == "killed":
+        return is_prefix
+    if name.endswith(("ring", "holdfast.json")) and whole.state == "unpowered":
+        # Not more than the last batch, unless all of the ring is gone, or is another store's.
+        is_flip = changed is not None and len(changed) == len(whole.files[name])
+        is_whole = is_flip and name.endswith("ring")
+        return is_prefix and (len(all_records) - len(records) <= 1 or not is_whole)
+    return False
+
+
+# --- faults that are planted ----------------------------------------------------------------------
+
+
+def no_crc() -> None:
+    """Lines and rows are read without a look at their checksums."""
+    from holdfast.backends.files import catalog, line, recovery, verify
+    from holdfast.backends.protocol import Position, Record
+    from holdfast.backends.sqlite import backend, inspection, rows
+
+    def decode_row(row: Any, stream: str, where: str) -> Record:
+        ordinal, position, revision, time, kind, actor, key, name, subject, _, link, payload = row[
+            :12
+        ]
+        at = Position(ordinal if position is None else position)
+        return Record(stream, revision, time, kind, actor, payload, link, key, name, subject, at)
+
+    def decode_line(encoded: bytes) -> line.Line:
+        try:
+            return line._parse(encoded)  # pyright: ignore[reportPrivateUsage]
+        except ValueError as exc:
+            raise line.BadLine(str(exc)) from exc
+
+    for module in (catalog, recovery, verify):
+        setattr(module, "decode_line", decode_line)  # noqa: B010
+    for module in (backend, inspection, rows):
+        setattr(module, "decode", decode_row)  # noqa: B010
+
+
+def no_index_checksum() -> None:
+    """The index is believed without checksums of its pages."""
+    from holdfast.backends.files import index
+
+    setattr(index, "_checking_vfs", lambda: "unix")  # noqa: B010
+
+
+def torn_is_cut() -> None:
+    """Whatever of the text cannot be read is taken for a torn end, and cut."""
+    from holdfast.backends.files import recovery
+    from holdfast.backends.files.recovery import Ground
+
+    real = recovery.complete_text
+
+    def complete(*given: Any, **named: Any) -> Ground:
+        ground = real(*given, **named)
+        ground.required_end, ground.head, ground.was_in_use = 0, None, True
+        return ground
+
+    recovery.complete_text = complete
+
+
+def end_not_recorded() -> None:
+    """Nobody compares where the text ends with where it was recorded to end."""
+    from holdfast.backends.files.directory import Directory
+
+    Directory.read_head = lambda self: None
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    "no-crc": no_crc,
+    "no-index-checksum": no_index_checksum,
+    "torn-is-cut": torn_is_cut,
+    "end-not-recorded": end_not_recorded,
+}
+
+PROGRAMMES: tuple[Programme, ...] = tuple(
+    Programme(
+        name=f"t8-{backend}{'' if rounds == SMALL else '-large'}",
+        promise="a changed byte is found, or changes nothing that the store says",
+        trial=lambda point, backend=backend, rounds=rounds: trial(backend, rounds, point),
+        share=None if rounds == SMALL else 5,
+        parts=4 if rounds == SMALL else 1,
+        plants=plants,
+    )
+    for backend, rounds, plants in (
+        (
+            "files",
+            SMALL,
+            {"no-crc": 150, "no-index-checksum": 300, "torn-is-cut": 150, "end-not-recorded": 150},
+        ),
+        ("sqlite", SMALL, {"no-crc": 150}),
+        ("files", LARGE, dict[str, int]()),
+        ("sqlite", LARGE, dict[str, int]()),
+    )
+)
