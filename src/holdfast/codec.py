@@ -32,6 +32,9 @@ from holdfast.errors import CorruptError, ValueDomainError, show_value
 SIZE_MAX = 64 << 20
 """The largest encoded value."""
 
+DECOMPRESSED_MAX = 2 << 30
+"""What no stored thing is larger than, whatever the reference to it says."""
+
 DEPTH_MAX = 100
 """How many containers may be nested; a state's own levels count, so no state is deeper."""
 
@@ -408,6 +411,7 @@ def decompress(data: bytes, *, size_max: int) -> bytes:
 
     try:
         size = zstandard.frame_content_size(data)
+        size_max = min(size_max, DECOMPRESSED_MAX)
         if not 0 <= size <= size_max:
             found = "an unknown size" if size < 0 else f"{size} bytes"
             raise CorruptError(f"compressed data holds {found}: expected at most {size_max} bytes")

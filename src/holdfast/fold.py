@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from holdfast import codec, event
 from holdfast.backends.protocol import Record
@@ -49,6 +49,11 @@ class _Restored(Struct):
     ops: Raw
 
 
+class _Forked(Struct):
+    at: int
+    origin: str = field(name="from")
+
+
 class _Opened(Struct):
     parent: str | None = None
 
@@ -64,6 +69,12 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     if record.type == event.RESTORED:
         return decode_ops(bytes(codec.decode_as(record.payload, _Restored).ops))
     return ()
+
+
+def origin_of(record: Record) -> tuple[str, int]:
+    """Returns the stream and revision that a fork's first record says it began at."""
+    forked = codec.decode_as(record.payload, _Forked)
+    return forked.origin, forked.at
 
 
 def restored_payload(to: int, ops_payload: bytes) -> bytes:

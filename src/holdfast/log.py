@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast import codec, event
+from holdfast import event
 from holdfast.backends.protocol import START, Backend, Head, Position, Receipt, Record, Refusal
 from holdfast.batch import Queue, Request, Waker
 from holdfast.blobs import Blobs
@@ -27,7 +27,7 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
-from holdfast.fold import EMPTY, Folded, fold, ops_of
+from holdfast.fold import EMPTY, Folded, fold, ops_of, origin_of
 from holdfast.snapshots import Snapshots
 from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, lay
 
@@ -339,17 +339,26 @@ class Log:
     def origin(self, stream: str) -> tuple[str, int] | None:
         """Returns the stream and revision that a fork began at, None if it is not a fork."""
         if stream not in self._origins:
-            head = self.head(stream)
-            if head is None:
+            if self.head(stream) is None:
                 return None
-            origin = None
-            if head.first > 1:
-                first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
-                data = codec.decode(first.payload)
-                origin = (data["from"], data["at"])
+            origin = above = self._read_origin(stream)
+            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
+            seen = {stream}
+            while above is not None and above[0] not in self._origins:
+                if above[0] in seen:
+                    raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
+                seen.add(above[0])
+                above = self._read_origin(above[0])
             # Only now: a read that fails must not make a fork look like none ever after.
             self._origins[stream] = origin
         return self._origins[stream]
+
+    def _read_origin(self, stream: str) -> tuple[str, int] | None:
+        head = self.head(stream)
+        if head is None or head.first == 1:
+            return None
+        first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
+        return origin_of(first)
 
     def records(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None

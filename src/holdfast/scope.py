@@ -23,7 +23,7 @@ from holdfast.arguments import (
 )
 from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
-from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.event import Checkpoint, Event
 from holdfast.fold import ops_of, restored_payload, state_of
 from holdfast.ids import check_name
@@ -435,11 +435,15 @@ class Scope:
 
     def _upwards(self) -> Iterator[Scope]:
         scope: Scope | None = self
+        seen: set[str] = set()
         while scope is not None:
             yield scope
             if scope.level == GLOBAL:
                 return
+            seen.add(scope.name)
             scope = scope.parent
+            if scope is not None and scope.name in seen:
+                raise CorruptError(f'scope "{scope.name}" stands above itself', stream=scope.name)
         yield self._sibling(GLOBAL)
 
     def _lineage(self) -> Iterator[tuple[str, int]]:

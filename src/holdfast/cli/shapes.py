@@ -107,6 +107,14 @@ def error_shape(error: HoldfastError) -> dict[str, Any]:
 
 def show_summary(event: Event) -> str:
     """Returns what an event did, in a few words; unknown types show their data."""
+    try:
+        return _summary(event)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        # Not what we write under that type: whoever laid it there, it is shown as it is.
+        return preview(event.data)
+
+
+def _summary(event: Event) -> str:
     data = event.data
     if event.type == "changed":
         return show_ops(data)

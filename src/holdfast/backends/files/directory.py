@@ -171,7 +171,7 @@ class Directory:
     def _decode(self, data: bytes, kind: type[Any], name: str) -> Any:
         try:
             return json_codec.decode(data, type=kind)
-        except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+        except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
             raise CorruptError(f"{name} cannot be read: {exc}", where=name) from exc
 
 

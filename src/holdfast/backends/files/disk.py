@@ -13,13 +13,17 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Generator
 from functools import cache
 from typing import Any
 
-from holdfast.errors import UnavailableError
+from holdfast.errors import CorruptError, UnavailableError
 
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe in the place of a file would keep its opener waiting for ever: O_NONBLOCK means nothing to
+# a file, and lets a pipe be opened and refused.
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+SMALL_BYTES_MAX = 64 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _NOT_NEEDED: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)  # macOS has none
@@ -39,7 +43,11 @@ class Disk:
     lock = staticmethod(fcntl.flock)
 
     def open(self, name: str, flags: int, *, at: int, mode: int = 0o600) -> int:
-        return os.open(name, flags | OPEN_FLAGS, mode, dir_fd=at)
+        fd = os.open(name, flags | OPEN_FLAGS, mode, dir_fd=at)
+        if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ENXIO, "it is no file")
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -126,14 +134,21 @@ def read_all(disk: Disk, fd: int, size: int, offset: int = 0) -> bytes:
     return b"".join(parts)
 
 
-def read_file(disk: Disk, name: str, *, at: int) -> bytes | None:
-    """Returns the file's bytes, None if there is no such file."""
+def read_file(disk: Disk, name: str, *, at: int, size_max: int = SMALL_BYTES_MAX) -> bytes | None:
+    """Returns the file's bytes, None if there is no such file.
+
+    One that is larger than any of ours is not read: a sparse one could ask for all memory.
+    """
     try:
         fd = disk.open(name, os.O_RDONLY, at=at)
     except FileNotFoundError:
         return None
     try:
-        return read_all(disk, fd, disk.size(fd))
+        size = disk.size(fd)
+        if size > size_max:
+            problem = f"{name} takes {size} bytes: expected {size_max} at most"
+            raise CorruptError(problem, where=name)
+        return read_all(disk, fd, size)
     finally:
         disk.close(fd)
 
@@ -195,5 +210,6 @@ _REMEDIES: dict[int, tuple[str, str | None]] = {
     errno.EEXIST: ("something on its way is not a directory", "name a place below a directory"),
     errno.ENOENT: ("it is not there, or not any more", "look whether somebody moved or deleted it"),
     errno.ENAMETOOLONG: ("its name is too long", "choose a shorter one"),
+    errno.ENXIO: ("a pipe, a socket or a device is in its place", "remove what is there"),
     errno.ELOOP: ("there is a symbolic link in its place", "replace it by what it points to"),
 }

@@ -139,7 +139,7 @@ class FileLeases:
         if data is not None:
             try:
                 book = json_codec.decode(data, type=_Book)
-            except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+            except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
                 self._backend.catalog.reports.append(
                     f"{NAME} could not be read, leases ended: {exc}"
                 )

@@ -209,7 +209,7 @@ def _read_back(encoded: bytes, commit: Commit) -> Line:
     """
     try:
         line = _parse(encoded)
-    except (DecodeError, UnicodeDecodeError) as exc:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
         raise UsageError(
@@ -242,7 +242,7 @@ def decode_line(encoded: bytes) -> Line:
         raise BadLine("its checksum does not match")
     try:
         return _parse(encoded)
-    except (DecodeError, ValidationError, UnicodeDecodeError) as exc:
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
         raise BadLine(f"it is not the JSON that was written: {exc}") from exc
 
 
@@ -322,6 +322,8 @@ def parse_time(text: str) -> int:
         if known != second:
             seconds = (datetime.fromisoformat(second + "+00:00") - _EPOCH) // _SECOND
             _parsed = second, seconds
+        if not (micros.isascii() and micros.isdigit()):
+            raise ValueError(micros)
         return seconds * 1_000_000 + int(micros)
     except ValueError as exc:
         raise BadLine(f"the time {text!r} is not one") from exc

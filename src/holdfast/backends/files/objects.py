@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 ROOT = "objects"
+OBJECT_BYTES_MAX = 1 << 31
 TEMP = "=new-"
 _EMPTY = "=-"
 _KINDS = ("blob", "snapshot")
@@ -54,7 +55,7 @@ class FileObjects:
         folders, file = path_of(kind, name)
         missing = contextlib.suppress(FileNotFoundError)
         with self._reported(kind, name), missing, self._folder(folders) as at:
-            return read_file(self._disk, file, at=at)
+            return read_file(self._disk, file, at=at, size_max=OBJECT_BYTES_MAX)
         return None
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:

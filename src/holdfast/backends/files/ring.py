@@ -22,7 +22,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from holdfast.backends.files.disk import Disk, read_all, replace_file
+from holdfast.backends.files.disk import Disk, read_file, replace_file
 
 NAME = "ring"
 RING_BYTES = 1 << 20
@@ -100,11 +100,5 @@ def open_ring(disk: Disk, *, at: int) -> int:
 
 def read_batches(disk: Disk, store: str, *, at: int) -> list[Batch] | None:
     """Returns the whole batches of the ring, None if there is no ring."""
-    try:
-        fd = disk.open(NAME, os.O_RDONLY, at=at)
-    except FileNotFoundError:
-        return None
-    try:
-        return find_batches(read_all(disk, fd, disk.size(fd)), seed_of(store))
-    finally:
-        disk.close(fd)
+    data = read_file(disk, NAME, at=at)
+    return None if data is None else find_batches(data, seed_of(store))

@@ -16,7 +16,7 @@ from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.index import UNUSABLE, Index
 from holdfast.backends.files.line import BadLine, Line, decode_line, decode_link, next_digest
-from holdfast.backends.files.objects import TEMP, FileObjects
+from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.tail import Cursor
 from holdfast.backends.protocol import Finding
 from holdfast.errors import CorruptError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
+# At most 32 MiB of content come out of so many compressed bytes.
+_STEP = 1024
 _DIGEST_LENGTH = 64
 
 
@@ -131,7 +133,9 @@ class FileInspection:
             digest = name.rsplit("/", 1)[-1].split(".", 1)[0]
             if len(digest) != _DIGEST_LENGTH:
                 continue
-            data = read_file(backend.directory.disk, path, at=backend.directory.fd)
+            data = read_file(
+                backend.directory.disk, path, at=backend.directory.fd, size_max=OBJECT_BYTES_MAX
+            )
             if data is not None and not _matches(data, digest):
                 yield Finding(path, "does not hold the bytes that its name is the digest of")
 
@@ -229,12 +233,21 @@ def _matches(data: bytes, digest: str) -> bool:
         import zstandard
 
         frame = zstandard.ZstdDecompressor().decompressobj()
+        found, size = sha256(), 0
         try:
-            data = frame.decompress(data)
+            # We always write down how much there is.
+            if not 0 <= zstandard.frame_content_size(data) <= OBJECT_BYTES_MAX:
+                return False
+            # A step at a time: a few bytes can ask for gigabytes.
+            for start in range(0, len(data), _STEP):
+                content = frame.decompress(data[start : start + _STEP])
+                found.update(content)
+                size += len(content)
+                if size > OBJECT_BYTES_MAX or (frame.eof and start + _STEP < len(data)):
+                    return False
         except zstandard.ZstdError:
             return False
-        if not frame.eof or frame.unused_data:
-            return False
+        return frame.eof and not frame.unused_data and found.hexdigest() == digest
     return sha256(data).hexdigest() == digest
 
 

@@ -39,8 +39,10 @@ _ADD_CHECKPOINTS = """INSERT INTO checkpoints SELECT stream, checkpoint, ordinal
 
 
 def find_stream(execute: Execute, name: str) -> Stream | None:
-    row = execute(_STREAM, (name,)).get
-    return None if row is None else Stream(*row)
+    rows = execute(_STREAM, (name,)).fetchall()
+    if len(rows) > 1:  # up to row 32 there is no index that would keep names apart
+        raise CorruptError(f'there are {len(rows)} streams with the name "{name}"', stream=name)
+    return Stream(*rows[0]) if rows else None
 
 
 def find_head(execute: Execute, name: str, stream: Stream, where: str) -> Head:

@@ -13,6 +13,7 @@ of it drops none.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from holdfast.backends.sqlite.driver import Connection
@@ -42,13 +43,23 @@ def write_again(connection: Connection, path: str) -> None:
         fd = os.open(wal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             offset = 0
-            while data := os.pread(fd, 1 << 20, offset):
-                offset += os.pwrite(fd, data, offset)
+            while (offset := _data_from(fd, offset)) >= 0:
+                offset += os.pwrite(fd, os.pread(fd, 1 << 20, offset), offset)
             os.fsync(fd)
         finally:
             os.close(fd)
     finally:
         connection.execute("ROLLBACK")
+
+
+def _data_from(fd: int, offset: int) -> int:
+    """Returns where data goes on, -1 if it does not: a hole of a terabyte is not written full."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError as exc:
+        if exc.errno != errno.ENXIO:
+            raise
+        return -1
 
 
 class Wal:
