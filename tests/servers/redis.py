@@ -60,14 +60,21 @@ def installations() -> dict[str, Path]:
             programs.append(Path(spec.origin).parent / "bin" / "redis-server")
     programs += map(Path, filter(None, os.environ.get("HOLDFAST_TEST_REDIS", "").split(":")))
     found = {_version(path): path for path in reversed(programs) if path.exists()}
-    return {name: found[name] for name in sorted(found)}
+    return {name: found[name] for name in sorted(found, key=_by_number)}
 
 
 def _version(path: Path) -> str:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    user = ground.user() if ground.reachable(path) else None
+    asked = [path, "--version"]
+    said = subprocess.run(asked, user=user, capture_output=True, text=True, check=True).stdout
     match = re.match(r"(\w+) server v=([\d.]+)", said)
     assert match is not None, f"{path} says {said!r}"
     return f"{match[1].lower()}-{match[2]}"
+
+
+def _by_number(name: str) -> tuple[str, list[int]]:
+    server, _, version = name.partition("-")
+    return server, [int(part) for part in version.split(".")]
 
 
 OLDEST = next(iter(installations()), "")

@@ -1,0 +1,186 @@
+"""A store in a Redis Cluster of six: in one slot, wherever that is, moves to or fails over to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+import holdfast
+from holdfast.backends.protocol import Append, Head, Mark
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.errors import LostCommitsError
+from holdfast.clock import SystemClock
+from holdfast.errors import UnavailableError, UsageError
+from holdfast.testing import RecordBuilder
+from holdfast.testing.durable import check_links
+from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
+from tests.servers.redis import OLDEST, PASSWORD, Cluster, Server, cluster
+
+
+def _open(url: str, **options: Any) -> RedisBackend:
+    return RedisBackend(url, clock=SystemClock(), **options)
+
+
+def _tag(application: str) -> str:
+    return f"holdfast:{{{application}}}"
+
+
+def _fill(backend: RedisBackend) -> None:
+    """Writes something of every kind."""
+    build = RecordBuilder()
+    write(backend, build, "a", b"1", b"2", key="k", checkpoint="p", marks=[Mark("i", "m")])
+    accepted(backend, build.commit(build.append("b"), build.append("c/{x}"), reads=[("a", 2)]))
+    accepted(backend, build.commit(marks=[Mark("i", "n")]))
+    assert backend.leases.acquire("l", "w", ttl_s=60) is not None
+    assert [mark.key for mark in backend.marks.claim("i", "w", n=1, ttl_s=60)] == ["m"]
+    backend.objects.put("blob", "ab/cd", b"x")
+
+
+def test_a_store_works_whichever_node_is_named() -> None:
+    running = cluster(OLDEST)
+    for number, node in enumerate(running.servers):  # replicas too: they say where to go
+        backend = _open(node.tcp_url(application=f"named-{number}"))
+        _fill(backend)
+        assert [record.stream for record in backend.read_all()] == ["a", "a", "b", "c/{x}"]
+        assert backend.inspect.describe()["cluster"]
+        assert list(backend.inspect.verify(read_all=True)) == []
+        backend.close()
+
+
+def test_all_of_a_store_is_in_one_slot_and_stores_spread_over_the_nodes() -> None:
+    running = cluster(OLDEST)
+    applications = [f"spread-{number}" for number in range(12)]
+    for application in applications:
+        backend = _open(running.url(application=application))
+        _fill(backend)
+        backend.close()
+    holders: set[int] = set()
+    for application in applications:
+        master = running.master_of(_tag(application))
+        holders.add(master.port)
+        keys = _keys(master, application)
+        assert len(keys) > 15
+        assert len({key_slot(key) for key in keys}) == 1
+        for other in running.servers[:3]:
+            assert other is master or _keys(other, application) == []
+    assert len(holders) == 3
+
+
+def _keys(node: Server, application: str) -> list[bytes]:
+    with node.client() as client:
+        return [key for key in client.keys("*") if key.startswith(_tag(application).encode())]
+
+
+def test_levels_are_spread_by_stores_of_their_own() -> None:
+    """What must be committed together is one application; two of them are two stores."""
+    running = cluster(OLDEST)
+    with (
+        holdfast.open(running.url(application="left")) as left,
+        holdfast.open(running.url(application="right")) as right,
+    ):
+        left.conversation("c1").set("n", 1)
+        assert right.conversation("c1").get("n") is None
+    with pytest.raises(UsageError, match="has no braces"):
+        holdfast.open(running.url(application="{left}right"))
+
+
+def test_a_slot_that_moves_is_never_half_a_store() -> None:
+    """Resharding: while some keys are here and some there, every call waits or fails whole."""
+    running = cluster(OLDEST)
+    application = "moving"
+    backend = _open(running.url(application=application, timeout=0.2))
+    _fill(backend)
+    build = RecordBuilder(RecordBuilder().time + 1000)
+    head: Head | Append = head_of(backend, "a")
+    accepted_count = 0
+    source = running.master_of(_tag(application))
+    target = next(node for node in running.servers[:3] if node is not source)
+    slot = key_slot(_tag(application).encode())
+    with source.client() as here, target.client() as there:
+        ids = [c.execute_command("CLUSTER", "MYID").decode() for c in (here, there)]
+        there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        refusals = 0
+        # The store's own key goes last: until then some of the store can still be found.
+        for key in sorted(_keys(source, application), reverse=True):
+            _migrate(here, target, key)
+            append = build.append("a", behind=head)
+            try:
+                accepted(backend, build.commit(append))
+                head, accepted_count = append, accepted_count + 1
+            except UnavailableError as exc:
+                refusals += exc.outcome_known and "moves this store" in str(exc)
+            # A key that was never there cannot be told from one that has moved.
+            with pytest.raises(UnavailableError, match="moves this store") as caught:
+                backend.commit([build.commit(build.append("fresh"))])
+            assert caught.value.outcome_known
+        assert accepted_count > 0
+        assert accepted_count + refusals == 20, "a key of each kind, or there are new kinds"
+        for client in (there, here):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+    _until(lambda: running.master_of(_tag(application)) is target)
+    patient = _open(running.url(application=application))
+    assert revisions(patient.read("a")) == list(range(1, accepted_count + 3))
+    assert patient.streams() == ["a", "b", "c/{x}"]
+    write(patient, build, "a")
+    assert list(patient.inspect.verify(read_all=True)) == []
+    patient.close()
+    backend.close()
+
+
+def _migrate(client: Any, target: Server, key: bytes) -> None:
+    where = ("127.0.0.1", target.port, key, 0, 10_000)
+    client.execute_command("MIGRATE", *where, "AUTH", PASSWORD)
+
+
+def _until(holds: Any) -> None:
+    deadline = monotonic() + PATIENCE_S
+    while not holds():
+        assert monotonic() < deadline, "it does not come true"
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster of which this test may kill a node."""
+    running = Cluster(OLDEST)
+    yield running
+    running.remove()
+
+
+def test_a_failover_goes_on_or_says_what_was_lost(own_cluster: Cluster) -> None:
+    """The master of the store's slot dies, and its replica takes over."""
+    application = "failing"
+    backend = _open(own_cluster.url(application=application, timeout=60))
+    build = RecordBuilder()
+    for _ in range(20):
+        write(backend, build, "a")
+    lease = backend.leases.acquire("l", "w1", ttl_s=0.001)
+    assert lease is not None
+    master = own_cluster.master_of(_tag(application))
+    with master.client() as client:
+        client.execute_command("WAIT", 1, 10_000)
+    before = head_of(backend, "a")
+    master.kill()
+    # Everything had reached the replica: the same handle goes on, above all former positions.
+    receipt = write(backend, build, "a")
+    assert receipt.position > before.position
+    records = backend.read("a")
+    assert revisions(records) == list(range(1, 22))
+    check_links(records)
+    later = backend.leases.acquire("l", "w2", ttl_s=60)
+    assert later is not None
+    assert later.epoch > lease.epoch
+    # A handle that was told of more than is there goes no further.
+    backend._witness._tails["a"] = (22, bytes(32))
+    backend._gate.lines._run_id = "another"
+    backend._gate.lines._drop_idle()
+    with pytest.raises(LostCommitsError, match="event 22"):
+        backend.heads(["a"])
+    backend.close()
+    with pytest.raises(redis.RedisError):
+        master.client().ping()
