@@ -26,7 +26,7 @@ from msgspec import Raw, Struct
 from holdfast import codec
 from holdfast.codec import Encoded, Path, show_path
 from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
-from holdfast.tree.frozen import Lazy, dump
+from holdfast.tree.frozen import dump
 
 Kind = Literal["set", "delete", "append", "increment", "merge", "truncate"]
 
@@ -74,7 +74,7 @@ def set_op(path: UserPath, value: Any) -> Op:
     place = _check_path(path)
     if not place:
         value = _check_mapping(value, "the whole state")
-    return _op("set", place, _encode(value, place))
+    return _op("set", place, codec.encode(value, path=place))
 
 
 def delete_op(path: UserPath) -> Op:
@@ -85,7 +85,7 @@ def delete_op(path: UserPath) -> Op:
 def append_op(path: UserPath, item: Any) -> Op:
     """Returns the op that appends one item to the list at a path."""
     place = _check_path(path)
-    return _op("append", place, _encode(item, (*place, 0)))
+    return _op("append", place, codec.encode(item, path=(*place, 0)))
 
 
 def increment_op(path: UserPath, by: float) -> Op:
@@ -95,13 +95,13 @@ def increment_op(path: UserPath, by: float) -> Op:
         raise UsageError(
             f"increment of {describe(place)} takes a number, found {type(by).__name__}"
         )
-    return _op("increment", place, _encode(by, place))
+    return _op("increment", place, codec.encode(by, path=place))
 
 
 def merge_op(path: UserPath, values: Mapping[str, Any]) -> Op:
     """Returns the op that sets each key of a mapping in the mapping at a path."""
     place = _check_path(path)
-    return _op("merge", place, _encode(_check_mapping(values, "merge"), place))
+    return _op("merge", place, codec.encode(_check_mapping(values, "merge"), path=place))
 
 
 def truncate_op(path: UserPath, count: int) -> Op:
@@ -127,12 +127,6 @@ def _op(kind: Kind, path: Path, raw: Encoded) -> Op:
     if len(path) == 1 and type(path[0]) is str:
         return Op(kind, path[0], value)
     return Op(kind, path, value)
-
-
-def _encode(value: Any, path: Path) -> Encoded:
-    if type(value) is Lazy:
-        return value.stored()
-    return codec.encode(value, path=path)
 
 
 def _check_mapping(value: Any, what: str) -> Any:

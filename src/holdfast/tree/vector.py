@@ -226,9 +226,10 @@ def _changed_nodes(
 def _is_same_unread(a: Node, b: Node, is_same_stream: bool) -> bool:
     if a.content is not None or b.content is not None or a.start != b.start or a.stop != b.stop:
         return False
-    if a.source is None or b.source is None:
-        return False
-    return a.source is b.source or (is_same_stream and a.source.is_same(b.source, a.start, a.stop))
+    x, y = a.source, b.source
+    assert x is not None, "BUG: a vector node has neither content nor source"
+    assert y is not None, "BUG: a vector node has neither content nor source"
+    return x is y or (is_same_stream and x.is_same(y, a.start, a.stop))
 
 
 def _grow(shift: int, root: Node, filled: int, leaf: Node) -> tuple[int, Node]:

@@ -28,7 +28,11 @@ ESCAPES = st.sampled_from(
     ['"\\ud800"', '"\\\\ud800 \\u0020 \\udfff"', '{"\\uD83D":"\\ud83d\\ude00"}', '"\\u0020"']
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )

@@ -1,0 +1,214 @@
+"""Group commit, turn by turn: who leads the next batch, whatever came during this one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.batch import Queue, Request
+from holdfast.errors import UnavailableError, UsageError
+
+BACKGROUND = "holdfast-commit"
+
+
+class Turns:
+    """A run function that does something of the test's during its first batch.
+
+    Takes down which thread ran which requests.
+    """
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.led: list[tuple[str, list[object]]] = []
+
+    def __call__(self, requests: list[Request]) -> None:
+        name = threading.current_thread().name
+        self.led.append((name, [request.work for request in requests]))
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        for request in requests:
+            request.succeed(request.work)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Lets other threads run until something holds."""
+    for _ in range(20_000):
+        if holds():
+            return
+        threading.Event().wait(0.0005)
+    raise AssertionError("it never came to hold")
+
+
+def is_gated(request: Request) -> bool:
+    return request.gate is not None
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def queue(turns: Turns) -> Queue:
+    return Queue(turns)
+
+
+def test_what_was_submitted_meanwhile_is_led_by_the_background(turns: Turns, queue: Queue) -> None:
+    for round in range(2):  # the first has no thread yet, the second has one
+        later = Request(f"later {round}")
+        turns.meanwhile = lambda later=later: queue.submit(later)
+        mine = threading.current_thread().name
+        assert queue.commit(Request("now")) == "now"
+        until(lambda later=later: later.answered)
+        assert turns.led[-2:] == [(mine, ["now"]), (BACKGROUND, [f"later {round}"])]
+    queue.close()
+
+
+def test_the_background_goes_on_while_more_comes_and_begins_again(
+    turns: Turns, queue: Queue
+) -> None:
+    first, during, after = Request("first"), Request("during"), Request("after")
+    turns.meanwhile = lambda: queue.submit(during)
+    queue.submit(first)
+    until(lambda: during.answered and not vars(queue)["_led"])
+    thread = vars(queue)["_thread"]
+    queue.submit(after)
+    until(lambda: after.answered)
+    assert turns.led == [(BACKGROUND, [work]) for work in ("first", "during", "after")]
+    assert vars(queue)["_thread"] is thread
+    queue.close()
+    assert not thread.is_alive()
+
+
+def test_a_leader_finishes_what_waits_when_the_queue_is_closed_meanwhile(
+    turns: Turns, queue: Queue
+) -> None:
+    """No thread is started for a queue that is closing, and nobody else would come."""
+    later = Request("later")
+    closer = threading.Thread(target=queue.close)
+
+    def meanwhile() -> None:
+        queue.submit(later)
+        closer.start()
+        until(lambda: vars(queue)["_closed"])
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("now")) == "now"
+    closer.join(10)
+    assert not closer.is_alive()
+    assert later.outcome() == "later"
+    assert {name for name, _ in turns.led} == {threading.current_thread().name}
+
+
+def test_a_queue_closed_while_a_lone_caller_commits_waits_for_it(
+    turns: Turns, queue: Queue
+) -> None:
+    closer = threading.Thread(target=queue.close)
+
+    def meanwhile() -> None:
+        closer.start()
+        until(lambda: vars(queue)["_closed"])
+        assert closer.is_alive()
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("now")) == "now"
+    closer.join(10)
+    assert not closer.is_alive()
+
+
+def test_a_thread_that_waits_is_told_to_lead(turns: Turns, queue: Queue) -> None:
+    submitted = Request("submitted")
+    committed = Request("committed")
+    answers: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(queue.wait(submitted)), name="waiter"),
+        threading.Thread(target=lambda: answers.append(queue.commit(committed)), name="caller"),
+    ]
+
+    def meanwhile() -> None:
+        queue.submit(submitted)
+        for thread, request in zip(threads, (submitted, committed), strict=True):
+            thread.start()
+            until(lambda request=request: is_gated(request))
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("first")) == "first"
+    for thread in threads:
+        thread.join(10)
+    assert sorted(map(str, answers)) == ["committed", "submitted"]
+    assert [(name, works) for name, works in turns.led[1:]] == [
+        ("waiter", ["submitted", "committed"])
+    ]
+    queue.close()
+
+
+def test_who_waits_for_what_is_being_written_is_woken_when_it_is(
+    turns: Turns, queue: Queue
+) -> None:
+    request = Request("submitted")
+    answers: list[object] = []
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait(request)))
+
+    def meanwhile() -> None:
+        waiter.start()
+        until(lambda: is_gated(request))
+
+    turns.meanwhile = meanwhile
+    queue.submit(request)
+    until(lambda: waiter.ident is not None)
+    waiter.join(10)
+    assert answers == ["submitted"]
+    assert turns.led == [(BACKGROUND, ["submitted"])]
+    assert queue.wait(request) == "submitted"
+    queue.close()
+
+
+def test_who_waits_leads_if_nobody_does(
+    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_start_thread", lambda: None)  # it has not got the processor yet
+    requests = [Request("one"), Request("two")]
+    for request in requests:
+        queue.submit(request)
+    assert queue.wait(requests[1]) == "two"
+    assert turns.led == [(threading.current_thread().name, ["one", "two"])]
+    assert requests[0].answered
+
+
+def test_what_was_submitted_before_is_committed_before(
+    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_start_thread", lambda: None)
+    submitted = Request("submitted")
+    queue.submit(submitted)
+    assert queue.commit(Request("committed")) == "committed"
+    assert turns.led == [(threading.current_thread().name, ["submitted", "committed"])]
+    assert submitted.answered
+
+
+def test_an_answer_that_was_given_stands_when_its_batch_fails_later() -> None:
+    def run(requests: list[Request]) -> None:
+        requests[0].succeed("written")
+        raise UnavailableError("disk gone")
+
+    queue = Queue(run)
+    first = Request("first")
+    queue._start_thread = lambda: None  # type: ignore[method-assign]
+    queue.submit(first)
+    with pytest.raises(UnavailableError, match="disk gone"):
+        queue.commit(Request("second"))
+    assert first.outcome() == "written"
+
+
+def test_a_forked_child_can_do_nothing_with_its_parents_queue(turns: Turns, queue: Queue) -> None:
+    """Clause 13: asked before any lock is taken, which a thread of the parent may have held."""
+    vars(queue)["_process"] = os.getpid() + 1
+    vars(queue)["_lock"] = None  # whoever tried to take it would fail
+    for call in (queue.commit, queue.submit, queue.wait):
+        with pytest.raises(UsageError, match="inherited by a forked child"):
+            call(Request("x"))
+    queue.close()
+    assert turns.led == []
