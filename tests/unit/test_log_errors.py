@@ -1,0 +1,255 @@
+"""The log when what lies below is damaged, is taken by others, or fails."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import codec, event
+from holdfast.arguments import update_ops
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import START, Head, Position
+from holdfast.errors import ConflictError, CorruptError, UnavailableError
+from holdfast.log import Log
+from holdfast.snapshots import Snapshots
+from holdfast.store import Store
+from holdfast.testing import FakeClock, RecordBuilder
+from holdfast.wanted import Wanted
+
+
+def store_on(backend: Any, clock: FakeClock) -> Store:
+    return Store(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+# --- guards --------------------------------------------------------------------------------------
+
+
+def test_a_guard_is_judged_by_what_is_there_and_not_by_what_is_remembered(clock: FakeClock) -> None:
+    """Guarantee 3: a fold in memory may be behind; a guard that is right must not be refused."""
+    backend = MemoryBackend(clock=clock)
+    mine, other = store_on(backend, clock), store_on(backend, clock)
+    mine.conversation("c").set("n", 1)
+    other.conversation("c").set("n", 2)
+    part = mine.conversation("c").change_part(update_ops({"n": 3}), 2, None, None)
+    assert mine.log.commit(Wanted((part,))).revision == 3
+    stale = mine.conversation("c").change_part(update_ops({"n": 4}), 1, None, None)
+    with pytest.raises(ConflictError) as caught:
+        mine.log.commit(Wanted((stale,)))
+    assert (caught.value.expected, caught.value.actual) == (1, 3)
+
+
+@pytest.mark.parametrize("stale", [0, 1])
+def test_a_conflict_names_the_stream_that_was_read_too_early(clock: FakeClock, stale: int) -> None:
+    store = store_on(MemoryBackend(clock=clock), clock)
+    names = []
+    for number in range(2):
+        scope = store.conversation(f"r{number}")
+        scope.set("n", 1)
+        names.append(scope.name)
+    part = store.conversation("c").change_part(update_ops({"n": 1}), None, None, None)
+    reads = [(name, 1) for name in names]
+    reads[stale] = (names[stale], 7)
+    with pytest.raises(ConflictError) as caught:
+        store.log.commit(Wanted((part,), reads=tuple(reads)))
+    assert (caught.value.stream, caught.value.expected, caught.value.actual) == (names[stale], 7, 1)
+    assert store.log.head("conversation/c") is None
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+class Damaged(MemoryBackend):
+    """Has lost the events behind `lost_after`, or remembers another link for its heads."""
+
+    lost_after = 1 << 60
+    link: bytes | None = None
+
+    def read(self, *args: Any, **named: Any) -> Any:
+        return [r for r in super().read(*args, **named) if r.revision <= self.lost_after]
+
+    def heads(self, streams: Any) -> list[Head | None]:
+        heads = super().heads(streams)
+        if self.link is None:
+            return heads
+        return [h and msgspec.structs.replace(h, link=self.link) for h in heads]
+
+
+def test_guarantee_6_events_that_are_lost_at_the_end_are_corruption(clock: FakeClock) -> None:
+    backend = Damaged(clock=clock)
+    for number in range(3):
+        store_on(backend, clock).conversation("c").set("n", number)
+    backend.lost_after = 2
+    with pytest.raises(CorruptError, match="ends at revision 2: its head says 3") as caught:
+        _ = store_on(backend, clock).conversation("c").state
+    assert caught.value.revision == 3
+
+
+def test_guarantee_6_a_head_that_the_events_do_not_lead_to_is_corruption(clock: FakeClock) -> None:
+    backend = Damaged(clock=clock)
+    store_on(backend, clock).conversation("c").set("n", 1)
+    backend.link = bytes(32)
+    with pytest.raises(CorruptError, match="does not fold to its head"):
+        _ = store_on(backend, clock).conversation("c").state
+
+
+@pytest.mark.parametrize("way", [("a", "a"), ("a", "b", "a")], ids=["itself", "each other"])
+def test_a_fork_of_itself_is_corruption_and_not_read_for_ever(
+    clock: FakeClock, way: tuple[str, ...]
+) -> None:
+    backend = MemoryBackend(clock=clock)
+    builder = RecordBuilder(clock.now_us())
+    root = builder.append("root", b"1", b"2", b"3")
+    backend.commit([builder.commit(root)])
+    for stream, origin in pairwise(way):
+        payload = b'{"from":"%b","at":3}' % origin.encode()
+        fork = builder.append(stream, payload, behind=root, fork=True, type=event.FORKED)
+        backend.commit([builder.commit(fork)])
+    log = store_on(backend, clock).log
+    with pytest.raises(CorruptError, match="forked from itself"):
+        log.origin("a")
+
+
+def test_a_stream_that_is_not_there_has_no_origin(clock: FakeClock) -> None:
+    log = store_on(MemoryBackend(clock=clock), clock).log
+    assert log.origin("conversation/none") is None
+    store_on(log.backend, clock).conversation("none").set("n", 1)
+    assert log.origin("conversation/none") is None
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_a_wait_without_a_limit_goes_on_until_something_comes(clock: FakeClock) -> None:
+    backend = MemoryBackend(clock=clock)
+    asked: list[float] = []
+    answers = [START, START, Position(7)]
+
+    def wait(after: Position, *, timeout_s: float) -> Position:
+        asked.append(timeout_s)
+        return answers[len(asked) - 1]
+
+    backend.wait = wait  # type: ignore[method-assign]
+    log = Log(backend, clock=clock, actor="tester")
+    assert log.wait_behind(START, None) == 7
+    assert asked == [1.0, 1.0, 1.0]
+    asked.clear()
+    assert log.wait_behind(START, 0.25) == START
+    assert asked == [0.25]
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def grown(backend: MemoryBackend, clock: FakeClock) -> Store:
+    """Returns a store with a stream that is worth a snapshot at its close, and has one."""
+    store = store_on(backend, clock)
+    for number in range(200):
+        store.conversation("c").append("l", f"{number} " + "x" * 200)
+    store.log.snapshots.flush(vars(store.log)["_folds"])
+    assert store.log.snapshots.revisions("conversation/c") == [200]
+    return store
+
+
+def test_a_snapshot_of_another_history_is_discarded(clock: FakeClock) -> None:
+    """A copy that went another way, or a log that lost its end and grew again."""
+    backend, other = MemoryBackend(clock=clock), MemoryBackend(clock=FakeClock(1))
+    grown(backend, clock)
+    grown(other, FakeClock(1))
+    (name,) = backend.objects.names("snapshot")
+    backend.objects.put("snapshot", name, other.objects.get("snapshot", name) or b"")
+    store = store_on(backend, clock)
+    assert len(store.conversation("c").state["l"]) == 200
+    assert "disagrees with the log; it was discarded" in store.log.reports[0]
+    assert backend.objects.names("snapshot") == []
+
+
+def test_a_damaged_snapshot_that_cannot_be_deleted_is_reported_and_passed_over(
+    clock: FakeClock,
+) -> None:
+    backend = MemoryBackend(clock=clock)
+    grown(backend, clock)
+    (name,) = backend.objects.names("snapshot")
+    backend.objects.put("snapshot", name, b"no snapshot")
+
+    def delete(kind: str, name: str) -> None:
+        raise UnavailableError("the file system is read-only")
+
+    backend.objects.delete = delete  # type: ignore[method-assign]
+    store = store_on(backend, clock)
+    assert len(store.conversation("c").state["l"]) == 200
+    assert "fails its digest" in store.log.reports[0]
+    assert "could not be deleted: the file system is read-only" in store.log.reports[1]
+
+
+def test_a_snapshot_that_cannot_be_written_costs_no_commit(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.snapshots.GROWTH_BYTES_MIN", 1000)
+    backend = MemoryBackend(clock=clock)
+
+    def put(kind: str, name: str, data: bytes) -> None:
+        raise UnavailableError("the disk is full")
+
+    real, backend.objects.put = backend.objects.put, put  # type: ignore[method-assign]
+    store = store_on(backend, clock)
+    for number in range(20):
+        assert store.conversation("c").append("l", "x" * 300) == number + 1
+    assert store.log.reports
+    assert 'snapshot of "conversation/c" was not written: the disk is full' in store.log.reports[0]
+    backend.objects.put = real  # type: ignore[method-assign]
+    for _ in range(20):
+        store.conversation("c").append("l", "x" * 300)
+    assert store.log.snapshots.revisions("conversation/c")
+
+
+def test_a_name_that_is_no_number_is_no_snapshot(clock: FakeClock) -> None:
+    backend = MemoryBackend(clock=clock)
+    snapshots: Snapshots = grown(backend, clock).log.snapshots
+    (name,) = backend.objects.names("snapshot")
+    backend.objects.put("snapshot", name[:-1] + "x", b"damage")
+    assert snapshots.revisions("conversation/c") == [200]
+
+
+# --- events and values ---------------------------------------------------------------------------
+
+
+def test_an_event_shows_what_was_recorded(clock: FakeClock) -> None:
+    store = store_on(MemoryBackend(clock=clock), clock)
+    store.conversation("c").set("n", 1, key="once", checkpoint="named")
+    (found,) = store.conversation("c").history()
+    assert (found.checkpoint, found.key, found.actor) == ("named", "once", "tester")
+    assert repr(found) == "<Event conversation/c@1 changed>"
+
+
+def test_a_value_that_needs_tags_keeps_what_needs_none() -> None:
+    value = {"none": None, "true": True, "text": "é", "bytes": b"\0", "list": [None, "ü"]}
+    assert codec.decode(codec.encode(value)) == value
+
+
+def test_a_text_that_looks_like_a_tag_is_a_text() -> None:
+    assert codec.decode(b'"$float"') == "$float"
+
+
+def test_a_structure_of_ours_that_is_damaged_is_corruption() -> None:
+    with pytest.raises(CorruptError, match="is not a Head"):
+        codec.decode_as(b'{"revision":"no number"}', Head)
+
+
+def test_no_depth_of_nesting_is_another_error_than_corruption() -> None:
+    limit = sys.getrecursionlimit()
+    refused = 0
+    for depth in range(limit - 200, limit + 50):
+        try:
+            codec.check(b"[" * depth + b"]" * depth)
+        except CorruptError:
+            refused += 1
+    assert 0 < refused < 250
