@@ -439,7 +439,11 @@ def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:
             return _enter_items(raw, blobs)
         if first[:1] == b"{" and first != b'{"$':
             return Map(enter_level(raw, blobs))
-    return freeze(codec.decode(raw, blob=None if blobs is None else _blob_maker(blobs)))
+    try:
+        return freeze(codec.decode(raw, blob=None if blobs is None else _blob_maker(blobs)))
+    except RecursionError as error:
+        # Nothing that deep can be written here; somebody else may have laid it.
+        raise CorruptError("stored value is nested too deeply") from error
 
 
 def _enter_items(raw: Encoded, blobs: Blobs | None) -> List:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TypeVar
@@ -144,8 +143,6 @@ class Catalog:
         """Takes up the index that is there, if there is one, and begins behind what it knows."""
         if not os.path.lexists(self._path):
             return
-        if not stat.S_ISREG(os.lstat(self._path).st_mode):
-            raise StaleIndex("it is no file")  # SQLite would wait for ever at a pipe
         index = Index(self._path, self._store, read_only=self._read_only)
         try:
             self._check_fit(index, text_end)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from array import array
 from bisect import bisect_right
@@ -331,6 +332,8 @@ def remove(path: str) -> None:
 def _connect(path: str | None, *, read_only: bool) -> Any:
     if path is None:
         return apsw.Connection(":memory:")
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise StaleIndex("it is no file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
     db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
     db.set_busy_timeout(_BUSY_MS)
