@@ -72,8 +72,8 @@ def furnish(store: Store, rounds: int) -> None:
     store.lease("lease", ttl_s=1e6)
 
 
-MARKS = 6
-"""Which part of what a store says are its marks."""
+EVENTS = 0
+"""Which part of what a store says are its events."""
 
 
 def says(store: Store) -> list[Any]:

@@ -304,7 +304,7 @@ def _system_call(name: str, pointer: int, faults: Faults) -> Any:
         # A connection that is freed while an exception is on its way calls us with that exception
         # set, at which the first call from here would stumble: this one does.
         try:  # noqa: SIM105
-            len(arguments)
+            object()
         except SystemError:
             pass
         if call == "lock" and not _takes_a_lock(arguments):
