@@ -6,6 +6,7 @@ whether the outcome is known.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from holdfast.backends.protocol import START, Backend, Mark, Receipt, Refusal
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.errors import LostCommitsError
 from holdfast.clock import SystemClock
-from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.errors import NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
@@ -121,6 +122,53 @@ def test_a_server_that_goes_down_and_comes_back_loses_and_doubles_nothing(
     assert list(again.inspect.verify(read_all=True)) == []
     backend.close()
     again.close()
+
+
+def test_everysec_is_waited_for_where_the_server_can(name: str) -> None:
+    """WAITAOF behind each write, in the same round trip; where there is none, `full` is refused."""
+    running = new_server(name, "appendfsync everysec")
+    build = RecordBuilder()
+    try:
+        backend = _open(running.url())
+    except UsageError as exc:
+        backend = _open(running.url(), durability="process")
+        waits = "CONFIG SET appendfsync always" not in str(exc)
+    else:
+        waits = True
+    assert waits == backend.inspect.describe()["waits_for_sync"]
+    for n in range(3):
+        write(backend, build, "a", b"%d" % n)
+    backend.objects.put("blob", "ab/cd", b"x")
+    running.kill()
+    running.start()
+    if waits:
+        assert revisions(backend.read("a")) == [1, 2, 3]
+        assert backend.objects.get("blob", "ab/cd") == b"x"
+    else:
+        # Up to about a second may be gone; if it is, that is said.
+        with contextlib.suppress(LostCommitsError):
+            assert revisions(backend.read("a")) == [1, 2, 3]
+    backend.close()
+    running.remove()
+
+
+def test_a_server_that_comes_back_unfit_leaves_the_outcome_open(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    running = new_server(name)
+    build = RecordBuilder()
+    with Proxy(running.port) as proxy:
+        backend = _open(running.tcp_url(port=proxy.port))
+        write(backend, build, "a")
+        head = head_of(backend, "a")
+        with running.client() as client:
+            client.config_set("appendonly", "no")
+        proxy.arm("mute")
+        with pytest.raises(UnavailableError, match="CONFIG SET appendonly yes") as caught:
+            backend.commit([build.commit(build.append("a", behind=head))])
+        assert not caught.value.outcome_known
+        backend.close()
+    running.remove()
 
 
 def test_a_server_that_stays_away_is_an_error_in_time_with_the_outcome_unknown(

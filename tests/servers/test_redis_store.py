@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -19,6 +21,7 @@ from holdfast.errors import CorruptError, FormatError, NotFoundError, Unavailabl
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
 from tests.servers.redis import OLDEST, PASSWORD, Server, installations, new_server, server
+from tests.servers.tls import Terminator, self_signed
 
 
 @pytest.fixture(params=list(installations()))
@@ -113,8 +116,12 @@ def test_settings_are_read_again_with_every_connection(own_server: Server) -> No
     with own_server.client() as client:
         client.config_set(setting, "no")
         client.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(UsageError, match=f"CONFIG SET {setting}"):
-        backend.commit([build.commit(build.append("b"))])
+    for call in (
+        lambda: backend.heads(["a"]),
+        lambda: backend.commit([build.commit(build.append("b"))]),
+    ):
+        with pytest.raises(UsageError, match=f"CONFIG SET {setting}"):
+            call()
     backend.close()
 
 
@@ -176,6 +183,21 @@ def test_a_password_is_never_shown() -> None:
             assert PASSWORD not in f"{error} {error!r}", url
             assert "wrong-secret" not in f"{error} {error!r}", url
             error = error.__cause__
+
+
+def test_tls_is_spoken_where_the_url_says_so(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    with Terminator(server(OLDEST).port, certificate) as terminator:
+        where = f":{PASSWORD}@localhost:{terminator.port}/0?application=tls&timeout=5"
+        backend = _open(f"rediss://{where}&ssl_ca_certs={quote(str(certificate))}")
+        build = RecordBuilder()
+        write(backend, build, "a", b'"' + b"x" * 300_000 + b'"')
+        assert len(backend.read("a")[0].payload) == 300_002
+        backend.close()
+        with pytest.raises(UnavailableError) as caught:
+            _open(f"rediss://{where.replace('timeout=5', 'timeout=0.3')}")
+        assert "certificate" in str(caught.value).lower()
+        assert PASSWORD not in str(caught.value)
 
 
 def test_a_missing_store_is_not_made_unasked(url: str) -> None:

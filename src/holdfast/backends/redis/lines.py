@@ -43,7 +43,7 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.place import Place
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.server import QUESTIONS, Server, server_of
-from holdfast.errors import UnavailableError
+from holdfast.errors import UnavailableError, UsageError
 
 _pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
 _AGAIN_AFTER_S = 0.05
@@ -176,8 +176,11 @@ class Lines(Handle):
                 unknown = unknown or (writes and is_lost(exc))
                 again = may_retry(exc) and (repeatable or not is_lost(exc))
                 if not again or monotonic() + _AGAIN_AFTER_S >= deadline:
-                    if isinstance(exc, UnavailableError) and unknown:
-                        exc.outcome_known = False
+                    if isinstance(exc, UnavailableError | UsageError) and unknown:
+                        # Also of a server that came back unfit: the commit may have been its last.
+                        raise UnavailableError(
+                            exc.message, outcome_known=False, hint=exc.hint
+                        ) from None
                     # That a server said no tells more than that time ran out while asking again.
                     told = answer if isinstance(exc, UnreachedError) and answer else exc
                     ours = translate(told, self.place, outcome_known=not unknown)

@@ -1,0 +1,103 @@
+"""What a Redis URL says, and what it must not say aloud. No server is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.redis.errors import ReplyError, may_retry, translate
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.place import place_of
+from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
+
+
+def test_a_url_has_our_options_and_redis_pys() -> None:
+    place = place_of("redis://u:s3cret@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x")
+    assert (place.application, place.timeout_s, place.pool) == ("a b", 5.0, 3)
+    assert place.parameters["host"] == "h"
+    assert place.parameters["port"] == 7000
+    assert place.parameters["db"] == 2
+    assert place.parameters["client_name"] == "x"
+    assert "application" not in place.parameters
+    assert place.shown == "redis://u@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x"
+    assert place.hide("bad s3cret") == "bad ***"
+
+
+def test_defaults() -> None:
+    place = place_of("redis://h")
+    assert (place.application, place.timeout_s, place.pool) == ("default", 30.0, 8)
+
+
+def test_a_socket_has_a_path_and_a_database() -> None:
+    place = place_of("unix://:s3cret@/run/redis.sock?db=3&password=other")
+    assert (place.parameters["path"], place.parameters["db"]) == ("/run/redis.sock", 3)
+    assert place.shown == "unix:///run/redis.sock?db=3"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:port/0",
+        "redis://h/zero",
+        "redis://h?db=x",
+        "redis://h?protocol=3",
+        "redis://h?socket_timeout=1",
+        "unix://",
+        "redis:h",
+        "redis://h?timeout=0",
+        "redis://h?timeout=nan",
+        "redis://h?pool=0",
+        "redis://h?application=",
+        "redis://h?application={a}",
+        "redis://h?application=a%0Ab",
+        "redis://h?application=" + "a" * 200,
+    ],
+)
+def test_what_is_no_url_of_a_store(url: str) -> None:
+    with pytest.raises(UsageError):
+        place_of(url)
+
+
+def test_every_key_has_the_applications_hash_tag() -> None:
+    keys = Keys("shop")
+    names = [keys.root, keys.heads, keys.streams, keys.log, keys.leases, *keys.of_index("{i}")]
+    names += [keys.events("{s}"), keys.keys("s"), keys.checkpoints("s"), keys.named("s")]
+    names += [keys.object("blob", "ab"), keys.objects("blob"), keys.token("t")]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert name[name.index("{") + 1 : name.index("}")] == "shop"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "again"),
+    [
+        ("LOADING Redis is loading the dataset in memory", UnavailableError, True),
+        ("READONLY You can't write against a read only replica.", UnavailableError, True),
+        ("MOVED 3999 127.0.0.1:6381", UnavailableError, True),
+        (
+            "ERR Error running script (call to f_1): @user_script:33: @user_script: 33: "
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            UnavailableError,
+            False,
+        ),
+        (
+            "OOM command not allowed when used memory > 'maxmemory'. script: 1, on @user_script:6.",
+            UnavailableError,
+            False,
+        ),
+        ("MISCONF Redis is configured to save RDB snapshots", UnavailableError, False),
+        ("WRONGPASS invalid username-password pair", UnavailableError, False),
+        ("GONE the store is not there", NotFoundError, False),
+        ("ERR Error running script: user_script:22: DAMAGED head of a", CorruptError, False),
+        ("WRONGTYPE Operation against a key", FormatError, False),
+        (
+            "ERR Script attempted to access a non local key in a cluster node script: 1",
+            UnavailableError,
+            True,
+        ),
+        ("ERR something new", UnavailableError, False),
+    ],
+)
+def test_what_a_servers_error_means(said: str, kind: type[Exception], again: bool) -> None:
+    exc = ReplyError(said)
+    assert may_retry(exc) == again
+    assert type(translate(exc, place_of("redis://h"), outcome_known=True)) is kind
