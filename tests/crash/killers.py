@@ -103,7 +103,7 @@ class KillingDisk(Disk):
     def __init__(self, countdown: Countdown) -> None:
         self._countdown = countdown
         real = Disk()
-        for name in ("sync", "truncate", "rename", "unlink", "mkdir", "rmdir", "sync_directory"):
+        for name in ("sync", "truncate", "rename", "unlink", "mkdir", "sync_directory"):
             setattr(self, name, self._counted(name, getattr(real, name)))
 
         def pwrite(fd: int, data: bytes, offset: int) -> int:

@@ -180,7 +180,6 @@ class FaultyDisk(Disk):
             setattr(self, name, self._counted(call, getattr(real, name)))
         for name in ("stat", "unlink", "mkdir", "rename"):
             setattr(self, name, self._named(name, getattr(real, name)))
-        setattr(self, "rmdir", self._named("unlink", real.rmdir))  # noqa: B010
 
     def _counted(self, call: str, real: Callable[..., Any]) -> Callable[..., Any]:
         return lambda fd, *rest: self.faults.run(call, fd, real, fd, *rest)

@@ -42,7 +42,7 @@ class TurnDisk(Disk):
         self._scheduler = scheduler
         for name in ("pread", "pwrite", "open", "size", "stat", "truncate", "rename", "unlink"):
             setattr(self, name, self._stepping(name))
-        for name in ("mkdir", "rmdir", "listdir", "reserve"):
+        for name in ("mkdir", "listdir", "reserve"):
             setattr(self, name, self._stepping(name))
 
     def _stepping(self, name: str) -> Callable[..., Any]:

@@ -70,9 +70,6 @@ class Disk:
     def mkdir(self, name: str, *, at: int) -> None:
         os.mkdir(name, 0o700, dir_fd=at)
 
-    def rmdir(self, name: str, *, at: int) -> None:
-        os.rmdir(name, dir_fd=at)
-
     def listdir(self, fd: int) -> list[str]:
         return os.listdir(fd)
 
