@@ -126,3 +126,11 @@ def test_relative_links_lead_somewhere():
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_every_torture_programme_is_explained():
+    from tests.torture.programme import programmes
+
+    explained = rows(ROOT / "docs/proof.md")
+    named = {name for row in explained for name in re.findall(r"`(t[0-9][^`]*)`", row[0])}
+    assert named >= set(programmes())
