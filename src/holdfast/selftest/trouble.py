@@ -19,7 +19,7 @@ from holdfast.backends.files.disk import Disk
 Kind = Literal["none", "kill", "torn", "EIO", "ENOSPC", "quota"]
 
 _CHANGING = (
-    *("truncate", "rename", "unlink", "mkdir", "rmdir", "sync", "sync_directory"),
+    *("truncate", "rename", "unlink", "mkdir", "sync", "sync_directory"),
     *("open", "reserve"),
 )
 # The name of SQLite's own way to the disk, on Linux and macOS.
