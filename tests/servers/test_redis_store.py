@@ -139,6 +139,24 @@ def test_where_config_is_forbidden_full_is_refused(own_server: Server) -> None:
     backend.close()
 
 
+def test_an_ordinary_user_is_enough(own_server: Server) -> None:
+    """The rights that docs/guides/redis.md names, and no other keys."""
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "redis.md"
+    [rule] = [line for line in guide.read_text().splitlines() if line.startswith("ACL SETUSER")]
+    with own_server.client() as client:
+        client.execute_command(*rule.replace(">password", ">pw").split())
+    url = own_server.url().replace(f":{PASSWORD}@", "agents:pw@")
+    backend = _open(url)
+    write(backend, RecordBuilder(), "a", key="k", checkpoint="p", marks=[Mark("i", "m")])
+    backend.objects.put("blob", "ab/cd", b"x")
+    assert backend.leases.acquire("l", "w", ttl_s=60) is not None
+    assert len(backend.marks.claim("i", "w", n=1, ttl_s=60)) == 1
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+    with pytest.raises(UnavailableError, match="grant the user"):
+        _open(f"{url}&application=other")
+
+
 def test_a_server_that_is_too_old_is_refused() -> None:
     old = server_of(b"redis_version:5.0.14\r\nrole:master\r\naof_enabled:1\r\n", None, None)
     backend = _open(server(OLDEST).url())
