@@ -10,7 +10,8 @@ vector, trie    the persistent sequence and the persistent wide map below Map an
 
 from holdfast.tree.change import apply, get, locate, put
 from holdfast.tree.difference import Change, diff, diff_ops, touched
-from holdfast.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
+from holdfast.tree.frozen import EMPTY, Blobs, Lazy, List, Map, freeze, thaw
+from holdfast.tree.missing import MISSING, Missing
 from holdfast.tree.ops import (
     Kind,
     Op,

@@ -17,7 +17,6 @@ from holdfast.codec import DEPTH_MAX, Encoded, Path
 from holdfast.errors import CorruptError, UsageError
 from holdfast.tree.frozen import (
     EMPTY,
-    MISSING,
     Blobs,
     Lazy,
     List,
@@ -25,6 +24,7 @@ from holdfast.tree.frozen import (
     enter,
     enter_level,
 )
+from holdfast.tree.missing import MISSING
 from holdfast.tree.ops import Op, describe
 
 _INT_END = 10**4000

@@ -14,7 +14,8 @@ from holdfast import codec
 from holdfast.codec import Path
 from holdfast.tree import trie, vector
 from holdfast.tree.change import locate
-from holdfast.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter_level
+from holdfast.tree.frozen import WIDE, Lazy, List, Map, dump, enter_level
+from holdfast.tree.missing import MISSING
 from holdfast.tree.ops import Op, delete_op, raw_op, truncate_op
 from holdfast.tree.vector import Vector
 

@@ -17,6 +17,7 @@ from holdfast import codec
 from holdfast.codec import Encoded, Thawable
 from holdfast.errors import CorruptError, UsageError
 from holdfast.tree import trie, vector
+from holdfast.tree.missing import MISSING
 from holdfast.tree.trie import Trie
 from holdfast.tree.vector import Vector
 
@@ -35,21 +36,6 @@ _raw_list = msgspec.json.Decoder(list[Raw])
 _scalar = msgspec.json.Decoder().decode
 _CONTAINERS = frozenset({b"{", b"["})
 _new = object.__new__
-
-
-class Missing:
-    """The type of MISSING, which stands for the absent side of a change."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-MISSING: Final = Missing()
 
 
 class Lazy(Struct, eq=False):
