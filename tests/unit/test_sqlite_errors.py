@@ -1,0 +1,365 @@
+"""SQLite when it cannot be opened, looked at or read: one of our errors, and nothing left open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.backends.protocol import START, Head, Mark
+from holdfast.backends.sqlite import SqliteBackend, backend, driver, heads, inspection, opening
+from holdfast.backends.sqlite.connection import Reader
+from holdfast.backends.sqlite.errors import translate
+from holdfast.backends.sqlite.wal import Wal, write_again
+from holdfast.errors import CorruptError, FormatError, UnavailableError, UsageError
+from holdfast.testing import FakeClock, RecordBuilder
+
+
+def _open(path: Path, **options: Any) -> SqliteBackend:
+    return SqliteBackend(path, clock=FakeClock(), **options)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path, build = tmp_path / "state.db", RecordBuilder()
+    filled = _open(path)
+    append = build.append("a", b"1", b"2", b"3", key="k")
+    filled.commit([build.commit(append, marks=[Mark("i", "m")])])
+    filled.commit([build.commit(build.append("b", b"4"))])
+    filled.close()
+    return path
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _raising(error: BaseException, *, at: int = 1) -> Callable[..., Any]:
+    """Returns a stand-in for `connect` and others that fails at its nth call."""
+    real, calls = backend.connect, 0
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise error
+        return real(*arguments, **named)
+
+    return call
+
+
+def _refused(path: Path, match: str, **options: Any) -> UnavailableError:
+    """Asserts that opening fails and leaves no descriptor open, and that it works afterwards."""
+    before = _descriptors()
+    with pytest.raises(UnavailableError, match=match) as caught:
+        _open(path, **options)
+    assert _descriptors() == before
+    return caught.value
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+def test_a_wal_that_cannot_be_written_again_is_no_store_to_write_to(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "write_again", _raising(OSError(errno.EIO, "Input/output error")))
+        _refused(store, 'state.db-wal" cannot be written: Input/output error')
+    opened = _open(store)
+    assert len(opened.read("a")) == 3
+    opened.close()
+
+
+def test_a_database_that_takes_no_wal_is_closed_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "use_wal", _raising(UnavailableError("no wal")))
+    _refused(store, "no wal")
+
+
+@pytest.mark.parametrize(("read_only", "at"), [(False, 2), (True, 1)])
+def test_a_reading_connection_that_fails_takes_the_writing_one_along(
+    store: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool, at: int
+) -> None:
+    monkeypatch.setattr(backend, "connect", _raising(UnavailableError("no more files"), at=at))
+    _refused(store, "no more files", read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_cannot_be_looked_at_is_not_used(
+    store: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    monkeypatch.setattr(backend, "Gate", _raising(OSError(errno.EIO, "Input/output error")))
+    _refused(store, "cannot be examined: Input/output error", read_only=read_only)
+
+
+def test_a_library_that_corrupts_shared_databases_is_refused(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_library", lambda: 3_051_002)
+    before = store.read_bytes()
+    with pytest.raises(UsageError, match=r"expected 3\.51\.3 or newer"):
+        _open(store)
+    assert store.read_bytes() == before
+
+
+class Deaf:
+    """A connection that passes over some pragmas in silence, as SQLite does with unknown ones."""
+
+    def __init__(self, connection: Any, *names: str) -> None:
+        self._connection = connection
+        self._names = names
+
+    def pragma(self, name: str, *value: Any) -> Any:
+        if name in self._names:
+            return "delete" if name == "journal_mode" else 0
+        return self._connection.pragma(name, *value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def test_guarantee_1_a_durability_that_was_not_set_is_noticed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = driver.connect
+    monkeypatch.setattr(driver, "connect", lambda *a: Deaf(real(*a), "synchronous"))
+    _refused(store, "cannot be made durable: expected synchronous=2, found 0")
+
+
+def test_a_file_system_without_shared_memory_has_no_wal(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = driver.connect
+    monkeypatch.setattr(driver, "connect", lambda *a: Deaf(real(*a), "journal_mode"))
+    _refused(store, "expected journal mode wal, found delete")
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "ours", "text"),
+    [
+        (apsw.ConnectionClosedError("x"), UsageError, "store is closed"),
+        (apsw.CursorClosedError("x"), UsageError, "store is closed"),
+        (apsw.NotADBError("x"), FormatError, "not a SQLite database"),
+        (apsw.CorruptError("page 3"), CorruptError, "damaged: page 3"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), CorruptError, "not UTF-8"),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "bad"), UsageError, "lone surrogate"),
+        (apsw.TooBigError("x"), UsageError, "too big for one row"),
+        (apsw.FullError("x"), UnavailableError, "full"),
+        (apsw.MisuseError("odd"), UnavailableError, r"SQLite refused \(odd\)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_every_error_of_sqlite_is_one_of_ours(
+    error: Exception, ours: type[Exception], text: str
+) -> None:
+    with pytest.raises(ours, match=text):
+        found = translate(error, "state.db")
+        assert found is not None
+        raise found
+
+
+def test_an_error_that_is_not_sqlites_is_left_alone() -> None:
+    assert translate(KeyboardInterrupt(), "state.db") is None
+
+
+def test_a_snapshot_that_did_not_begin_is_not_ended() -> None:
+    asked: list[str] = []
+
+    class Connection:
+        in_transaction = False
+
+        def cursor(self) -> Any:
+            return self
+
+        def execute(self, sql: str) -> None:
+            asked.append(sql)
+            raise apsw.BusyError("locked")
+
+    reader = Reader(Connection())  # type: ignore[arg-type]
+    with pytest.raises(apsw.BusyError), reader.snapshot():
+        raise AssertionError("there is no state to look at")
+    assert asked == ["BEGIN"]
+
+
+def test_a_head_without_its_streams_number_is_not_remembered() -> None:
+    """`advance` is told numbers: it would never find such a head to forget it."""
+    cache = heads.Heads()
+    head = Head(1, b"", 0, START, 1)
+    cache.publish(1, {"a": head, "b": head}, {"a": heads.Stream(1, 1)})
+    assert cache.heads == {"a": head}
+
+
+def test_a_file_that_cannot_be_looked_at_before_a_commit_is_unavailable_for_now(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, build = _open(store), RecordBuilder()
+    real = os.stat
+
+    def stat(path: Any, **named: Any) -> os.stat_result:
+        if str(path) == str(store):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(UnavailableError, match="cannot be examined") as caught:
+            opened.commit([build.commit(build.append("c"))])
+        assert caught.value.outcome_known
+    opened.commit([build.commit(build.append("c"))])
+    assert len(opened.read("c")) == 1
+    opened.close()
+
+
+def test_a_lease_whose_owner_is_gone_has_no_holder(tmp_path: Path) -> None:
+    mine, other = _open(tmp_path / "state.db"), _open(tmp_path / "state.db")
+    assert mine.leases.acquire("l", "w1", ttl_s=1e6) is not None
+    assert other.leases.holder("l") is not None
+    mine.close()
+    assert other.leases.holder("l") is None
+    other.close()
+
+
+# --- what verify finds ---------------------------------------------------------------------------
+
+
+def _change(path: Path, *statements: str) -> SqliteBackend:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+    return _open(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "where", "text"),
+    [
+        ("CREATE TABLE keyz (a)", "{path}", "has the table 'keyz', which no store has"),
+        ("UPDATE events SET position = 1 WHERE ordinal = 2", "a@2", "its commit is not whole"),
+        ("DELETE FROM events WHERE ordinal > 2", "ordinal 2", "its commit is not whole"),
+        ("DROP TABLE keys", "a@1", "its key is not in the table of keys"),
+    ],
+    ids=["table", "position", "cut", "keys"],
+)
+def test_verify_finds_it(store: Path, statement: str, where: str, text: str) -> None:
+    opened = _change(store, statement)
+    findings = [(found.where, found.problem) for found in opened.inspect.verify(read_all=True)]
+    assert (where.format(path=store), text) in findings
+    opened.close()
+
+
+def test_a_claim_of_no_mark_is_harmless(store: Path) -> None:
+    opened = _open(store)
+    assert opened.marks.claim("i", "w", n=1, ttl_s=1)
+    opened.close()
+    opened = _change(store, "UPDATE claims SET key = 'none'")
+    (found,) = opened.inspect.verify(read_all=True)
+    assert (found.where, found.problem) == ("claims", "1 of marks that are not there")
+    assert found.harmless
+    opened.close()
+
+
+def test_a_stream_without_its_name_is_corruption(store: Path) -> None:
+    opened = _change(store, "DELETE FROM streams WHERE name = 'b'")
+    with pytest.raises(CorruptError, match="stream number 2 has no name"):
+        opened.read_all()
+    opened.close()
+
+
+def test_the_size_of_a_store_is_that_of_what_is_there(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = _open(store, read_only=True)
+    opened.read("a")
+    (store.parent / "state.db-wal").unlink(missing_ok=True)
+    assert opened.inspect.describe()["size_bytes"] == store.stat().st_size
+
+    def stat(path: str) -> os.stat_result:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inspection.os, "stat", stat)
+        with pytest.raises(UnavailableError, match="cannot be examined: Permission denied"):
+            opened.inspect.describe()
+    opened.close()
+
+
+# --- the wal -------------------------------------------------------------------------------------
+
+
+def test_where_there_is_no_wal_nothing_is_written_again(tmp_path: Path) -> None:
+    connection = apsw.Connection(":memory:")
+    for content in (None, b""):
+        if content is not None:
+            (tmp_path / "state.db-wal").write_bytes(content)
+        write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+        assert not connection.in_transaction
+    connection.close()
+
+
+@pytest.mark.parametrize("has_hole", [False, True])
+def test_a_wal_is_written_over_itself_and_not_changed(tmp_path: Path, has_hole: bool) -> None:
+    connection = apsw.Connection(":memory:")
+    wal = tmp_path / "state.db-wal"
+    wal.write_bytes(random.Random(1).randbytes(3 << 20))
+    if has_hole:
+        with open(wal, "r+b") as file:
+            file.truncate(1 << 40)
+    before = wal.stat()
+    content = wal.read_bytes() if not has_hole else None
+    write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+    after = wal.stat()
+    assert (after.st_size, after.st_blocks) == (before.st_size, before.st_blocks)
+    assert after.st_mtime_ns > before.st_mtime_ns
+    assert content is None or wal.read_bytes() == content
+    assert not connection.in_transaction
+    connection.close()
+
+
+def test_a_wal_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lseek(fd: int, offset: int, how: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "state.db-wal").write_bytes(b"frames")
+    connection = apsw.Connection(":memory:")
+    monkeypatch.setattr(os, "lseek", lseek)
+    before = _descriptors()
+    with pytest.raises(OSError, match="Input/output error"):
+        write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+    assert not connection.in_transaction
+    assert _descriptors() == before
+    connection.close()
+
+
+def test_room_ahead_of_the_wal_is_a_favour_that_ends_with_its_first_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.db-wal"
+    path.write_bytes(bytes(300 << 10))
+    wal = Wal(str(tmp_path / "state.db"))
+    wal.keep_ahead()
+    wal.keep_ahead()
+    assert path.stat().st_size == (300 + 256) << 10
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        tried.append(offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tried: list[int] = []
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    path.write_bytes(bytes(600 << 10))
+    wal.keep_ahead()
+    wal.keep_ahead()
+    assert tried == [600 << 10]
+    wal.close()
+    wal.close()
