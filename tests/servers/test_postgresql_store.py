@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -484,25 +481,3 @@ def test_damage_is_found(database: str) -> None:
     for word in ("a@3", "b the stream has no events", "c is not among", "blob ab/cd", "checkpoint"):
         assert word in found, f"{word} not in {found}"
     backend.close()
-
-
-def test_the_library_works_on_it(database: str) -> None:
-    """The public API end to end, with a second process that commits."""
-    url = server(NEWEST).url(database)
-    with holdfast.open(url) as store:
-        chat = store.conversation("c1")
-        chat.set("stage", "triage")
-        position = store.position
-        program = (
-            "import holdfast, sys\n"
-            "with holdfast.open(sys.argv[1]) as store:\n"
-            "    store.conversation('c1').set('stage', 'done')\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run([sys.executable, "-c", program, url], check=True, env=environment)
-        [change] = [event.type for event in store.events(after=position)]
-        assert change == "changed"
-        assert chat.get("stage") == "done"
-        assert store.check().ok
-    with holdfast.open(url, read_only=True) as store:
-        assert store.conversation("c1").state == {"stage": "done"}
