@@ -19,7 +19,13 @@ from holdfast.errors import UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
-from tests.servers.redis import OLDEST, PASSWORD, Cluster, Server, cluster
+from tests.servers.redis import PASSWORD, Cluster, Server, cluster, installations
+
+
+@pytest.fixture(params=list(installations()))
+def running(request: pytest.FixtureRequest) -> Cluster:
+    """The shared cluster of a version."""
+    return cluster(request.param)
 
 
 def _open(url: str, **options: Any) -> RedisBackend:
@@ -41,8 +47,7 @@ def _fill(backend: RedisBackend) -> None:
     backend.objects.put("blob", "ab/cd", b"x")
 
 
-def test_a_store_works_whichever_node_is_named() -> None:
-    running = cluster(OLDEST)
+def test_a_store_works_whichever_node_is_named(running: Cluster) -> None:
     for number, node in enumerate(running.servers):  # replicas too: they say where to go
         backend = _open(node.tcp_url(application=f"named-{number}"))
         _fill(backend)
@@ -52,8 +57,7 @@ def test_a_store_works_whichever_node_is_named() -> None:
         backend.close()
 
 
-def test_all_of_a_store_is_in_one_slot_and_stores_spread_over_the_nodes() -> None:
-    running = cluster(OLDEST)
+def test_all_of_a_store_is_in_one_slot_and_stores_spread_over_the_nodes(running: Cluster) -> None:
     applications = [f"spread-{number}" for number in range(12)]
     for application in applications:
         backend = _open(running.url(application=application))
@@ -76,9 +80,8 @@ def _keys(node: Server, application: str) -> list[bytes]:
         return [key for key in client.keys("*") if key.startswith(_tag(application).encode())]
 
 
-def test_levels_are_spread_by_stores_of_their_own() -> None:
+def test_levels_are_spread_by_stores_of_their_own(running: Cluster) -> None:
     """What must be committed together is one application; two of them are two stores."""
-    running = cluster(OLDEST)
     with (
         holdfast.open(running.url(application="left")) as left,
         holdfast.open(running.url(application="right")) as right,
@@ -89,9 +92,8 @@ def test_levels_are_spread_by_stores_of_their_own() -> None:
         holdfast.open(running.url(application="{left}right"))
 
 
-def test_a_slot_that_moves_is_never_half_a_store() -> None:
+def test_a_slot_that_moves_is_never_half_a_store(running: Cluster) -> None:
     """Resharding: while some keys are here and some there, every call waits or fails whole."""
-    running = cluster(OLDEST)
     application = "moving"
     backend = _open(running.url(application=application, timeout=0.2))
     _fill(backend)
@@ -144,10 +146,10 @@ def _until(holds: Any) -> None:
         assert monotonic() < deadline, "it does not come true"
 
 
-@pytest.fixture
-def own_cluster() -> Iterator[Cluster]:
+@pytest.fixture(params=list(installations()))
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of which this test may kill a node."""
-    running = Cluster(OLDEST)
+    running = Cluster(request.param)
     yield running
     running.remove()
 
