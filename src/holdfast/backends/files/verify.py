@@ -151,9 +151,7 @@ class _Scan:
         # that a living writer brings up to date is compared up to its own base only.
         self._heads: dict[str, int] = {}
         self._places: dict[str, int] = {}
-        self._base: Cursor | None = None
-        index_base = backend.catalog.tail.base
-        self._index_end = index_base.end
+        self._index_end = backend.catalog.tail.base.end
 
     def run(self) -> Iterator[Finding]:
         cursor: Cursor | None = Cursor()
@@ -179,8 +177,6 @@ class _Scan:
             offset += len(encoded)
             if cursor is not None:
                 yield from self._check_recorded(cursor, where)
-        if offset < self._end.end:
-            yield Finding(segments.where(offset), f"the text ends before {self._end.end}")
 
     def _check_streams(self, line: Line, offset: int, length: int) -> list[bytes]:
         links: list[bytes] = []
