@@ -24,7 +24,7 @@ from tests.torture.programme import Point, Programme
 from tests.torture.schedule_judge import PROGRAMS, Trial, exhaust, prefixes, wander
 from tests.torture.schedule_plants import PLANTS
 
-WANDERS = 20
+WANDERS = 12
 """Random schedules in a point."""
 TURNS = 2 * 81
 """How often `make torture` comes to each program: 81 parts at most are exhaustive."""
