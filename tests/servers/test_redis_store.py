@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import holdfast
-from holdfast.backends.protocol import START, Mark, Receipt
+from holdfast.backends.protocol import START, Cleared, Mark, Receipt
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.server import Server as Facts
 from holdfast.backends.redis.server import server_of
@@ -368,6 +368,42 @@ def test_what_is_gone_is_never_an_absence(url: str, what: str) -> None:
             _open(url)
     else:
         assert list(backend.inspect.verify(read_all=True)) != []
+    backend.close()
+
+
+def test_a_mark_is_in_one_set_at_a_time(url: str) -> None:
+    """Clause 17, over many claims: due, ready and held hold each mark once between them."""
+    backend = _open(url)
+    build = RecordBuilder()
+    root = f"holdfast:{{{backend.place.application}}}"
+    due = SystemClock().now_us() - 1
+    accepted(backend, build.commit(marks=[Mark("i", f"m{n}", due) for n in range(1200)]))
+
+    def check(count: int) -> None:
+        with server(OLDEST).client() as client:
+            sets = [client.zrange(f"{root}:{name}:i", 0, -1) for name in ("due", "ready", "held")]
+            members = [member for found in sets for member in found]
+            assert sorted(members) == sorted(client.zrange(f"{root}:order:i", 0, -1))
+            assert len(members) == client.hlen(f"{root}:marks:i") == count
+            assert len(sets[2]) == client.hlen(f"{root}:claims:i")
+
+    assert len(backend.marks.claim("i", "w1", n=700, ttl_s=0.000001)) == 700
+    check(1200)
+    # The claims have ended by now: some are taken again in the very call that finds that out.
+    assert len(backend.marks.claim("i", "w2", n=600, ttl_s=60)) == 600
+    check(1200)
+    changed = [Mark("i", f"m{n}", due, priority=n % 3) for n in range(900)]
+    accepted(backend, build.commit(marks=changed))
+    check(1200)
+    accepted(backend, build.commit(marks=[Cleared("i", f"m{n}") for n in range(1199)]))
+    check(1)
+    backend.marks.release("i", "m1199", "w2")
+    assert backend.marks.claim("i", "w3", n=9, ttl_s=60) == [Mark("i", "m1199", due)]
+    check(1)
+    accepted(backend, build.commit(marks=[Cleared("i", "m1199")]))
+    check(0)
+    with server(OLDEST).client() as client:
+        assert client.exists(f"{root}:indexes") == 0
     backend.close()
 
 

@@ -21,25 +21,44 @@ end
 
 local n, now = args[4], now_us()
 local ends = int(now + args[5])
-for _, set in ipairs({due, held}) do
-  while true do
-    local passed = redis.call('ZRANGEBYSCORE', set, '-inf', int(now), 'LIMIT', 0, 500)
-    for _, member in ipairs(passed) do
+local passed = {[due] = {}, [held] = {}}
+for set, members in pairs(passed) do
+  repeat
+    local page = redis.call('ZRANGEBYSCORE', set, '-inf', int(now), 'LIMIT', #members, 500)
+    for _, member in ipairs(page) do
       redis.call('ZADD', ready, 0, member)
-      redis.call('ZREM', set, member)
-      redis.call('HDEL', claims, string.sub(member, 41))
+      members[#members + 1] = member
     end
-    if #passed < 500 then break end
-  end
+  until #page < 500
 end
-local taken = {}
+local taken, took, gone = {}, {}, {}
 if n > 0 then
   for number, member in ipairs(redis.call('ZRANGE', ready, 0, n - 1)) do
     local key = string.sub(member, 41)
+    local mark = redis.call('HGET', marks, key)
+    if not mark then error('DAMAGED marks of ' .. index) end
     redis.call('ZADD', held, ends, member)
-    redis.call('ZREM', ready, member)
     redis.call('HSET', claims, key, owner)
-    taken[number] = {member, string.sub(redis.call('HGET', marks, key), 41)}
+    took[number], gone[member] = member, true
+    taken[number] = {member, string.sub(mark, 41)}
   end
 end
+
+-- Removals come last, from each key in one go: one that is emptied is no key any more, and cannot
+-- be used again while a cluster moves its slot.
+local function remove(verb, key, members)
+  for from = 1, #members, 1000 do
+    redis.call(verb, key, unpack(members, from, math.min(from + 999, #members)))
+  end
+end
+local ended, freed = {}, {}
+for _, member in ipairs(passed[held]) do
+  if not gone[member] then
+    ended[#ended + 1], freed[#freed + 1] = member, string.sub(member, 41)
+  end
+end
+remove('ZREM', due, passed[due])
+remove('ZREM', held, ended)
+remove('HDEL', claims, freed)
+remove('ZREM', ready, took)
 return taken

@@ -145,27 +145,74 @@ local function add_to_log(commit, at)
   end
 end
 
--- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
-local function apply(mark)
-  local index, key, order = mark[1], mark[2], mark[3]
-  local marks = store .. ':marks:' .. index
-  local before = redis.call('HGET', marks, key)
-  if before then
-    local member = string.sub(before, 1, 40) .. key
-    for _, set in ipairs({':order:', ':due:', ':ready:', ':held:'}) do
-      redis.call('ZREM', store .. set .. index, member)
+-- What can be emptied by a removal, and is then no key any more.
+local function keys_of(index)
+  local keys = {store .. ':indexes'}
+  for _, set in ipairs({':marks:', ':order:', ':due:', ':ready:', ':held:', ':claims:'}) do
+    keys[#keys + 1] = store .. set .. index
+  end
+  return keys
+end
+
+-- A key that is not there cannot be used while a cluster moves its slot, not even one that this
+-- script itself has emptied: the command would fail, with half a commit written. So each commit
+-- looks at them before it writes, adds before it removes, and removes from each key at its end.
+local function probe(commit)
+  local seen = {}
+  for _, mark in ipairs(commit[4]) do
+    if not seen[mark[1]] then redis.call('EXISTS', unpack(keys_of(mark[1]))) end
+    seen[mark[1]] = true
+  end
+end
+
+local function later(removals, verb, key, member)
+  local removal = removals[key] or {verb}
+  removal[#removal + 1] = member
+  removals[key] = removal
+end
+
+local function remove(removals)
+  for key, removal in pairs(removals) do
+    for from = 2, #removal, 1000 do
+      local to = math.min(from + 999, #removal)
+      redis.call(removal[1], key, unpack(removal, from, to))
     end
-    redis.call('HDEL', store .. ':claims:' .. index, key)
-    redis.call('HDEL', marks, key)
   end
-  if order then
-    redis.call('HSET', marks, key, order .. mark[5])
-    redis.call('ZADD', store .. ':order:' .. index, 0, order .. key)
-    redis.call('ZADD', store .. ':due:' .. index, mark[4], order .. key)
-    redis.call('SADD', store .. ':indexes', index)
-  elseif before and redis.call('HLEN', marks) == 0 then
-    redis.call('SREM', store .. ':indexes', index)
+end
+
+-- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
+local function apply(marks)
+  local removals, cleared = {}, {}
+  for _, mark in ipairs(marks) do
+    local index, key, order = mark[1], mark[2], mark[3]
+    local before = redis.call('HGET', store .. ':marks:' .. index, key)
+    local old = before and string.sub(before, 1, 40) .. key
+    local new = order and order .. key
+    if new then
+      redis.call('HSET', store .. ':marks:' .. index, key, order .. mark[5])
+      redis.call('ZADD', store .. ':order:' .. index, 0, new)
+      redis.call('ZADD', store .. ':due:' .. index, mark[4], new)
+      redis.call('SADD', store .. ':indexes', index)
+    elseif old then
+      cleared[index] = (cleared[index] or 0) + 1
+      later(removals, 'HDEL', store .. ':marks:' .. index, key)
+    end
+    if old then
+      later(removals, 'ZREM', store .. ':ready:' .. index, old)
+      later(removals, 'ZREM', store .. ':held:' .. index, old)
+      later(removals, 'HDEL', store .. ':claims:' .. index, key)
+    end
+    if old and old ~= new then
+      later(removals, 'ZREM', store .. ':order:' .. index, old)
+      later(removals, 'ZREM', store .. ':due:' .. index, old)
+    end
   end
+  for index, count in pairs(cleared) do
+    if redis.call('HLEN', store .. ':marks:' .. index) == count then
+      later(removals, 'SREM', store .. ':indexes', index)
+    end
+  end
+  remove(removals)
 end
 
 local function write(commit)
@@ -177,10 +224,11 @@ local function write(commit)
     local at = again and landed(commit)
     return at and receipt(at, commit) or refused
   end
+  probe(commit)
   local at = next_position()
   for _, append in ipairs(commit[1]) do add_events(append, commit, at) end
   if #commit[1] > 0 then add_to_log(commit, at) end
-  for _, mark in ipairs(commit[4]) do apply(mark) end
+  if #commit[4] > 0 then apply(commit[4]) end
   -- A commit without events leaves nothing else by which it could be known again.
   if token then redis.call('SET', token, at, 'PX', 86400000) end
   return receipt(position, commit)
