@@ -1,4 +1,4 @@
-"""The files backend when a call fails, a neighbour dies or closes, or a file says something else."""
+"""The files backend when a call fails, a neighbour dies, or a file says something else."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_ring_that_cannot_be_measured_is_closed_again(
 
         def open(self, name: str, flags: int, *, at: int, mode: int = 0o600) -> int:
             fd = super().open(name, flags, at=at, mode=mode)
-            if name == "ring" and flags & os.O_RDWR:
+            if name == "ring" and flags & os.O_RDWR and self.ring == -1:
                 self.ring = fd
             return fd
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib.util
 import json
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
