@@ -228,8 +228,8 @@ PROGRAMMES: tuple[Programme, ...] = tuple(
         name=f"t8-{backend}{'' if rounds == SMALL else '-large'}",
         promise="a changed byte is found, or changes nothing that the store says",
         trial=lambda point, backend=backend, rounds=rounds: trial(backend, rounds, point),
-        share=None if rounds == SMALL else 5,
-        parts=4 if rounds == SMALL else 1,
+        share=None if rounds == SMALL else 2,
+        parts=5 if rounds == SMALL else 1,
         plants=plants,
     )
     for backend, rounds, plants in (
