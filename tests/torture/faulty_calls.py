@@ -201,8 +201,9 @@ class FaultyDisk(Disk):
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
         kind = self.faults.meet("pwrite", fd)
+        whole = len(data)
         if kind == SHORT:
-            data = bytes(data)[: (len(data) + 1) // 2]
+            data = bytes(data)[: (whole + 1) // 2]
         if kind > 0:
             if self.faults.swallow == "pwrite":
                 return len(data)
@@ -210,7 +211,8 @@ class FaultyDisk(Disk):
             if kind == errno.ENOSPC and len(data) > 1:
                 self.faults.wrote(fd, offset, os.pwrite(fd, bytes(data)[: len(data) // 2], offset))
             raise OSError(kind, os.strerror(kind))
-        return self.faults.wrote(fd, offset, os.pwrite(fd, data, offset))
+        size = self.faults.wrote(fd, offset, os.pwrite(fd, data, offset))
+        return whole if self.faults.swallow == "short" else size
 
     def lock(self, fd: int, how: int) -> None:  # type: ignore[override]
         if how == fcntl.LOCK_UN:

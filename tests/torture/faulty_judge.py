@@ -42,13 +42,12 @@ def furnish(store: Store) -> None:
 
 
 @cache
-def made(backend: str) -> tuple[Path, Path]:
-    """Returns directories with a store that was closed, and with one that was left by a kill."""
-    closed = Path(tempfile.mkdtemp(prefix="holdfast-made-", dir=scratch()))
-    killed = Path(tempfile.mkdtemp(prefix="holdfast-made-", dir=scratch()))
+def made(backend: str, *, was_killed: bool) -> dict[str, bytes | None]:
+    """Returns all of a store that was closed, or was left by a kill; a folder is None."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-made-", dir=scratch()))
 
     def make() -> None:
-        scene = Scene(backend, closed, clock=FakeClock(seed=1))
+        scene = Scene(backend, place, clock=FakeClock(seed=1))
         with scene.open() as store:
             furnish(store)
 
@@ -60,7 +59,7 @@ def made(backend: str) -> tuple[Path, Path]:
             if point == "files.ring.synced" and len(steps) > EVER:
                 os._exit(0)
 
-        scene = Scene(backend, killed, clock=FakeClock(seed=1))
+        scene = Scene(backend, place, clock=FakeClock(seed=1))
         store = scene.open(reach=reach)
         furnish(store)
         for n in range(5):
@@ -69,23 +68,14 @@ def made(backend: str) -> tuple[Path, Path]:
         store.team("red").append("late", "cut off")
         os._exit(0)
 
-    in_child(make)
-    in_child(leave)
-    _remove_at_end(closed, killed)
-    return closed, killed
-
-
-def _remove_at_end(*places: Path) -> None:
-    import atexit
-
-    mine = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == mine:
-            for place in places:
-                shutil.rmtree(place, ignore_errors=True)
-
-    atexit.register(remove)
+    try:
+        in_child(leave if was_killed else make)
+        return {
+            str(path.relative_to(place)): None if path.is_dir() else path.read_bytes()
+            for path in sorted(place.rglob("*"))
+        }
+    finally:
+        shutil.rmtree(place)
 
 
 @cache
@@ -100,7 +90,13 @@ def stage(backend: str, *, was_killed: bool = False) -> Generator[Path]:
     """A fresh copy of the store that scenes begin with."""
     with tempfile.TemporaryDirectory(prefix="holdfast-stage-", dir=scratch()) as name:
         place = Path(name) / "at"
-        shutil.copytree(made(backend)[was_killed], place, symlinks=True)
+        place.mkdir()
+        for path, data in made(backend, was_killed=was_killed).items():
+            if data is None:
+                (place / path).mkdir(mode=0o700)
+            else:
+                os.close(os.open(place / path, os.O_CREAT, 0o600))
+                (place / path).write_bytes(data)
         yield place
 
 
