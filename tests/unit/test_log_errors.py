@@ -121,6 +121,7 @@ def test_a_fork_of_itself_is_corruption_and_not_read_for_ever(
 def test_a_stream_that_is_not_there_has_no_origin(clock: FakeClock) -> None:
     log = store_on(MemoryBackend(clock=clock), clock).log
     assert log.origin("conversation/none") is None
+    assert log.records("conversation/none") == []
     store_on(log.backend, clock).conversation("none").set("n", 1)
     assert log.origin("conversation/none") is None
 
@@ -247,9 +248,9 @@ def test_a_structure_of_ours_that_is_damaged_is_corruption() -> None:
 def test_no_depth_of_nesting_is_another_error_than_corruption() -> None:
     limit = sys.getrecursionlimit()
     refused = 0
-    for depth in range(limit - 200, limit + 50):
+    for depth in (*range(limit - 200, limit + 50), 1_000_000):
         try:
             codec.check(b"[" * depth + b"]" * depth)
         except CorruptError:
             refused += 1
-    assert 0 < refused < 250
+    assert refused

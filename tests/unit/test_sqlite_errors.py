@@ -269,6 +269,48 @@ def test_a_claim_of_no_mark_is_harmless(store: Path) -> None:
     opened.close()
 
 
+def test_a_row_without_a_payload_is_corruption(store: Path) -> None:
+    opened = _change(store, "UPDATE events SET payload = NULL WHERE ordinal = 2")
+    with pytest.raises(CorruptError, match='event 2 of "a" fails its checksum'):
+        opened.read("a")
+    opened.close()
+
+
+def test_clause_12_events_lost_at_the_end_are_missed_by_who_knew_them(store: Path) -> None:
+    opened = _open(store)
+    assert opened.heads(["a"])[0] is not None
+    other = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READWRITE)
+    other.execute("DELETE FROM events WHERE ordinal = 3")
+    other.close()
+    with pytest.raises(CorruptError, match='event 3 of "a" is missing'):
+        opened.read("a")
+    assert len(opened.read("a", until=2)) == len(opened.read("a", limit=2)) == 2
+    opened.close()
+
+
+def test_a_name_that_two_streams_have_is_corruption(store: Path) -> None:
+    opened = _change(store, "INSERT INTO streams (name, first) VALUES ('a', 1)")
+    with pytest.raises(CorruptError, match='there are 2 streams with the name "a"'):
+        opened.heads(["a"])
+    opened.close()
+
+
+@pytest.mark.parametrize("read_all", [True, False])
+def test_verify_finds_an_index_that_lost_its_rows(store: Path, read_all: bool) -> None:
+    connection = apsw.Connection(str(store))
+    root = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'events_by_revision'"
+    ).get
+    connection.close()
+    data = bytearray(store.read_bytes())
+    data[(root - 1) * 16384 + 3 : (root - 1) * 16384 + 5] = bytes(2)  # how many cells it has
+    store.write_bytes(data)
+    opened = _open(store)
+    found = [finding.problem for finding in opened.inspect.verify(read_all=read_all)]
+    assert any("events_by_revision" in problem or "Page" in problem for problem in found), found
+    opened.close()
+
+
 def test_a_stream_without_its_name_is_corruption(store: Path) -> None:
     opened = _change(store, "DELETE FROM streams WHERE name = 'b'")
     with pytest.raises(CorruptError, match="stream number 2 has no name"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from hashlib import shake_256
 from typing import Any
 
@@ -23,6 +24,7 @@ from holdfast.tree import (
     Run,
     append_op,
     apply,
+    decode_ops,
     delete_op,
     diff,
     diff_ops,
@@ -32,7 +34,7 @@ from holdfast.tree import (
     set_op,
     touched,
 )
-from holdfast.tree.frozen import WIDE, dump, enter
+from holdfast.tree.frozen import WIDE, dump, enter, enter_level
 
 PRINTABLE = "".join(map(chr, (*range(35, 92), *range(93, 127))))
 WIDE_STATE: dict[str, Any] = {f"k{n:03}": n for n in range(WIDE + 30)}
@@ -75,6 +77,8 @@ def test_what_was_not_loaded_is_not_loaded_to_be_shown() -> None:
     short, long = Lazy(b"[1,2]"), Lazy(b'["' + b"x" * 5000 + b'"]')
     shown = repr(Map({"short": short, "blob": Lazy(codec.blob_ref("a" * 64, 70_000))}))
     assert "[1, 2]" in shown
+    assert short.force() == [1, 2]
+    assert repr(Map({"short": short})) == "Map({'short': [1, 2]})"
     assert "<blob of 70000 bytes, not loaded>" in shown
     assert len(repr(Map({"long": long}))) < 6000
     assert repr(MISSING) == "MISSING"
@@ -85,18 +89,20 @@ def test_what_was_not_loaded_is_not_loaded_to_be_shown() -> None:
 
 @pytest.mark.parametrize("narrow_first", [True, False])
 def test_a_wide_level_is_changed_like_a_dict(narrow_first: bool) -> None:
-    """A level of more than 64 keys is kept as a trie from its first change on."""
-    plain = dict(WIDE_STATE)
-    state = freeze(plain)
-    if not narrow_first:
-        state = state.with_key("more", 0)
-        plain["more"] = 0
-    merged = state.with_keys({"k001": "one", "new": "last"})
+    """A wide level is kept as a trie from its first change on."""
+
+    def made() -> Map:
+        state = freeze(WIDE_STATE | {"more": 0})
+        return state if narrow_first else state.with_key("more", 1).with_key("more", 0)
+
+    plain = WIDE_STATE | {"more": 0}
+    merged = made().with_keys({"k001": "one", "new": "last"})
     assert list(merged.to_dict().items()) == list((plain | {"k001": "one", "new": "last"}).items())
+    state = made()
     shorter = state.without_key("k000")
-    plain.pop("k000")
-    assert list(shorter.to_dict().items()) == list(plain.items())
     assert "k000" in state
+    del plain["k000"]
+    assert list(shorter.to_dict().items()) == list(plain.items())
 
 
 def test_the_difference_of_wide_levels_is_made_of_what_changed() -> None:
@@ -179,15 +185,44 @@ def test_an_op_on_the_whole_state_sees_what_a_run_has_gathered(op: Op) -> None:
 # --- bytes that are not what they should be ------------------------------------------------------
 
 
-def test_a_short_value_that_is_no_json_is_corruption() -> None:
+@pytest.mark.parametrize("raw", [b"nul", b'"\xff"'], ids=["json", "utf-8"])
+def test_a_short_value_that_is_no_json_is_corruption(raw: bytes) -> None:
     with pytest.raises(CorruptError, match="not the JSON of a value"):
-        enter(b"nul", None, None)
+        enter(raw, None, None)
+
+
+@pytest.mark.parametrize("raw", [b"[1]", b'{"a":}', b'{"\xff":1}'], ids=["list", "json", "utf-8"])
+def test_a_level_that_is_no_mapping_is_corruption(raw: bytes) -> None:
+    with pytest.raises(CorruptError, match="not a JSON object"):
+        enter_level(raw, None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b'[["set","\xff",1]]', b'[["set",["a","\xff"],1]]', b'[["\xff","a",1]]', b"[" * 9000],
+    ids=["key", "path", "kind", "deep"],
+)
+def test_a_change_whose_text_is_none_is_corruption(payload: bytes) -> None:
+    with pytest.raises(CorruptError, match="not a list of ops"):
+        decode_ops(payload)
 
 
 def test_a_long_value_that_is_no_json_array_is_corruption() -> None:
     value = Lazy(b"[" + b'"xxxxxxxx",' * 5000 + b"]")
     with pytest.raises(CorruptError, match="not a JSON array"):
         value.force()
+
+
+def test_a_value_nested_deeper_than_can_be_read_is_corruption() -> None:
+    """How deep that is differs: a parser, and what freezes its result, have limits of their own."""
+    refused = 0
+    for depth in (sys.getrecursionlimit() * 7 // 10, 1_000_000):
+        value = Lazy(b"[" * depth + b"]" * depth)
+        try:
+            value.force()
+        except CorruptError:
+            refused += 1
+    assert refused
 
 
 @pytest.mark.parametrize("table", [{"$only": 1}, {"\ud800": 1, "b": 2}], ids=["tag", "surrogate"])

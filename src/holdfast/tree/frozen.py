@@ -29,6 +29,8 @@ WIDE = 128
 SHORT = 64
 # A container of more bytes is decoded level by level, as far as somebody looks.
 _WHOLE_MAX = 4096
+# What reading JSON may raise: nobody here writes any of it, but somebody else may have.
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SHOWN_MAX = 50
 
 _raw_map = msgspec.json.Decoder(dict[str, Raw])
@@ -397,7 +399,7 @@ def enter(raw: Encoded, source: tuple[int, int] | None, blobs: Blobs | None) -> 
         return Lazy(raw, source, None, blobs)
     try:
         return _scalar(data)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptError(f"stored value is not the JSON of a value: {error}") from error
 
 
@@ -408,7 +410,7 @@ def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
     """
     try:
         level = _raw_map.decode(raw)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptError(f"stored value is not a JSON object: {error}") from error
     if len(level) == 1 and next(iter(level))[:1] == "$":
         value = _freeze_encoded(raw, blobs)
@@ -435,7 +437,7 @@ def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:
 def _enter_items(raw: Encoded, blobs: Blobs | None) -> List:
     try:
         items = _raw_list.decode(raw)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptError(f"stored value is not a JSON array: {error}") from error
     return List(vector.from_items([enter(item, None, blobs) for item in items]))
 

@@ -26,7 +26,7 @@ from msgspec import Raw, Struct
 from holdfast import codec
 from holdfast.codec import Encoded, Path, show_path
 from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
-from holdfast.tree.frozen import dump
+from holdfast.tree.frozen import MALFORMED, dump
 
 Kind = Literal["set", "delete", "append", "increment", "merge", "truncate"]
 
@@ -183,7 +183,7 @@ def decode_ops(payload: Encoded) -> tuple[Op, ...]:
     """Returns the ops of a payload, their values still encoded, or raises CorruptError."""
     try:
         ops = _decoder.decode(payload)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except MALFORMED as error:
         ops = _decode_tagged(payload, error)
     if len(ops) == 1:
         op = ops[0]
@@ -207,7 +207,7 @@ def _decode_tagged(payload: Encoded, cause: BaseException) -> tuple[Op, ...]:
     try:
         tagged = _tagged_decoder.decode(payload)
         return tuple(Op(op.kind, _revive_path(op.path), op.value) for op in tagged)
-    except (msgspec.MsgspecError, RecursionError):
+    except MALFORMED:
         raise CorruptError(f"stored change is not a list of ops: {cause}") from cause
 
 

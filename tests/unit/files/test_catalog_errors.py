@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,44 @@ def test_a_handle_whose_index_went_ahead_of_it_begins_behind_it(
     assert revisions(mine.read("s00")) == list(range(1, 81))
     mine.close()
     other.close()
+
+
+def test_a_handle_that_slept_lets_go_of_what_the_index_has_learnt(
+    store: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    mine, other = (FilesBackend(store, clock=clock) for _ in range(2))
+    fill(other, build, 60)
+    other.catalog.flush()
+    assert mine.heads(["s00"]) == other.heads(["s00"])
+    assert mine.catalog.tail.base.position == 120
+    assert mine.catalog.tail.places == {}
+    mine.close()
+    other.close()
+
+
+def test_an_index_whose_last_line_is_not_in_the_text_is_not_believed(
+    store: Path, clock: FakeClock
+) -> None:
+    (store / "head.json").unlink()
+    segment = max((store / "log").iterdir())
+    text = bytearray(segment.read_bytes())
+    text[-100] ^= 1
+    segment.write_bytes(text)
+    backend = FilesBackend(store, clock=clock)
+    reports = str(backend.inspect.describe()["reports"])
+    assert "the last line that it knows is not in the text" in reports
+    assert "of an unacknowledged commit" in reports
+    assert len(backend.read_all(limit=1000)) == 59
+    backend.close()
+
+
+def test_a_pipe_in_the_place_of_the_index_is_not_waited_at(store: Path, clock: FakeClock) -> None:
+    (store / INDEX).unlink()
+    os.mkfifo(store / INDEX)
+    backend = FilesBackend(store, clock=clock)
+    all_there(backend, 20)
+    assert "it is no file" in str(backend.inspect.describe()["reports"])
+    backend.close()
 
 
 @pytest.mark.parametrize("has_index", [False, True], ids=["without", "with"])

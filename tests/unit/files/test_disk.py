@@ -162,6 +162,24 @@ def test_a_segment_that_a_killed_writer_made_is_made_again(tmp_path: Path, place
     segments.close()
 
 
+@pytest.mark.parametrize("call", ["sync", "sync_directory"])
+def test_a_segment_that_cannot_be_made_durable_is_taken_back(
+    tmp_path: Path, place: int, call: str
+) -> None:
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk = Disk()
+    setattr(disk, call, failing)
+    segments = Segments(disk, place, read_only=False)
+    before = _descriptors()
+    with pytest.raises(OSError, match="Input/output error"):
+        segments.add(0)
+    assert os.listdir(tmp_path) == []
+    assert segments.starts == []
+    assert _descriptors() == before
+
+
 @pytest.mark.parametrize(
     "name", ["x.jsonl", "zzzzzzzzzzzzzzzz.jsonl", "0000000000000000", "0000000000000000.json"]
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.files import FilesBackend, recovery, ring
+from holdfast.backends.files import FilesBackend, recovery, ring, shared
 from holdfast.errors import CorruptError, UnavailableError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -86,6 +86,34 @@ def test_a_recorded_end_within_a_line_is_corruption(
     with pytest.raises(CorruptError, match=r"head\.json records an end within a line"):
         FilesBackend(path, clock=clock)
     assert (path / SEGMENT).read_bytes() == before
+
+
+def test_a_recorded_end_without_a_digest_is_corruption(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    _filled(tmp_path / "s", clock, build, 2).close()
+    head = json.loads((tmp_path / "s" / "head.json").read_text())
+    (tmp_path / "s" / "head.json").write_text(json.dumps(head | {"digest": "no digits"}))
+    with pytest.raises(CorruptError, match="a digest that is not hex"):
+        FilesBackend(tmp_path / "s", clock=clock)
+
+
+@pytest.mark.usefixtures("small")
+def test_recovery_goes_on_from_an_index_that_another_process_brought_further(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    """The one who recovers was asleep; the one who died had written, and indexed, a lot."""
+    sleeper = FilesBackend(tmp_path / "s", clock=clock)
+    writer = _filled(tmp_path / "s", clock, build, 60)
+    writer.catalog.flush()
+    assert sleeper.catalog.tail.cursor.position == 0
+    sleeper.opened.page_words[shared.BUSY] = 1  # as a writer that was killed leaves it
+    write(sleeper, build, "a")
+    assert sleeper.catalog.tail.base.position >= 60
+    assert revisions(sleeper.read("a")) == list(range(1, 62))
+    assert list(sleeper.inspect.verify(read_all=True)) == []
+    writer.close()
+    sleeper.close()
 
 
 @pytest.mark.parametrize("field", ["position", "digest"])
