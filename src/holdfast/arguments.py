@@ -81,7 +81,7 @@ def check_call(value: object, what: str) -> None:
 
 def check_expected(expected: object) -> int:
     """Returns the revision, or raises UsageError."""
-    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 0:
+    if isinstance(expected, bool) or not isinstance(expected, int) or not 0 <= expected < 1 << 63:
         raise UsageError(
             f"expected is a revision (0, 1, 2, …) or None, found {show_value(expected)}"
         )

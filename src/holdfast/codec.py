@@ -160,6 +160,9 @@ class _Conversion:
         if isinstance(value, list | tuple):
             return self._convert_list(cast("list[Any]", value), path)
         if isinstance(value, bytes | bytearray | memoryview):
+            # Before it is copied three times over: what cannot fit may not fit into memory either.
+            if (size := memoryview(cast("bytes", value)).nbytes) > SIZE_MAX:
+                _refuse(f"takes {size} bytes: at most {SIZE_MAX} fit, encoded", path)
             return {"$bytes": b64encode(bytes(cast("bytes", value))).decode()}
         if isinstance(value, datetime):
             return _convert_datetime(value, path)
