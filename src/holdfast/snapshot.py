@@ -283,8 +283,7 @@ class _Parts:
         return tuple(found)
 
     def is_same(self, other: Source, start: int, stop: int) -> bool:
-        if not isinstance(other, _Parts):
-            return False
+        assert isinstance(other, _Parts), "BUG: lists are unread in snapshots only"
         mine, theirs = self.between(start, stop), other.between(start, stop)
         return mine == theirs and all(type(part) is Run for part in mine)
 

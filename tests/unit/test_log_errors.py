@@ -13,7 +13,7 @@ from holdfast import codec, event
 from holdfast.arguments import update_ops
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Head, Position
-from holdfast.errors import ConflictError, CorruptError, UnavailableError
+from holdfast.errors import ConflictError, CorruptError, UnavailableError, ValueDomainError
 from holdfast.log import Log
 from holdfast.snapshots import Snapshots
 from holdfast.store import Store
@@ -234,6 +234,17 @@ def test_an_event_shows_what_was_recorded(clock: FakeClock) -> None:
 def test_a_value_that_needs_tags_keeps_what_needs_none() -> None:
     value = {"none": None, "true": True, "text": "é", "bytes": b"\0", "list": [None, "ü"]}
     assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_that_cannot_fit_are_refused_before_they_are_copied(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.setattr(codec, "SIZE_MAX", 100)
+    assert codec.decode(codec.encode({"b": kind(bytes(100))}, size_max=1000)) == {"b": bytes(100)}
+    with pytest.raises(ValueDomainError, match="takes 101 bytes: at most 100 fit") as caught:
+        codec.encode({"b": kind(bytes(101))}, size_max=1000)
+    assert caught.value.path == ("b",)
 
 
 def test_a_text_that_looks_like_a_tag_is_a_text() -> None:

@@ -336,6 +336,25 @@ def test_an_index_knows_nothing_of_a_stream_that_it_never_saw() -> None:
     empty.close()
 
 
+def test_a_reading_that_did_not_begin_is_not_ended() -> None:
+    asked: list[str] = []
+
+    class Locked:
+        in_transaction = False
+
+        def execute(self, sql: str) -> None:
+            asked.append(sql)
+            raise apsw.BusyError("database is locked")
+
+    empty = Index(None, "store")
+    real, vars(empty)["_db"] = vars(empty)["_db"], Locked()
+    with pytest.raises(apsw.BusyError), empty.reading():
+        raise AssertionError("there is no state to look at")
+    assert asked == ["BEGIN"]
+    vars(empty)["_db"] = real
+    empty.close()
+
+
 def test_a_line_of_many_events_is_found_from_the_middle_of_it(
     tmp_path: Path, clock: FakeClock, build: RecordBuilder
 ) -> None:

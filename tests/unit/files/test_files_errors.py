@@ -204,6 +204,18 @@ def test_a_kind_of_object_that_there_is_not_is_refused(backend: FilesBackend) ->
             call("picture")
 
 
+def test_objects_are_listed_by_the_beginning_of_their_names(backend: FilesBackend) -> None:
+    for name in ("ab/cd", "ab/ce", "ab/x", "b", "abc"):
+        backend.objects.put("blob", name, b"")
+    for prefix, names in (
+        ("", ["ab/cd", "ab/ce", "ab/x", "abc", "b"]),
+        ("ab", ["ab/cd", "ab/ce", "ab/x", "abc"]),
+        ("ab/c", ["ab/cd", "ab/ce"]),
+        ("x", []),
+    ):
+        assert backend.objects.names("blob", prefix=prefix) == names
+
+
 # --- lines ---------------------------------------------------------------------------------------
 
 
@@ -276,6 +288,19 @@ def test_verify_finds_text_that_is_not_what_the_ring_holds(
     assert "the text differs from ring batch 1" in found
 
 
+def test_verify_goes_on_behind_a_damaged_line(
+    store: Path, backend: FilesBackend, build: RecordBuilder
+) -> None:
+    start = (store / SEGMENT).stat().st_size
+    for stream in ("b", "c", "d"):
+        write(backend, build, stream)
+    text = bytearray((store / SEGMENT).read_bytes())
+    text[start + 30] ^= 1
+    (store / SEGMENT).write_bytes(text)
+    found = [one for one in _found(backend) if "ring" not in one.problem]
+    assert [one.where for one in found] == [f"{SEGMENT} byte {start}"]
+
+
 def test_verify_names_a_line_in_another_place(store: Path, backend: FilesBackend) -> None:
     one, two = (store / SEGMENT).read_bytes().splitlines(keepends=True)
 
@@ -325,6 +350,25 @@ def test_verify_finds_a_stream_that_the_index_lacks(
     monkeypatch.setattr(Index, "heads", lambda self: iter(()))
     expected = [Finding("index.sqlite", "'a' is missing; delete it", harmless=True)]
     assert _found(backend, read_all=read_all) == (expected if read_all else [])
+
+
+def test_verify_finds_places_that_differ_from_the_text(
+    store: Path, backend: FilesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.catalog.flush()
+    real = Index.places
+    monkeypatch.setattr(Index, "places", lambda self, *arguments: real(self, *arguments)[1:])
+    problem = "places of 'a' differ from the text; delete it"
+    assert _found(backend) == [Finding("index.sqlite", problem, harmless=True)]
+
+
+def test_verify_finds_an_index_that_is_none(store: Path, backend: FilesBackend) -> None:
+    (store / "index.sqlite").write_bytes(b"no index" * 1000)
+    (store / "index.sqlite").chmod(0o600)
+    (found,) = _found(backend)
+    assert found.where == "index.sqlite"
+    assert found.problem.startswith("cannot be used: ")
+    assert found.harmless
 
 
 @pytest.mark.parametrize("damage", ["none", "behind", "cut", "flip", "huge", "foreign"])

@@ -13,7 +13,7 @@ from holdfast.backends.files import FilesBackend, recovery, ring, shared
 from holdfast.errors import CorruptError, UnavailableError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
-from holdfast.testing.trial import revisions, write
+from holdfast.testing.trial import accepted, revisions, write
 
 SEGMENT = Path("log") / "0000000000000000.jsonl"
 
@@ -103,14 +103,16 @@ def test_recovery_goes_on_from_an_index_that_another_process_brought_further(
     tmp_path: Path, clock: FakeClock, build: RecordBuilder
 ) -> None:
     """The one who recovers was asleep; the one who died had written, and indexed, a lot."""
+    _filled(tmp_path / "s", clock, build, 30).close()
     sleeper = FilesBackend(tmp_path / "s", clock=clock)
     writer = _filled(tmp_path / "s", clock, build, 60)
     writer.catalog.flush()
-    assert sleeper.catalog.tail.cursor.position == 0
+    assert sleeper.catalog.tail.cursor.position == sleeper.catalog.tail.base.position == 30
+    append = build.append("a", behind=writer.heads(["a"])[0])
     sleeper.opened.page_words[shared.BUSY] = 1  # as a writer that was killed leaves it
-    write(sleeper, build, "a")
-    assert sleeper.catalog.tail.base.position >= 60
-    assert revisions(sleeper.read("a")) == list(range(1, 62))
+    accepted(sleeper, build.commit(append))  # the sleeper's first look
+    assert sleeper.catalog.tail.base.position >= 90
+    assert revisions(sleeper.read("a")) == list(range(1, 92))
     assert list(sleeper.inspect.verify(read_all=True)) == []
     writer.close()
     sleeper.close()
