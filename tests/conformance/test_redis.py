@@ -24,7 +24,7 @@ from holdfast.testing.leases import acquired
 from holdfast.testing.machine import STEADY, machine_for
 from holdfast.testing.trial import accepted
 from tests.servers.redis import OLDEST, installations
-from tests.servers.redis_clock import FAKE, REAL, shared_ground
+from tests.servers.redis_clock import CLOCK, FAKE, REAL, shared_ground
 
 
 class _Contract(BackendContract, DurableContract, MultiProcessContract):
@@ -115,7 +115,9 @@ def _make(server: str, place: Path, clock: Clock) -> Backend:
         ground.follow(clock)
     else:
         (place / "real").touch()
-    return RedisBackend(ground.url(_database(place), _application(place)), clock=clock)
+    backend = RedisBackend(ground.url(_database(place), _application(place)), clock=clock)
+    backend._gate.clock = CLOCK
+    return backend
 
 
 def _database(place: Path) -> int:

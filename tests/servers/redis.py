@@ -14,6 +14,7 @@ A server's title shows the path of its configuration, by which its keeper knows 
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
@@ -93,7 +94,13 @@ class Server:
         self._config.write_text("".join(f"{line}\n" for line in lines))
         ground.give(self._config)
         self._process: subprocess.Popen[bytes] | None = None
+        # The keeper finds servers by their files; those may have been swept away under it.
+        atexit.register(self._end, os.getpid())
         self.start()
+
+    def _end(self, owner: int) -> None:
+        if os.getpid() == owner and self._process is not None and self._process.poll() is None:
+            self.kill()
 
     def start(self) -> None:
         """Starts the server and waits until it has read its data and answers."""
@@ -140,6 +147,7 @@ class Server:
         """Ends the server and deletes its data."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
+        atexit.unregister(self._end)
         shutil.rmtree(self.directory)
 
     def url(self, **options: str | int | float) -> str:

@@ -1,6 +1,6 @@
 """A clock under a test's hand in place of the server's, for the shared Redis servers.
 
-The scripts' `now_us` is replaced by one that asks a key. In database 0 it holds a time that stands
+A backend's scripts get CLOCK, whose `now_us` asks a key. In database 0 it holds a time that stands
 still until a FakeClock is moved; in database 1, how far the server's clock was moved on by
 `pass_time`. A process that a test starts finds the server through the environment.
 """
@@ -17,7 +17,7 @@ from tests.servers.redis import PASSWORD, server
 
 FAKE, REAL = 0, 1
 _KEY = "test:clock"
-_CLOCK = f"""
+CLOCK = f"""
 local function now_us()
   local moved = tonumber(redis.call('GET', '{_KEY}') or '0')
   if moved > 1e15 then return moved end
@@ -33,9 +33,6 @@ class Ground:
     def __init__(self, socket: str) -> None:
         import redis
 
-        from holdfast.backends.redis import scripts
-
-        scripts.CLOCK = _CLOCK
         self._socket = socket
         self.clients: list[Any] = [
             redis.Redis(unix_socket_path=socket, password=PASSWORD, db=db, protocol=2)

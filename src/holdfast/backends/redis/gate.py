@@ -31,6 +31,7 @@ class Gate:
         self.store = store
         self.changed = Condition()
         self.stirred = 0
+        self.clock: str | None = None  # a test's own, in place of the server's
         self._read_only = read_only
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
@@ -64,7 +65,7 @@ class Gate:
         self, line: Line, name: str, keys: Sequence[str], arguments: Sequence[Any], *data: bytes
     ) -> Any:
         words = self.store, msgpack.encode(arguments), *data
-        return line.run(script(name), (self.keys.root, *keys), words)
+        return line.run(script(name, self.clock), (self.keys.root, *keys), words)
 
     def call(self, work: Callable[[Line], T], *, repeatable: bool = True) -> T:
         """Returns what `work` returns, given a line to write on."""

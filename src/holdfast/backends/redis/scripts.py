@@ -8,9 +8,6 @@ from importlib.resources import files
 
 from msgspec import Struct
 
-# Replaced by tests, whose clock stands still until it is moved.
-CLOCK = "redis_clock.lua"
-
 
 class Script(Struct, frozen=True):
     """A script's text, and the digest that a server keeps it under."""
@@ -31,10 +28,13 @@ def _script(text: str) -> Script:
     return Script(data, sha1(data, usedforsecurity=False).hexdigest().encode())
 
 
-def script(name: str) -> Script:
-    """Returns a script that stands on what every script begins with."""
-    clock = _file(CLOCK) if CLOCK.endswith(".lua") else CLOCK
-    return _script(_file("redis_begin.lua") + clock + _file(f"redis_{name}.lua"))
+def script(name: str, clock: str | None = None) -> Script:
+    """Returns a script that stands on what every script begins with.
+
+    `clock` is Lua text in place of the server's clock, for tests.
+    """
+    begin = _file("redis_begin.lua") + (clock or _file("redis_clock.lua"))
+    return _script(begin + _file(f"redis_{name}.lua"))
 
 
 def opening() -> Script:
