@@ -30,7 +30,7 @@ OLDEST = (3, 11)
 PORTABLE = ["tests/unit", "tests/conformance", "tests/property"]
 """What is run again on the other interpreters."""
 CORE = ["tests/unit", "tests/conformance", "tests/acceptance", "tests/faults"]
-"""What must take every branch of the core; nothing in it depends on chance or on a schedule."""
+"""What must take every branch of the core, without the help of chance or of a schedule."""
 
 SMOKE = """
 import holdfast
