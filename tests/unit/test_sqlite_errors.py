@@ -71,7 +71,7 @@ def test_a_wal_that_cannot_be_written_again_is_no_store_to_write_to(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(backend, "write_again", _raising(OSError(errno.EIO, "Input/output error")))
-        _refused(store, 'state.db-wal" cannot be read and written: Input/output error')
+        _refused(store, r'state.db-wal" cannot be read and written: Input/output error')
     opened = _open(store)
     assert len(opened.read("a")) == 3
     opened.close()
