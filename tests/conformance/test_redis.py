@@ -182,9 +182,9 @@ if OLDEST:
     class TestRedis(_Contract):
         server = OLDEST
 
-    class TestRedisLikeMemory(
-        machine_for(_opener(OLDEST), reopen=_opener(OLDEST), steady=_FEWER).TestCase  # type: ignore[misc]
-    ):
+    _oldest = machine_for(_opener(OLDEST), reopen=_opener(OLDEST), steady=_FEWER)
+
+    class TestRedisLikeMemory(_oldest.TestCase):  # type: ignore[misc]
         """Clauses 1 to 17, in lock step with the memory backend."""
 
 
@@ -194,7 +194,7 @@ if len(installations()) > 1:
     class TestRedisNewest(_Contract):
         server = _NEWEST
 
-    class TestRedisNewestLikeMemory(
-        machine_for(_opener(_NEWEST), reopen=_opener(_NEWEST), steady=_FEWER).TestCase  # type: ignore[misc]
-    ):
+    _newest = machine_for(_opener(_NEWEST), reopen=_opener(_NEWEST), steady=_FEWER)
+
+    class TestRedisNewestLikeMemory(_newest.TestCase):  # type: ignore[misc]
         """Clauses 1 to 17, in lock step with the memory backend."""
