@@ -109,18 +109,10 @@ TYPES = ("changed", "restored", "forked", "opened", "closed", "\x1b[2J", "unknow
 
 def cases(backend: str, boot_id: str) -> list[tuple[str, Change]]:
     """Returns every case, by name."""
-    found = [*_replaced(backend), *(databases() if backend == "sqlite" else ())]
-    if backend == "files":
-        found += [
-            *_texts(boot_id),
-            *_events(),
-            *_forks(),
-            *_streams(),
-            *_lines(),
-            *_blobs(),
-            *indexes(),
-        ]
-    return found
+    if backend == "sqlite":
+        return [*databases(), *_replaced(backend)]
+    texts = [*_texts(boot_id), *_events(), *_forks(), *_streams(), *_lines()]
+    return [*_blobs(), *indexes(), *_replaced(backend), *texts]
 
 
 # --- what stands in the place of a file -----------------------------------------------------------

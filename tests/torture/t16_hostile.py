@@ -295,6 +295,6 @@ PROGRAMMES: tuple[Programme, ...] = (
         trial=files,
         share=None,
         parts=2,
-        plants={"follow-links": 6, "unbounded": 64},
+        plants={"follow-links": 10, "unbounded": 2},
     ),
 )
