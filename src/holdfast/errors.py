@@ -136,3 +136,10 @@ class FormatError(HoldfastError):
     """Written by a newer holdfast, or no holdfast store at all: upgrade, or look elsewhere."""
 
     exit_code = 10
+
+
+class LostCommitsError(CorruptError):
+    """The server has lost commits that it had acknowledged, by a failover or a restart.
+
+    The store's handle is dead: whoever opens it again goes on from what is there.
+    """

@@ -13,9 +13,8 @@ from redis.crc import key_slot
 import holdfast
 from holdfast.backends.protocol import Append, Head, Mark
 from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.errors import LostCommitsError
 from holdfast.clock import SystemClock
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import LostCommitsError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write

@@ -17,9 +17,8 @@ import pytest
 
 from holdfast.backends.protocol import START, Backend, Mark, Receipt, Refusal
 from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.errors import LostCommitsError
 from holdfast.clock import SystemClock
-from holdfast.errors import NotFoundError, UnavailableError, UsageError
+from holdfast.errors import LostCommitsError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write

@@ -170,7 +170,9 @@ class Trace:
 class CrashDisk(Disk):
     """A disk whose calls are looked up when they are made, so that a recording sees them."""
 
-    pwrite = staticmethod(lambda fd, data, offset: os.pwrite(fd, data, offset))  # type: ignore[assignment]
+    pwrite = staticmethod(  # type: ignore[assignment]
+        lambda fd, data, offset: os.pwrite(fd, data, offset)
+    )
     sync = staticmethod(lambda fd: os.fdatasync(fd))  # type: ignore[assignment]
 
     def reserve(self, fd: int, offset: int, length: int) -> None:

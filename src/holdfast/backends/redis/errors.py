@@ -46,13 +46,6 @@ _CODES = "|".join(("DAMAGED", "GONE", "HEADLESS", "WRONGTYPE", "NOSCRIPT", *_AGA
 _CODE = re.compile(rf"(?:^|[\s:-])({_CODES})\b")
 
 
-class LostCommitsError(CorruptError):
-    """The server has lost commits that it had acknowledged, by a failover or a restart.
-
-    The store's handle is dead: whoever opens it again goes on from what is there.
-    """
-
-
 class DeadlineError(Exception):
     """The call's time is over and the server has not answered."""
 

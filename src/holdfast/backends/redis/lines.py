@@ -32,7 +32,6 @@ from holdfast.backends.protocol import Durability
 from holdfast.backends.redis.errors import (
     CutError,
     DeadlineError,
-    LostCommitsError,
     ReplyError,
     UnreachedError,
     is_lost,
@@ -43,7 +42,7 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.place import Place
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.server import QUESTIONS, Server, server_of
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import LostCommitsError, UnavailableError, UsageError
 
 _pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
 _AGAIN_AFTER_S = 0.05

@@ -13,9 +13,9 @@ from threading import Lock
 
 from holdfast.backends.protocol import Commit, Receipt, Refusal
 from holdfast.backends.redis.entries import decode, decode_head
-from holdfast.backends.redis.errors import LostCommitsError
 from holdfast.backends.redis.gate import Gate
 from holdfast.backends.redis.lines import Line
+from holdfast.errors import LostCommitsError
 
 STREAMS_MAX = 10_000
 _PAGE = 500
