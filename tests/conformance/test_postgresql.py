@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 
@@ -131,6 +132,12 @@ def _opener(version: int) -> Callable[[Path, Clock], Backend]:
 
 _FEWER = settings(STEADY, max_examples=15)
 
+
+def _machine(version: int) -> Any:
+    opener = _opener(version)
+    return machine_for(opener, reopen=opener, steady=_FEWER).TestCase
+
+
 # Where no driver is installed, as under the portable suites, there is nothing to test;
 # tests/servers/test_servers.py fails where there should have been.
 if NEWEST:
@@ -141,12 +148,8 @@ if NEWEST:
     class TestPostgresqlOldest(_Contract):
         version = OLDEST
 
-    class TestPostgresqlNewestLikeMemory(
-        machine_for(_opener(NEWEST), reopen=_opener(NEWEST), steady=_FEWER).TestCase  # type: ignore[misc]
-    ):
+    class TestPostgresqlNewestLikeMemory(_machine(NEWEST)):  # type: ignore[misc]
         """Clauses 1 to 17, in lock step with the memory backend."""
 
-    class TestPostgresqlOldestLikeMemory(
-        machine_for(_opener(OLDEST), reopen=_opener(OLDEST), steady=_FEWER).TestCase  # type: ignore[misc]
-    ):
+    class TestPostgresqlOldestLikeMemory(_machine(OLDEST)):  # type: ignore[misc]
         """Clauses 1 to 17, in lock step with the memory backend."""
