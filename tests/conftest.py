@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# One seed for all processes of a run; a failure prints it.
-os.environ.setdefault("HOLDFAST_SEED", str(time.time_ns() % 1_000_000))
+# One seed for all processes of a run, and the same at each run: what fails is what changed.
+# New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
+os.environ.setdefault("HOLDFAST_SEED", "429566")
 
 # Hypothesis prints what it needs to replay a failure.
 # No deadline: how long one example takes says more about the machine's disk than about the code.

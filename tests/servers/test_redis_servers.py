@@ -50,7 +50,9 @@ def test_a_cluster_has_six_nodes_and_serves_every_slot() -> None:
     with servers[5].client() as client:
         rows = client.execute_command("CLUSTER", "SLOTS")
     assert sum(last - first + 1 for first, last, *_ in rows) == 16384
-    assert [len(nodes) for _, _, *nodes in rows] == [2, 2, 2]
+    # Slots may have been moved by another test: there are three ranges or more.
+    assert {len(nodes) for _, _, *nodes in rows} == {2}
+    assert len({nodes[0][2] for _, _, *nodes in rows}) == 3
 
 
 def test_a_server_ends_when_its_owner_is_killed() -> None:

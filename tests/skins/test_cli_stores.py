@@ -116,7 +116,7 @@ def test_a_level_of_the_application_is_shown_too(place: str, cli: Any):
     assert cli("get", "session/s1", "a").out == "1\n"
     cli("set", "session/s1", "a", "2")
     failed = cli("set", "sesion/s1", "a", "2", code=2)
-    assert 'no level "sesion"' in failed.err
+    assert "no level 'sesion'" in failed.err
     assert "hint: write it like team/support" in failed.err
 
 

@@ -1,6 +1,6 @@
 """The share of the torture programme that every run of the tests does, and its counts.
 
-HOLDFAST_SEED repeats a run. A failure prints the one command that replays it. Every fault that can
+HOLDFAST_SEED chooses another seed. A failure prints the one command that replays it. Every fault that can
 be planted is planted, and must be found: a programme that finds nothing is able to.
 """
 

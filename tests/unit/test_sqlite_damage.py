@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+import holdfast
 from holdfast.backends.protocol import Mark
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.errors import CorruptError, FormatError
@@ -205,3 +206,18 @@ def test_a_cut_file_is_corruption(tmp_path: Path) -> None:
     shutil.copy(path, tmp_path / "cut.db")
     (tmp_path / "cut.db").write_bytes(data[: len(data) // 2])
     assert _outcome(tmp_path / "cut.db") == (None, True)
+
+
+def test_a_stream_whose_beginning_is_no_number_is_damaged(tmp_path: Path) -> None:
+    """Found by T8: a flipped byte in the schema gives a column another type."""
+    place = tmp_path / "state.db"
+    with holdfast.open(f"sqlite:{place}") as store:
+        store.team("a").set("n", 1)
+    connection = apsw.Connection(str(place))
+    connection.execute("UPDATE streams SET first = 'one'")
+    connection.close()
+    with (
+        holdfast.open(f"sqlite:{place}") as store,
+        pytest.raises(CorruptError, match="begins at 'one'"),
+    ):
+        store.team("a").get("n")

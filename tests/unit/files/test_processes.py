@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.files import FilesBackend
+from holdfast.backends.files import FilesBackend, shared
+from holdfast.backends.files.disk import Disk
 from holdfast.backends.protocol import START, Receipt
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
@@ -215,3 +216,31 @@ def test_close_ends_a_wait(tmp_path: Path) -> None:
     backend.close()
     thread.join(30)
     assert len(raised) == 1
+
+
+def test_whoever_opens_while_the_last_one_leaves_comes_in_first(
+    tmp_path: Path, build: RecordBuilder
+) -> None:
+    """Found by T10: the one who left was still counted while it let its descriptors go."""
+    found: list[int] = []
+
+    class Slow(Disk):
+        is_leaving = False
+
+        def unlink(self, name: str, *, at: int) -> None:
+            super().unlink(name, at=at)
+            self.is_leaving = name == shared.NAME  # the last thing that it does under the lock
+
+        def close(self, fd: int) -> None:
+            if self.is_leaving:
+                self.is_leaving = False
+                other = FilesBackend(tmp_path / "store", clock=SystemClock())
+                found.append(len(other.read("a")))
+                other.close()
+            super().close(fd)
+
+    disk = Slow()
+    backend = FilesBackend(tmp_path / "store", clock=SystemClock(), disk=disk)
+    backend.commit([build.commit(build.append("a"))])
+    backend.close()
+    assert found == [1]

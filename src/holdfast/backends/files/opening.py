@@ -207,10 +207,14 @@ class Opened:
             return
         self.fresh()
         is_last = self._is_alone()
-        self.catalog.close_index(worth_bytes=WORTH_INDEXING_BYTES)
-        self.reach("files.close.indexed")
-        if is_last:
-            self._close_cleanly()
+        try:
+            self.catalog.close_index(worth_bytes=WORTH_INDEXING_BYTES)
+            self.reach("files.close.indexed")
+            if is_last:
+                self._close_cleanly()
+        finally:
+            # Still under the store lock: whoever comes in next must find that it is alone.
+            self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
 
     def _close_cleanly(self) -> None:
         words, segments = self.page.words, self.catalog.segments

@@ -42,7 +42,13 @@ def find_stream(execute: Execute, name: str) -> Stream | None:
     rows = execute(_STREAM, (name,)).fetchall()
     if len(rows) > 1:  # up to row 32 there is no index that would keep names apart
         raise CorruptError(f'there are {len(rows)} streams with the name "{name}"', stream=name)
-    return Stream(*rows[0]) if rows else None
+    if not rows:
+        return None
+    stream = Stream(*rows[0])
+    if not isinstance(stream.first, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        # Damage to the schema can give a column another type.
+        raise CorruptError(f'stream "{name}" begins at {stream.first!r}', stream=name)
+    return stream
 
 
 def find_head(execute: Execute, name: str, stream: Stream, where: str) -> Head:
