@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -213,6 +214,16 @@ def test_a_stream_whose_beginning_is_no_number_is_damaged(tmp_path: Path) -> Non
     place = tmp_path / "state.db"
     with holdfast.open(f"sqlite:{place}") as store:
         store.team("a").set("n", 1)
+    data = place.read_bytes()
+    [table] = set(re.findall(rb"first INTEGER[^)]*\) STRICT", data))
+    connection = apsw.Connection(str(place))
+    connection.pragma("writable_schema", 1)
+    free = table.replace(b"STRICT", b"").replace(b"INTEGER", b"TEXT").decode()
+    connection.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'streams'",
+        (table.decode(), free),
+    )
+    connection.close()
     connection = apsw.Connection(str(place))
     connection.execute("UPDATE streams SET first = 'one'")
     connection.close()
