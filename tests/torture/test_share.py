@@ -1,7 +1,7 @@
 """The share of the torture programme that every run of the tests does, and its counts.
 
-HOLDFAST_SEED chooses another seed. A failure prints the one command that replays it. Every fault that can
-be planted is planted, and must be found: a programme that finds nothing is able to.
+HOLDFAST_SEED chooses another seed. A failure prints the one command that replays it. Every fault
+that can be planted is planted, and must be found: a programme that finds nothing is able to.
 """
 
 from __future__ import annotations
