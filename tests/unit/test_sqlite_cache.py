@@ -30,6 +30,19 @@ def _write(backend: SqliteBackend, build: RecordBuilder, stream: str, count: int
     return outcome
 
 
+def test_a_commit_finds_a_stream_that_only_another_handle_has_seen(tmp_path: Path) -> None:
+    one, two, build = _open(tmp_path), _open(tmp_path), RecordBuilder()
+    _write(one, build, "a")
+    [head] = one.heads(["a"])
+    first = build.commit(build.append("a", b"1", behind=head))
+    [again] = two.commit([first])  # without a look at it before
+    assert isinstance(again, Receipt)
+    assert [record.revision for record in one.read("a")] == [1, 2]
+    check_links(one.read("a"))
+    one.close()
+    two.close()
+
+
 def test_heads_follow_another_handles_commits(tmp_path: Path) -> None:
     """Clause 11, with few and with more new events than the cache looks through."""
     one, two, build = _open(tmp_path), _open(tmp_path), RecordBuilder()
