@@ -10,9 +10,8 @@ Of what can be rebuilt (index, shared page, SQLite's -shm) every 8th byte is cha
 copies of what another state has already had; `-large` changes every byte twice in a larger store.
 
 What cannot be found is asserted to be this and nothing else, see `_is_known`:
-- the last commit in a WAL that was never checkpointed: SQLite ends it at the first frame that fails
-  its checksum, as it must for frames that were torn by a crash, so damage there reads as an end
-  (before the last commit it is found, because commits follow);
+- the end of a WAL that was never checkpointed: SQLite ends it at the first frame that fails its
+  checksum, as it must for frames that were torn by a crash, so damage there reads as an end;
 - the last batch of a ring after a power loss, for the same reason: nothing else says that it was
   whole. (After a kill the shared page says so, and it is found.) All of its batches, if the ring is
   gone, or if the id in holdfast.json has changed: its batches are then another store's.
@@ -151,10 +150,7 @@ def _is_known(whole: Victim, name: str, changed: bytes | None, found: list[Any])
     records, all_records = found[0], whole.says[0]
     is_prefix = records == all_records[: len(records)]
     if name.endswith("store-wal") and whole.state == "killed":
-        # Not more than the last commit, unless the end of the file is gone too.
-        is_flip = changed is not None and len(changed) == len(whole.files[name])
-        lost = {record.position for record in all_records[len(records) :]}
-        return is_prefix and (len(lost) <= 1 or not is_flip)
+        return is_prefix
     if name.endswith(("ring", "holdfast.json")) and whole.state == "unpowered":
         # Not more than the last batch, unless all of the ring is gone, or is another store's.
         is_flip = changed is not None and len(changed) == len(whole.files[name])

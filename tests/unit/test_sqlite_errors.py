@@ -71,7 +71,7 @@ def test_a_wal_that_cannot_be_written_again_is_no_store_to_write_to(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(backend, "write_again", _raising(OSError(errno.EIO, "Input/output error")))
-        _refused(store, r'state.db-wal" cannot be read and written: Input/output error')
+        _refused(store, 'state.db-wal" cannot be written: Input/output error')
     opened = _open(store)
     assert len(opened.read("a")) == 3
     opened.close()
@@ -405,3 +405,13 @@ def test_room_ahead_of_the_wal_is_a_favour_that_ends_with_its_first_failure(
     assert tried == [600 << 10]
     wal.close()
     wal.close()
+
+
+def test_a_late_table_that_cannot_be_seen_is_no_damage() -> None:
+    """Found by T5: where locks fail, SQLite may read the file without its WAL."""
+    late = translate(apsw.SQLError("no such table: leases"), "state.db")
+    assert isinstance(late, UnavailableError)
+    assert late.hint is not None
+    assert "holdfast check" in late.hint
+    core = translate(apsw.SQLError("no such table: events"), "state.db")
+    assert isinstance(core, CorruptError)

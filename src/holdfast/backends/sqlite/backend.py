@@ -30,7 +30,7 @@ from holdfast.backends.sqlite.batch import (
     find_stream,
 )
 from holdfast.backends.sqlite.connection import NEWEST, Gate, Writer
-from holdfast.backends.sqlite.driver import Connection, Execute, Row
+from holdfast.backends.sqlite.driver import Execute, Row
 from holdfast.backends.sqlite.errors import Translated
 from holdfast.backends.sqlite.heads import Heads, Stream
 from holdfast.backends.sqlite.inspection import SqliteInspection
@@ -55,7 +55,7 @@ from holdfast.backends.sqlite.rows import (
     decode,
     prefix_end,
 )
-from holdfast.backends.sqlite.wal import Wal, check_end, write_again
+from holdfast.backends.sqlite.wal import Wal, write_again
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
 
@@ -317,36 +317,36 @@ def _open(
     reach: Callable[[str], None] | None,
 ) -> Gate:
     prepare_file(path, clock, create=create)
-    with contextlib.ExitStack() as undo:
-        writing = None
-        if not read_only:
-            writing = connect(path, durability=durability, read_only=False)
-            undo.callback(writing.close)
-            use_wal(writing, path)
-        reading = connect(path, durability=durability, read_only=read_only)
-        undo.callback(reading.close)
-        if writing is not None and durability == "full":
-            _settle(writing, reading, path)
+    writing = None
+    if not read_only:
+        writing = connect(path, durability=durability, read_only=False)
         try:
-            wal = Wal(path) if durability == "full" else None
-            gate = Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
+            use_wal(writing, path)
+            if durability == "full":
+                with Translated(path):
+                    write_again(writing, path)
         except OSError as exc:
+            writing.close()
             raise UnavailableError(
-                f'"{path}" cannot be examined: {exc.strerror}',
-                hint="check the disk, then try again",
+                f'"{path}-wal" cannot be written: {exc.strerror}',
+                hint="mend the disk, then try again",
             ) from exc
-        undo.pop_all()
-        return gate
-
-
-def _settle(writing: Connection, reading: Connection, path: str) -> None:
-    """Makes sure of the WAL that was left behind, if there is one."""
+        except BaseException:
+            writing.close()
+            raise
     try:
-        with Translated(path):
-            check_end(writing, reading, path)
-            write_again(writing, path)
+        reading = connect(path, durability=durability, read_only=read_only)
+    except BaseException:
+        if writing is not None:
+            writing.close()
+        raise
+    wal = Wal(path) if durability == "full" else None
+    try:
+        return Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
     except OSError as exc:
+        reading.close()
+        if writing is not None:
+            writing.close()
         raise UnavailableError(
-            f'"{path}-wal" cannot be read and written: {exc.strerror}',
-            hint="mend the disk, then try again",
+            f'"{path}" cannot be examined: {exc.strerror}', hint="check the disk, then try again"
         ) from exc

@@ -34,6 +34,12 @@ _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
 }
 
 
+_LATE_TABLES = tuple(
+    f"no such table: {name}"
+    for name in ("keys", "checkpoints", "leases", "marks", "claims", "objects")
+)
+
+
 def translate(exc: BaseException, path: str) -> HoldfastError | None:
     """Returns the error to raise in place of SQLite's, None for one that is not SQLite's."""
     match exc:
@@ -42,6 +48,13 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
         case apsw.NotADBError():
             return FormatError(
                 f'"{path}" is not a SQLite database', hint="look elsewhere, or choose a new name"
+            )
+        case apsw.SQLError() if str(exc).endswith(_LATE_TABLES):
+            # Such a table is asked for only if it was seen. Where locks fail, SQLite may read the
+            # file without its WAL: no damage. Damage that looks the same is found by `check`.
+            return UnavailableError(
+                f'"{path}" is unavailable: {exc}',
+                hint='open the store again; if that does not help, run "holdfast check"',
             )
         case (
             apsw.CorruptError()
