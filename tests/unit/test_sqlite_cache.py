@@ -43,6 +43,15 @@ def test_a_commit_finds_a_stream_that_only_another_handle_has_seen(tmp_path: Pat
     two.close()
 
 
+def test_where_there_was_never_an_object_there_is_none(tmp_path: Path) -> None:
+    backend = _open(tmp_path)
+    assert backend.objects.get("blob", "ab") is None
+    assert backend.objects.names("blob") == []
+    backend.objects.delete("blob", "ab")
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+
+
 def test_heads_follow_another_handles_commits(tmp_path: Path) -> None:
     """Clause 11, with few and with more new events than the cache looks through."""
     one, two, build = _open(tmp_path), _open(tmp_path), RecordBuilder()
