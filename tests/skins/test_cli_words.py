@@ -14,7 +14,7 @@ import holdfast
 from holdfast.cli.app import put_verb_first
 from holdfast.cli.printing import clean, escape_json, shorten
 from holdfast.cli.words import find_revision, parse_path, parse_value, show_path
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import NotFoundError, UnavailableError, UsageError
 from holdfast.testing import FakeClock
 
 DRIVES = [chr(code) for code in [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x202E, 0x2066, 0xFEFF]]
@@ -140,3 +140,16 @@ def test_shortened_text_says_so():
 )
 def test_the_verb_comes_first(typed: list[str], read: list[str]):
     assert put_verb_first(typed) == read
+
+
+def test_a_password_in_a_url_is_never_repeated(cli: Any) -> None:
+    secret = "redis://user:sekret@127.0.0.1:1/0?timeout=0.5"
+    gone, wrong = UnavailableError.exit_code, UsageError.exit_code
+    for code, words in (
+        (wrong, ("check", secret)),
+        (gone, ("--store", secret, "status")),
+        (gone, ("--store", secret, "init")),
+    ):
+        failed = cli(*words, code=code)
+        assert "sekret" not in failed.err + failed.out, words
+        assert "127.0.0.1" in failed.err

@@ -3,7 +3,7 @@
 Real threads run one at a time and switch at yield points: crash points (`reach=`), calls of the
 disk, SQLite statements, locks, the hand-over of the commit queue. A point is one program and either
 every schedule that begins with the same few choices (all points together: every schedule to
-depth 12 of two threads, 8 of three, 6 of four) or a number of random ones. Threads share a handle,
+depth 12 of two threads, 8 of three) or a number of random ones. Threads share a handle,
 or have handles of their own of one place. The answers and what is left must be those of some serial
 order that agrees with what had ended before what began; links must verify; nobody may hang.
 

@@ -14,6 +14,7 @@ from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, clean, encode_json, escape_json, is_terminal
 from holdfast.cli.shapes import error_shape
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.url import without_secrets
 
 CLOSED_PIPE = 141
 """What a shell reports for a program that wrote into a closed pipe."""
@@ -112,6 +113,8 @@ def put_verb_first(arguments: list[str]) -> list[str]:
 def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in the words typed as one of our errors."""
     message = str(mistake).strip().removesuffix(".")
+    for word in words:
+        message = message.replace(word, without_secrets(word)) if "://" in word else message
     verbs = {name for name, _, _ in VERBS}
     verb = next((word for word in words[:1] if word in verbs), None)
     return UsageError(

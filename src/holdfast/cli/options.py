@@ -14,6 +14,7 @@ import holdfast
 from holdfast.cli.printing import warn
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError
 from holdfast.store import DEFAULT_PLACE, Store
+from holdfast.url import without_secrets
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
@@ -56,10 +57,10 @@ def login_name() -> str | None:
 
 
 def command(verb: str, place: str) -> str:
-    """Returns a command to type next, for the store that is meant."""
+    """Returns a command to type next, for the store that is meant; a password is left out."""
     if place == (os.environ.get(STORE_VARIABLE) or DEFAULT_PLACE):
         return f"holdfast {verb}"
-    return f"holdfast --store {shlex.quote(place)} {verb}"
+    return f"holdfast --store {shlex.quote(without_secrets(place))} {verb}"
 
 
 def open_reading(options: Options) -> Store:

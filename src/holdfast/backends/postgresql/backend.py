@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from holdfast.backends.follower import Follower
 from holdfast.backends.postgresql.batch import COMMIT_EACH, Batch, batches, decode_answers
-from holdfast.backends.postgresql.follower import Follower
 from holdfast.backends.postgresql.gate import Gate
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
 from holdfast.backends.postgresql.leases import PostgresqlLeases
@@ -20,6 +20,7 @@ from holdfast.backends.postgresql.rows import (
     FIRST,
     HEADS,
     LANDED,
+    NEWEST,
     READ,
     READ_ALL,
     REVISION_MAX,
@@ -79,7 +80,7 @@ class PostgresqlBackend:
         self._commit_one = in_schema(COMMIT_ONE.decode(), place.schema).encode()
         self._commit_all = in_schema(COMMIT_ALL.decode(), place.schema).encode()
         self._commit_each = in_schema(COMMIT_EACH.decode(), place.schema).encode()
-        self._follower = Follower(gate)
+        self._follower = Follower(gate, self._newest, lines.check_open)
         self.leases: Leases = PostgresqlLeases(gate)
         self.marks: Marks = PostgresqlMarks(gate)
         self.objects: Objects = PostgresqlObjects(gate)
@@ -227,6 +228,15 @@ class PostgresqlBackend:
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._follower.wait(after, timeout_s)
+
+    def _newest(self) -> int:
+        """Returns the newest final position: no transaction still open could add one below it.
+
+        So any open writing transaction of the same server, also a stranger's, holds followers up
+        until it ends; readers of streams do not wait for it. `status` shows how far.
+        """
+        [(newest,)] = self._gate.ask(NEWEST, {"application": self._gate.application})
+        return newest
 
     def close(self) -> None:
         self._gate.close()

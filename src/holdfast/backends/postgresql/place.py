@@ -10,7 +10,7 @@ it is, with its environment variables and password files. A password is never pa
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 from psycopg import ProgrammingError
@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import UsageError
 from holdfast.ids import check_name
+from holdfast.url import number, without_secrets
 
 SCHEMES = ("postgresql://", "postgres://")
 APPLICATION_BYTES_MAX = 128
@@ -59,7 +60,7 @@ def place_of(url: str) -> Place:
         found = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=query)))
     except (ProgrammingError, ValueError) as exc:
         raise UsageError(
-            f'"{_shown(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
+            f'"{without_secrets(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
             hint='write it as "postgresql://user@host/database" or '
             '"postgresql://user@/database?host=/var/run/postgresql"',
         ) from None
@@ -69,13 +70,13 @@ def place_of(url: str) -> Place:
     given = [parameters[name] for name in _SECRETS if parameters.get(name)]
     secrets = {str(secret) for secret in given} | {quote(str(secret)) for secret in given}
     return Place(
-        shown=_shown(url),
+        shown=without_secrets(url),
         parameters=parameters,
         secrets=tuple(sorted(secrets, key=len, reverse=True)),
         application=_application(ours.get("application", "default")),
         schema=_schema(ours.get("schema", "holdfast")),
-        timeout_s=_number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
-        pool=int(_number(ours.get("pool", "8"), "pool", least=1, most=1000)),
+        timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
+        pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
     )
 
 
@@ -93,30 +94,6 @@ def _schema(name: str) -> str:
             f"found {name!r}"
         )
     return name
-
-
-def _number(text: str, what: str, *, least: float, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not least <= number <= most:
-        raise UsageError(f"{what} must be a number from {least} to {most}, found {text!r}")
-    return number
-
-
-def _shown(url: str) -> str:
-    """Returns the URL without its secrets, whatever else is wrong with it."""
-    head, mark, query = url.partition("?")
-    scheme, _, rest = head.partition("://")
-    login, at, where = rest.rpartition("@")
-    login = login.partition(":")[0]
-    pairs = [pair for pair in query.split("&") if pair and not _is_secret(pair)]
-    return f"{scheme}://{login}{at}{where}{mark if pairs else ''}{'&'.join(pairs)}"
-
-
-def _is_secret(pair: str) -> bool:
-    return unquote(pair.partition("=")[0]).lower() in _SECRETS
 
 
 def _reason(exc: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.backends.follower import Follower
 from holdfast.backends.protocol import (
     START,
     Commit,
@@ -22,7 +23,6 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.redis.batch import Batch, batches, decode_answers
 from holdfast.backends.redis.entries import behind_prefix, decode, decode_head, missing
-from holdfast.backends.redis.follower import Follower
 from holdfast.backends.redis.gate import Gate
 from holdfast.backends.redis.inspection import RedisInspection
 from holdfast.backends.redis.leases import RedisLeases
@@ -63,7 +63,7 @@ class RedisBackend:
         self._keys = gate.keys
         self._witness = Witness(gate)
         lines.recheck = self._witness.check
-        self._follower = Follower(gate)
+        self._follower = Follower(gate, self._newest, lines.check_open)
         self.leases: Leases = RedisLeases(gate)
         self.marks: Marks = RedisMarks(gate)
         self.objects: Objects = RedisObjects(gate)
@@ -233,6 +233,11 @@ class RedisBackend:
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._follower.wait(after, timeout_s)
+
+    def _newest(self) -> int:
+        """Returns the newest position. A script runs alone: what can be seen is final."""
+        [position] = self._gate.ask(("HGET", self._keys.root, "position"))
+        return int(position)
 
     def close(self) -> None:
         self._gate.close()

@@ -11,13 +11,14 @@ A password is never part of what is shown.
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 from redis import connection
 
 from holdfast.errors import UsageError
 from holdfast.ids import check_name
+from holdfast.url import number, without_secrets
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 APPLICATION_BYTES_MAX = 128
@@ -60,18 +61,18 @@ def place_of(url: str) -> Place:
         _check(parts.scheme, parts.path, parameters)
     except ValueError:
         raise UsageError(
-            f'"{_shown(url)}" is not a URL of a Redis server',
+            f'"{without_secrets(url)}" is not a URL of a Redis server',
             hint='write it as "redis://host:6379/0" or "unix:///run/redis/redis.sock"',
         ) from None
     given = [str(parameters[name]) for name in _SECRETS if parameters.get(name)]
     secrets = {*given, *map(quote, given)}
     return Place(
-        shown=_shown(url),
+        shown=without_secrets(url),
         parameters=parameters,
         secrets=tuple(sorted(secrets, key=len, reverse=True)),
         application=_application(ours.get("application", "default")),
-        timeout_s=_number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
-        pool=int(_number(ours.get("pool", "8"), "pool", least=1, most=1000)),
+        timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
+        pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
     )
 
 
@@ -94,28 +95,3 @@ def _application(name: str) -> str:
     if "{" in name or "}" in name:
         raise UsageError(f"application is a hash tag and has no braces in it, found {name!r}")
     return name
-
-
-def _number(text: str, what: str, *, least: float, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not least <= number <= most:
-        raise UsageError(f"{what} must be a number from {least} to {most}, found {text!r}")
-    return number
-
-
-def _shown(url: str) -> str:
-    """Returns the URL without its secrets, whatever else is wrong with it."""
-    head, mark, query = url.partition("?")
-    scheme, _, rest = head.partition("://")
-    login, at, where = rest.rpartition("@")
-    login = login.partition(":")[0]
-    pairs = [pair for pair in query.split("&") if pair and not _is_secret(pair)]
-    at = at if login else ""
-    return f"{scheme}://{login}{at}{where}{mark if pairs else ''}{'&'.join(pairs)}"
-
-
-def _is_secret(pair: str) -> bool:
-    return unquote(pair.partition("=")[0]).lower() in _SECRETS

@@ -1,25 +1,38 @@
-"""Waiting for the next position: a cheap question, at most twenty times a second.
+"""Waiting for the next position on a server: a cheap question, at most twenty times a second.
 
 Only one thread of a process asks; the others wait for its answer. A commit of this process wakes it
-at once. A script runs alone, so a position is final as soon as it can be seen.
+at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Condition
 from time import monotonic
+from typing import Protocol
 
 from holdfast.backends.protocol import Position
-from holdfast.backends.redis.gate import Gate
 
 POLL_S = 0.05
 _GLANCE_S = 1.0
 
 
+class Stirred(Protocol):
+    """What counts the commits of this process, and tells of them."""
+
+    changed: Condition
+    stirred: int
+
+
 class Follower:
     """The newest position that this process has seen, and who asks for the next."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(
+        self, gate: Stirred, ask: Callable[[], int], check_open: Callable[[], None]
+    ) -> None:
         self._gate = gate
+        self._ask_server = ask
+        self._check_open = check_open
         self._newest = 0
         self._asking = False
 
@@ -37,7 +50,7 @@ class Follower:
         with changed:
             if self._asking:
                 changed.wait(min(left_s, _GLANCE_S))
-                self._gate.lines.check_open()
+                self._check_open()
                 return self._newest, self._gate.stirred
             self._asking = True
         try:
@@ -52,8 +65,7 @@ class Follower:
                 changed.notify_all()
 
     def _ask(self) -> int:
-        [position] = self._gate.ask(("HGET", self._gate.keys.root, "position"))
-        newest = int(position)
+        newest = self._ask_server()
         with self._gate.changed:
             self._newest = max(self._newest, newest)
         return newest
