@@ -6,12 +6,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.backends.protocol import START, Found, Head, Mark, Receipt, Record
 from holdfast.backends.sqlite import SqliteBackend, heads
+from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite.rows import prefix_end
 from holdfast.testing import FakeClock, RecordBuilder
 from holdfast.testing.durable import check_links
@@ -153,6 +155,29 @@ def test_threads_of_two_handles_agree(tmp_path: Path) -> None:
     assert list(one.inspect.verify(read_all=True)) == []
     one.close()
     two.close()
+
+
+def test_a_stream_that_is_newer_than_a_readers_snapshot_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread makes a stream between a reader's snapshot and its look at the cache."""
+    backend, build = _open(tmp_path), RecordBuilder()
+    _write(backend, build, "a")
+    real = sqlite_backend.catch_up
+
+    def slow(*args: Any) -> int:
+        position = real(*args)
+        monkeypatch.setattr(sqlite_backend, "catch_up", real)
+        [outcome] = backend.commit([build.commit(build.append("b", b"1"))])
+        assert isinstance(outcome, Receipt)
+        return position
+
+    monkeypatch.setattr(sqlite_backend, "catch_up", slow)
+    assert backend.heads(["b"]) == [None]
+    [head] = backend.heads(["b"])
+    assert head is not None
+    assert head.revision == 1
+    backend.close()
 
 
 def _checkpoints(records: list[Record]) -> list[Found]:

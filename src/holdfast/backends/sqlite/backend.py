@@ -152,7 +152,8 @@ class SqliteBackend:
             found: dict[str, Head] = {}
             known: dict[str, Stream] = {}
             for name in streams:
-                stream = self._cache.streams.get(name) or find_stream(execute, name)
+                # Not from the cache: another thread may have made the stream since the snapshot.
+                stream = find_stream(execute, name)
                 head = self._cache.heads.get(name) if position == self._cache.position else None
                 if head is None and stream is not None:
                     head = find_head(execute, name, stream, self._gate.path)
