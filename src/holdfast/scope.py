@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 from holdfast import codec, event, tree
 from holdfast.arguments import (
@@ -328,20 +328,13 @@ class Scope:
                 return self.restore(revision - 1)
         raise NotFoundError(f'scope "{self.name}" has no change to undo')
 
-    def fork(self, id: str, *, at: Moment | None = None) -> Scope:
+    def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
         _, checked = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0:
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = Scope(
-            self._log,
-            self.level,
-            checked,
-            levels=self._levels,
-            parent=self._parent,
-            subscribers=self.subscribers,
-        )
+        fork = self._like(self.level, checked, self._parent)
         payload = codec.encode_plain({"from": self.name, "at": revision})
         part = Part(fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision))
         self._log.commit(Wanted((part,)))
@@ -427,11 +420,19 @@ class Scope:
         self.subscribers.tell(part, written.before[0], written.after[0])
         return written
 
-    def _sibling(self, name: str) -> Scope:
-        level, id = split_name(name)
-        return Scope(
-            self._log, level, id, levels=self._levels, parent=None, subscribers=self.subscribers
+    def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
+        """Returns another scope of the same store and class."""
+        return type(self)(
+            self._log,
+            level,
+            id,
+            levels=self._levels,
+            parent=parent,
+            subscribers=self.subscribers,
         )
+
+    def _sibling(self, name: str) -> Self:
+        return self._like(*split_name(name), None)
 
     def _upwards(self) -> Iterator[Scope]:
         scope: Scope | None = self

@@ -19,6 +19,8 @@ from holdfast.ids import check_level, check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
+from holdfast.record.book import Book
+from holdfast.record.scope import RecordedScope
 from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
 
@@ -35,32 +37,35 @@ class Store:
         self.worker = worker
         self.levels = Levels()
         self._subscribers = Subscribers()
+        self._book = Book(log, worker=worker)
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> Scope:
+    def global_(self) -> RecordedScope:
         """Returns the one global scope."""
         return self.scope(GLOBAL)
 
-    def team(self, id: str, *, parent: Scope | None = None) -> Scope:
+    def team(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
         """Returns a team's scope."""
         return self.scope(TEAM, id, parent=parent)
 
-    def workflow(self, id: str, *, parent: Scope | None = None) -> Scope:
+    def workflow(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
         """Returns a workflow's scope."""
         return self.scope(WORKFLOW, id, parent=parent)
 
-    def conversation(self, id: str, *, parent: Scope | None = None) -> Scope:
+    def conversation(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
         """Returns a conversation's scope."""
         return self.scope(CONVERSATION, id, parent=parent)
 
-    def scope(self, level: str, id: str | None = None, *, parent: Scope | None = None) -> Scope:
+    def scope(
+        self, level: str, id: str | None = None, *, parent: Scope | None = None
+    ) -> RecordedScope:
         """Returns a scope by level and id, or by its whole name such as `team/red`."""
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
         level, id = self.levels.check_scope(level, id)
-        return Scope(
-            self.log,
+        return RecordedScope(
+            self._book,
             level,
             id,
             levels=self.levels,
@@ -68,7 +73,7 @@ class Store:
             subscribers=self._subscribers,
         )
 
-    def scopes(self, level: str | None = None) -> Iterator[Scope]:
+    def scopes(self, level: str | None = None) -> Iterator[RecordedScope]:
         """Yields the scopes that have events, by name; of one level if given."""
         if level is not None:
             level = check_level(level)
