@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, cast
 
 from holdfast import tree
@@ -86,3 +88,22 @@ def check_expected(expected: object) -> int:
             f"expected is a revision (0, 1, 2, …) or None, found {show_value(expected)}"
         )
     return expected
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+\Z")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
+
+
+def check_duration(value: object, what: str) -> float:
+    """Returns seconds for "45s", "1h30m", "2d", a timedelta or a number, or raises UsageError."""
+    if isinstance(value, timedelta):
+        return check_seconds(value.total_seconds(), what)
+    if not isinstance(value, str):
+        return check_seconds(value, what)
+    if len(value) > 64 or not _DURATION.match(value):
+        raise UsageError(
+            f'{what} is a length of time such as "45s", "1h30m" or "2d", found {show_value(value)}'
+        )
+    parts = _DURATION_PART.findall(value)
+    return check_seconds(sum(float(number) * _UNITS[unit] for number, unit in parts), what)
