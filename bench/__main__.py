@@ -56,9 +56,11 @@ def main() -> None:
             harness.show(reports[name])
     finally:
         harness.forget_made()
-    harness.show_bars(reports, judged=not size.quick)
-    path = harness.save(reports, size=size, seconds=time.monotonic() - start, load=load)
-    print(f"\nwritten to {path.relative_to(harness.ROOT)}")
+        # Also when a benchmark failed or was stopped: what was measured before it took its time.
+        if reports:
+            harness.show_bars(reports, judged=not size.quick)
+            path = harness.save(reports, size=size, seconds=time.monotonic() - start, load=load)
+            print(f"\nwritten to {path.relative_to(harness.ROOT)}")
 
 
 if __name__ == "__main__":
