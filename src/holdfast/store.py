@@ -23,6 +23,7 @@ from holdfast.record.book import Book
 from holdfast.record.scope import RecordedScope
 from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
+from holdfast.workers import HEARTBEAT_S, Heart, Worker
 
 DEFAULT_PLACE = ".holdfast"
 DURABILITIES = ("full", "process", "none")
@@ -31,8 +32,11 @@ DURABILITIES = ("full", "process", "none")
 class Store:
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
-    def __init__(self, log: Log, *, url: str, worker: str) -> None:
+    def __init__(
+        self, log: Log, *, url: str, worker: str, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         self.log = log
+        self.heart = Heart(log, worker, heartbeat_s=heartbeat_s)
         self.url = url
         self.worker = worker
         self.levels = Levels()
@@ -143,12 +147,16 @@ class Store:
 
     # --- leases and marks ------------------------------------------------------------------------
 
-    def lease(self, name: str, *, ttl_s: float = 30.0) -> Lease:
+    def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
         """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
 
-        Pass it to `commit(lease=…)`: such a commit is refused once the lease has passed on.
+        Pass it to `commit(lease=…)`: such a commit is refused once the lease has passed on. With
+        `keep` it is renewed until it is released or the store closed; `heart.lost` says if not.
         """
-        return acquire(self.log, check_name(name, "lease"), self.worker, ttl_s=ttl_s)
+        name = check_name(name, "lease")
+        if check_flag(keep, "keep"):
+            return self.heart.take(name, ttl_s=ttl_s)
+        return acquire(self.log, name, self.worker, ttl_s=ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
@@ -156,7 +164,16 @@ class Store:
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
+        self.heart.drop(lease)
         release(self.log, lease)
+
+    def workers(self) -> list[Worker]:
+        """Returns the registered workers that have not ended cleanly, with what they hold."""
+        return self.heart.workers()
+
+    def suspects(self) -> list[Worker]:
+        """Returns the workers that are silent past their lease, with what they left behind."""
+        return [worker for worker in self.heart.workers() if not worker.alive]
 
     def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
@@ -184,6 +201,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self.heart.close()
         self.log.close()
 
     def __enter__(self) -> Store:
@@ -209,12 +227,15 @@ def open_store(
     create: bool = True,
     read_only: bool = False,
     clock: Clock | None = None,
+    heartbeat_s: float = HEARTBEAT_S,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
 
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db" or
-    "memory:". `actor` is written into every event; by default it is this worker's id.
+    "memory:". `actor` is written into every event; by default it is this worker's id. A worker that
+    others must know of says every `heartbeat_s` that it lives; silent for three times that, it is a
+    suspect.
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
@@ -223,6 +244,7 @@ def open_store(
         )
     check_flag(create, "create")
     check_flag(read_only, "read_only")
+    check_seconds(heartbeat_s, "heartbeat_s")
     if clock is not None and not hasattr(clock, "boot_us"):
         raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
     if actor is not None:
@@ -233,4 +255,4 @@ def open_store(
         url, clock=clock, durability=durability, create=create, read_only=read_only, **options
     )
     log = Log(backend, clock=clock, actor=actor or worker)
-    return Store(log, url=shown, worker=worker)
+    return Store(log, url=shown, worker=worker, heartbeat_s=heartbeat_s)

@@ -22,6 +22,7 @@ from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
 from holdfast.tree import Map
 from holdfast.wanted import Wanted, Written
+from holdfast.workers import Worker
 
 
 class AsyncPendingCommit:
@@ -105,6 +106,7 @@ class AsyncStore:
         self.worker = store.worker
         self.levels = store.levels
         self.log = store.log
+        self.heart = store.heart
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -184,14 +186,20 @@ class AsyncStore:
                 if await self._loop.wait_behind(position, timeout_s) <= position:
                     return
 
-    async def lease(self, name: str, *, ttl_s: float = 30.0) -> Lease:
-        return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s)
+    async def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
+        return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s, keep=keep)
 
     async def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         return await self._loop.hop_shielded(self._store.renew, lease, ttl_s=ttl_s)
 
     async def release(self, lease: Lease) -> None:
         await self._loop.hop_shielded(self._store.release, lease)
+
+    async def workers(self) -> list[Worker]:
+        return await self._loop.hop(self._store.workers)
+
+    async def suspects(self) -> list[Worker]:
+        return await self._loop.hop(self._store.suspects)
 
     async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)

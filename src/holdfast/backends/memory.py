@@ -17,6 +17,7 @@ from holdfast.backends.handle import Handle
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import (
     START,
+    Claim,
     Cleared,
     Commit,
     Durability,
@@ -24,6 +25,7 @@ from holdfast.backends.protocol import (
     Finding,
     Found,
     Head,
+    Held,
     Inspection,
     Lease,
     Leases,
@@ -227,13 +229,24 @@ class _MemoryLeases:
 
     def release(self, lease: Lease) -> None:
         with self._gate.writing():
-            held = self._held(lease.name)
-            if held is not None and (held.owner, held.epoch) == (lease.owner, lease.epoch):
-                self._leases[lease.name] = replace(held, expires_us=0)
+            last = self._leases.get(lease.name)
+            if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
+                self._leases[lease.name] = replace(last, expires_us=0)
 
     def holder(self, name: str) -> Lease | None:
         with self._gate.reading():
             return self._held(name)
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        with self._gate.reading():
+            now_us = self._gate.clock.boot_us()
+            leases = [lease for lease in self._leases.values() if lease.expires_us]
+            return [
+                Held(last.name, last.owner, last.epoch, last.expires_us > now_us, left_us)
+                for last in sorted(leases, key=lambda lease: lease.name)
+                if last.name.startswith(prefix) and last.name > after
+                for left_us in (last.expires_us - now_us,)
+            ][:limit]
 
     def fence_holds(self, fence: Fence) -> bool:
         """Answers clause 6; the caller has the lock."""
@@ -296,6 +309,15 @@ class _MemoryMarks:
             return [
                 mark for mark in self._ordered(index) if due_before is None or mark.due < due_before
             ][:limit]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        with self._gate.reading():
+            now_us = self._gate.clock.boot_us()
+            claims = [
+                Claim(*place, owner, ends_us - now_us)
+                for place, (owner, ends_us) in sorted(self._claims.items())
+            ]
+            return [claim for claim in claims if claim.left_us > 0][:limit]
 
     def _ordered(self, index: str | None) -> Sequence[Mark]:
         marks = [mark for mark in self._marks.values() if index is None or mark.index == index]

@@ -32,6 +32,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
      never repeats. An expired lease, or one whose owner is known to be dead, can be acquired.
 (17) `claim` hands a due mark to one owner until the claim expires, the owner is known to be dead,
      or the mark is set again or cleared; highest priority first, then earliest due, then key.
+(19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
+     `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
+     lapsed lease can be released like one that is held, by whoever names its owner and epoch.
 """
 
 from __future__ import annotations
@@ -146,6 +149,29 @@ class Lease(Struct, frozen=True, gc=False):
     expires_us: int
 
 
+class Held(Struct, frozen=True, gc=False, order=True):
+    """A lease as `list` shows it, on the clock that judges it.
+
+    `left_us` is the time until it expires, less than 0 since it has. `is_held` is False then, and
+    also before where the owner is known to be dead. One of an earlier boot expired with that.
+    """
+
+    name: str
+    owner: str
+    epoch: int
+    is_held: bool
+    left_us: int
+
+
+class Claim(Struct, frozen=True, gc=False, order=True):
+    """A mark that an owner has claimed, and the time until the claim expires."""
+
+    index: str
+    key: str
+    owner: str
+    left_us: int
+
+
 class Found(Struct, frozen=True, gc=False):
     """An answer of `find`: a revision, the name or key it was found by, and its time."""
 
@@ -244,11 +270,15 @@ class Leases(Protocol):
         ...
 
     def release(self, lease: Lease) -> None:
-        """Gives it back; a lease that was lost meanwhile is left alone."""
+        """Gives it back, lapsed or not; a lease that passed on meanwhile is left alone."""
         ...
 
     def holder(self, name: str) -> Lease | None:
         """Returns the lease if somebody holds it now."""
+        ...
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        """Returns the claims whose time is not over, by index and key (clause 19)."""
         ...
 
 
@@ -265,6 +295,10 @@ class Marks(Protocol):
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
         """Returns marks in the order of clause 17, claimed or not; of every index if None."""
+        ...
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        """Returns leases that were not released, by name, lapsed ones included (clause 19)."""
         ...
 
 

@@ -125,9 +125,11 @@ def _every_call(
         "leases.renew": lambda: leases.renew(lease, ttl_s=10),
         "leases.release": lambda: leases.release(lease),
         "leases.holder": lambda: leases.holder("l"),
+        "leases.list": lambda: leases.list(),
         "marks.claim": lambda: marks.claim("i", "w1", n=1, ttl_s=10),
         "marks.release": lambda: marks.release("i", "m", "w1"),
         "marks.list": lambda: marks.list("i"),
+        "marks.claims": lambda: marks.claims(),
         "inspect.describe": lambda: backend.inspect.describe(),
         "inspect.verify": lambda: list(backend.inspect.verify(read_all=True)),
     }

@@ -1,4 +1,4 @@
-"""Clauses 6, 16 and 17: leases and fences, marks and claims."""
+"""Clauses 6, 16, 17 and 19: leases and fences, marks and claims, and both listed."""
 
 from __future__ import annotations
 
@@ -182,6 +182,62 @@ class LeaseClauses(Trial):
         assert len(got) == 8
         assert [lease for lease in got if lease] == [backend.leases.holder("l")]
 
+    def test_clause_19_leases_are_listed_until_they_are_released(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        assert backend.leases.list() == []
+        first = acquired(backend, "a", "w1")
+        second = acquired(backend, "b", "w2")
+        listed = backend.leases.list()
+        assert [(held.name, held.owner, held.epoch) for held in listed] == [
+            ("a", "w1", first.epoch),
+            ("b", "w2", second.epoch),
+        ]
+        assert all(held.is_held and 9_000_000 < held.left_us <= 10_000_000 for held in listed)
+        self.pass_time(clock, 6)
+        assert backend.leases.renew(second, ttl_s=10) is not None
+        self.pass_time(clock, 6)
+        lapsed, held = backend.leases.list()
+        assert (lapsed.name, lapsed.is_held, held.name, held.is_held) == ("a", False, "b", True)
+        assert -3_000_000 < lapsed.left_us <= -2_000_000
+        assert 3_000_000 < held.left_us <= 4_000_000
+        third = acquired(backend, "a", "w3")
+        assert [held.owner for held in backend.leases.list()] == ["w3", "w2"]
+        backend.leases.release(third)
+        backend.leases.release(second)
+        assert backend.leases.list() == []
+
+    def test_clause_19_a_lapsed_lease_can_be_released_until_it_passes_on(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        first, left = acquired(backend, "l", "w1"), acquired(backend, "left", "w1")
+        self.pass_time(clock, 11)
+        backend.leases.release(Lease("left", "w1", left.epoch + 1, 0))
+        backend.leases.release(Lease("left", "w2", left.epoch, 0))
+        assert [held.name for held in backend.leases.list()] == ["l", "left"]
+        backend.leases.release(Lease("left", "w1", left.epoch, 0))
+        assert [held.name for held in backend.leases.list()] == ["l"]
+        second = acquired(backend, "l", "w2")
+        backend.leases.release(first)
+        assert backend.leases.holder("l") == second
+        assert acquired(backend, "left", "w2").epoch > left.epoch
+
+    def test_clause_19_leases_are_listed_by_name_page_by_page(self, backend: Backend) -> None:
+        for name in HOSTILE_NAMES:
+            acquired(backend, name, "w1")
+        names = sorted(HOSTILE_NAMES)
+        assert [held.name for held in backend.leases.list()] == names
+        assert backend.leases.list(limit=0) == []
+        found, after = list[str](), ""
+        while page := backend.leases.list(after=after, limit=7):
+            assert len(page) <= 7
+            found += [held.name for held in page]
+            after = page[-1].name
+        assert found == names
+        for prefix in ("a", "%", "_", "a/", "A", "e", "\U0001f600", "none"):
+            expected = [name for name in names if name.startswith(prefix)]
+            assert [held.name for held in backend.leases.list(prefix=prefix)] == expected
+
     def test_clause_14_lease_names_and_owners_are_data(self, backend: Backend) -> None:
         leases = {name: acquired(backend, name, name) for name in HOSTILE_NAMES}
         for name, lease in leases.items():
@@ -311,6 +367,29 @@ class MarkClauses(Trial):
         for thread in threads:
             thread.join()
         assert sorted(taken) == keys
+
+    def test_clause_19_claims_are_listed_while_their_time_is_not_over(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        marks = [Mark("i", "m"), Mark("i", "n"), Mark("j", "m"), Mark("j", "free")]
+        accepted(backend, build.commit(marks=marks))
+        assert backend.marks.claims() == []
+        assert len(backend.marks.claim("i", "w1", n=9, ttl_s=10)) == 2
+        self.pass_time(clock, 4)
+        assert len(backend.marks.claim("j", "w2", n=1, ttl_s=10)) == 1
+        claims = backend.marks.claims()
+        assert [(claim.index, claim.key, claim.owner) for claim in claims] == [
+            ("i", "m", "w1"),
+            ("i", "n", "w1"),
+            ("j", "free", "w2"),
+        ]
+        assert 5_000_000 < claims[0].left_us <= 6_000_000
+        assert backend.marks.claims(limit=2) == claims[:2]
+        backend.marks.release("i", "n", "w1")
+        accepted(backend, build.commit(marks=[Mark("j", "free")]))
+        assert [claim.key for claim in backend.marks.claims()] == ["m"]
+        self.pass_time(clock, 7)
+        assert backend.marks.claims() == []
 
     def test_clause_14_mark_names_are_data(self, backend: Backend, build: RecordBuilder) -> None:
         marks = [Mark(name, name, group=name) for name in HOSTILE_NAMES]

@@ -14,6 +14,7 @@ and the claim is void, without anyone having to take it back.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, ValidationError, field
@@ -23,7 +24,7 @@ from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.shared import LEASES
 from holdfast.backends.liveness import Workers
-from holdfast.backends.protocol import Fence, Lease, Mark
+from holdfast.backends.protocol import Claim, Fence, Held, Lease, Mark
 
 if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
@@ -32,6 +33,7 @@ NAME = "leases.json"
 # A lease that ended is remembered until a new epoch would be greater by the clock alone, with a day
 # to spare for a clock that is set back.
 _REMEMBERED_MS = 24 * 3600 * 1000
+_ALL = 1 << 40
 
 
 class _Claim(Struct, array_like=True):
@@ -90,9 +92,9 @@ class FileLeases:
 
     def release(self, lease: Lease) -> None:
         with self._backend.writing() as opened:
-            held = self._held_as(lease.name, lease.owner, lease.epoch)
-            if held is not None:
-                held.expires_us = 0
+            last = self.load().leases.get(lease.name)
+            if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
+                last.expires_us = 0
                 self.save(opened)
 
     def holder(self, name: str) -> Lease | None:
@@ -102,6 +104,26 @@ class FileLeases:
             if held is None or not self._workers.is_alive(held.owner):
                 return None
             return Lease(name, held.owner, held.epoch, held.expires_us)
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        with self._backend.reading(), self._backend.catalog.mutex:
+            now_us = self._clock.boot_us()
+            leases = self.load().leases
+            names = sorted(
+                name
+                for name, last in leases.items()
+                if last.expires_us and name.startswith(prefix) and name > after
+            )
+            listed = [(name, leases[name]) for name in names[:limit]]
+            dead = self._dead({last.owner for _, last in listed if last.expires_us > now_us})
+        return [
+            Held(name, last.owner, last.epoch, left_us > 0 and last.owner not in dead, left_us)
+            for name, last in listed
+            for left_us in (last.expires_us - now_us,)
+        ]
+
+    def _dead(self, owners: set[str]) -> set[str]:
+        return {owner for owner in owners if not self._workers.is_alive(owner)}
 
     def fence_holds(self, fence: Fence) -> bool:
         """Answers clause 6; the caller has the store lock."""
@@ -145,7 +167,8 @@ class FileLeases:
                 )
         if book.boot != boot_id:
             for held in book.leases.values():
-                held.expires_us = 0
+                # Ended with its boot: the first moment of this one, or released before (0).
+                held.expires_us = min(held.expires_us, 1)
             book = _Book(boot_id, book.leases, forgotten=book.forgotten)
         self._book = book
         self._seen = changes
@@ -231,6 +254,19 @@ class FileMarks:
             if len(kept) != len(claims):
                 self._leases.claims = kept
                 self._leases.save(opened)
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        with self._backend.reading(), self._backend.catalog.mutex:
+            self._leases.load()
+            now_us = self._backend.clock.boot_us()
+            running = [c for c in self._leases.claims if c.expires_us > now_us]
+            marks = self._backend.catalog.marks(None, None, _ALL) if running else []
+            set_at = {(mark.index, mark.key): at for mark, at in marks}
+        return sorted(
+            Claim(c.index, c.key, c.owner, c.expires_us - now_us)
+            for c in running
+            if set_at.get((c.index, c.key)) == c.position
+        )[:limit]
 
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000

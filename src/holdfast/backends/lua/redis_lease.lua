@@ -28,9 +28,9 @@ if what == 'acquire' then
   -- Above every epoch that a server gave which has since lost it.
   return keep(math.max(last + 1, math.floor(now / 1000)), now + ttl)
 end
-if not held or holder ~= owner or last ~= epoch then return false end
+if not found or holder ~= owner or last ~= epoch then return false end
 if what == 'renew' then
-  return keep(last, math.max(ends, now + ttl))
+  return held and keep(last, math.max(ends, now + ttl))
 end
 keep(last, 0)
 return false

@@ -8,12 +8,23 @@ from __future__ import annotations
 from holdfast.backends.postgresql.batch import lock_of
 from holdfast.backends.postgresql.gate import Gate
 from holdfast.backends.postgresql.lines import Row
-from holdfast.backends.protocol import Lease
+from holdfast.backends.postgresql.rows import prefix_end
+from holdfast.backends.protocol import Held, Lease
 
 _ACQUIRE = "SELECT name, owner, epoch, ends_us FROM holdfast.acquire(%s, %s, %s, %s, %s)"
 _EXTEND = "SELECT name, owner, epoch, ends_us FROM holdfast.extend(%s, %s, %s, %s, %s, %s)"
 _HOLDER = """SELECT name, owner, epoch, ends_us FROM holdfast.leases
  WHERE application = %s AND name = %s AND ends_us > holdfast.now_us()"""
+
+
+# Nobody waits for the lock here: a commit under way holds the lease until its end all the same,
+# because whoever takes it next waits for that commit.
+_RELEASE = """UPDATE holdfast.leases SET ends_us = 0
+ WHERE application = %s AND name = %s AND owner = %s AND epoch = %s RETURNING name"""
+_LIST = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
+ SELECT name, owner, epoch, ends_us > us, ends_us - us FROM holdfast.leases, now
+ WHERE application = %(application)s AND ends_us <> 0 AND name > %(after)s AND name >= %(prefix)s
+ AND (%(end)s::text IS NULL OR name < %(end)s) ORDER BY name LIMIT %(limit)s"""
 
 
 class PostgresqlLeases:
@@ -27,17 +38,21 @@ class PostgresqlLeases:
         return _lease(self._gate.write(_ACQUIRE, (self._gate.application, *values)))
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        return _lease(self._extend(lease, round(ttl_s * 1_000_000)))
+        values = self._named(lease.name), lease.name, lease.owner, lease.epoch
+        ttl_us = round(ttl_s * 1_000_000)
+        return _lease(self._gate.write(_EXTEND, (self._gate.application, *values, ttl_us)))
 
     def release(self, lease: Lease) -> None:
-        self._extend(lease, None)
+        values = lease.name, lease.owner, lease.epoch
+        self._gate.write(_RELEASE, (self._gate.application, *values))
 
     def holder(self, name: str) -> Lease | None:
         return _lease(self._gate.ask(_HOLDER, (self._gate.application, name)))
 
-    def _extend(self, lease: Lease, ttl_us: int | None) -> list[Row]:
-        values = self._named(lease.name), lease.name, lease.owner, lease.epoch, ttl_us
-        return self._gate.write(_EXTEND, (self._gate.application, *values))
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        values = {"application": self._gate.application, "after": after, "limit": limit}
+        values |= {"prefix": prefix, "end": prefix_end(prefix)}
+        return [Held(*row) for row in self._gate.ask(_LIST, values)]
 
     def _named(self, name: str) -> int:
         return lock_of("lease", self._gate.application, name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.backends.postgresql.gate import Gate
-from holdfast.backends.protocol import Mark
+from holdfast.backends.protocol import Claim, Mark
 
 # Rows that another claim or a commit holds are passed: whoever holds one decides about it.
 _CLAIM = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us), due AS (
@@ -23,6 +25,10 @@ _LIST = """SELECT about, key, due, priority, team FROM holdfast.marks
 _LIST_ALL = """SELECT about, key, due, priority, team FROM holdfast.marks
  WHERE application = %(application)s AND due < %(before)s
  ORDER BY priority DESC, due, key, about LIMIT %(limit)s"""
+
+_CLAIMS = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
+ SELECT about, key, owner, ends_us - us FROM holdfast.marks, now
+ WHERE application = %s AND ends_us > us ORDER BY about, key LIMIT %s"""
 
 _DUE_MAX = (1 << 63) - 1
 
@@ -53,3 +59,6 @@ class PostgresqlMarks:
         values = {"application": self._gate.application, "before": before, "limit": limit}
         statement = _LIST_ALL if index is None else _LIST
         return [Mark(*row) for row in self._gate.ask(statement, {**values, "index": index})]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        return [Claim(*row) for row in self._gate.ask(_CLAIMS, (self._gate.application, limit))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.backends.protocol import Lease
+from holdfast.backends.protocol import Held, Lease
 from holdfast.backends.redis.gate import Gate
 
 
@@ -36,6 +36,14 @@ class RedisLeases:
 
     def holder(self, name: str) -> Lease | None:
         return _lease(name, self._gate.look("lease", self._keys, ("holder", name, "", 0, 0)))
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        # Sorted here: a server compares text by the rules of its locale.
+        listed = sorted(
+            Held(name.decode(), owner.decode(), int(epoch), int(left_us) > 0, int(left_us))
+            for name, owner, epoch, left_us in self._gate.look("leases", self._keys, (prefix,))
+        )
+        return [lease for lease in listed if lease.name > after][:limit]
 
 
 def _lease(name: str, answer: list[Any] | None) -> Lease | None:

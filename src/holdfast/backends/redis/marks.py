@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.protocol import Mark
+from holdfast.backends.protocol import Claim, Mark
 from holdfast.backends.redis.gate import Gate
 
 _ZERO = 1 << 63
@@ -53,3 +54,10 @@ class RedisMarks:
         ]
         marks.sort(key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
         return marks[:limit]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        return sorted(
+            Claim(index.decode(), key.decode(), owner.decode(), int(left_us))
+            for index, found in self._gate.look("claims", (), ())
+            for key, owner, left_us in found
+        )[:limit]

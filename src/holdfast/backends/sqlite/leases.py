@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from holdfast.backends.liveness import Workers
-from holdfast.backends.protocol import Fence, Lease
+from holdfast.backends.protocol import Fence, Held, Lease
 from holdfast.backends.sqlite.connection import Gate
-from holdfast.backends.sqlite.driver import Execute
+from holdfast.backends.sqlite.driver import Execute, Row
 from holdfast.backends.sqlite.rows import crc_of
 from holdfast.errors import CorruptError
 
-_READ = "SELECT owner, epoch, boot, ends_us, crc FROM leases WHERE name = ?"
+_READ = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases WHERE name = ?"
+_LIST = """SELECT name, owner, epoch, boot, ends_us, crc FROM leases
+ WHERE ends_us <> 0 AND name > ? AND substr(name, 1, length(?)) = ? ORDER BY name LIMIT ?"""
 _WRITE = "INSERT OR REPLACE INTO leases VALUES (?,?,?,?,?,?)"
 READ_ALL = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases"
 
@@ -57,9 +59,9 @@ class SqliteLeases:
         writer = self._gate.writer
 
         def work() -> None:
-            held = self._held(lease.name, writer.execute)
-            if held is not None and (held.owner, held.epoch) == (lease.owner, lease.epoch):
-                self._write(Lease(held.name, held.owner, held.epoch, 0), writer.execute)
+            last, _ = self._find(lease.name, writer.execute)
+            if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
+                self._write(Lease(last.name, last.owner, last.epoch, 0), writer.execute)
 
         with self._gate.errors:
             writer.transact(work)
@@ -72,6 +74,22 @@ class SqliteLeases:
         if held is not None and not self._workers.is_alive(held.owner):
             return None
         return held
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            execute = gate.reader.execute
+            if not gate.tables.exist("leases", execute):
+                return []
+            rows = execute(_LIST, (after, prefix, prefix, limit)).fetchall()
+        boot, now_us = gate.clock.boot_id(), gate.clock.boot_us()
+        return [self._listed(row, boot, now_us) for row in rows]
+
+    def _listed(self, row: Row, boot: str, now_us: int) -> Held:
+        name, owner, epoch, row_boot, ends_us, _ = self._checked(row)
+        left_us = ends_us - now_us if row_boot == boot else -now_us
+        return Held(name, owner, epoch, left_us > 0 and self._workers.is_alive(owner), left_us)
 
     def fence_holds(self, fence: Fence) -> bool:
         """Answers clause 6 inside the transaction that asks."""
@@ -88,15 +106,19 @@ class SqliteLeases:
         rows = execute(_READ, (name,)).fetchall()
         if not rows:
             return None, None
-        owner, epoch, boot, ends_us, crc = rows[0]
-        if crc != crc_of(name, owner, epoch, boot, ends_us):
-            where = self._gate.path
-            raise CorruptError(f'lease "{name}" fails its checksum ({where})', where=where)
+        _, owner, epoch, boot, ends_us, _ = self._checked(rows[0])
         lease = Lease(name, owner, epoch, ends_us)
         clock = self._gate.clock
         if boot != clock.boot_id() or ends_us <= clock.boot_us():
             return lease, None
         return lease, lease
+
+    def _checked(self, row: Row) -> Row:
+        *values, crc = row
+        if crc != crc_of(*values):
+            where = self._gate.path
+            raise CorruptError(f'lease "{row[0]}" fails its checksum ({where})', where=where)
+        return row
 
     def _extend(self, lease: Lease, ttl_s: float, execute: Execute) -> Lease:
         ends_us = self._gate.clock.boot_us() + round(ttl_s * 1_000_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.liveness import Workers
-from holdfast.backends.protocol import Cleared, Mark
+from holdfast.backends.protocol import Claim, Cleared, Mark
 from holdfast.backends.sqlite.connection import Gate
 from holdfast.backends.sqlite.driver import Row
 from holdfast.backends.sqlite.rows import crc_of
@@ -23,6 +23,8 @@ _LIST = """SELECT about, key, due, priority, team, crc FROM marks
  WHERE about = ? AND due <= ? ORDER BY priority DESC, due, key LIMIT ?"""
 _LIST_ALL = """SELECT about, key, due, priority, team, crc FROM marks
  WHERE due <= ? ORDER BY priority DESC, due, key, about LIMIT ?"""
+_CLAIMS = """SELECT about, key, owner, ends_us FROM claims
+ WHERE boot = ? AND ends_us > ? ORDER BY about, key LIMIT ?"""
 READ_ALL = "SELECT about, key, due, priority, team, crc FROM marks"
 STRAY_CLAIMS = (
     "SELECT count(*) FROM claims WHERE (about, key) NOT IN (SELECT about, key FROM marks)"
@@ -107,6 +109,17 @@ class SqliteMarks:
             else:
                 rows = execute(_LIST, (index, due, limit)).fetchall()
         return [self._mark(row) for row in rows]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        gate = self._gate
+        gate.check_open()
+        boot, now_us = gate.clock.boot_id(), gate.clock.boot_us()
+        with gate.errors, gate.reader.lock:
+            execute = gate.reader.execute
+            if not gate.tables.exist("marks", execute):
+                return []
+            rows = execute(_CLAIMS, (boot, now_us, limit)).fetchall()
+        return [Claim(about, key, owner, ends_us - now_us) for about, key, owner, ends_us in rows]
 
     def _mark(self, row: Row) -> Mark:
         about, key, due, priority, team, crc, *_ = row
