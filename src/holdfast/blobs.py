@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 
 from msgspec import Raw
@@ -15,17 +16,18 @@ BLOB_BYTES_MIN = 64 * 1024
 
 
 class Blobs:
-    """The blobs of one store."""
+    """The blobs of one store: read wherever they are, written where their stream is kept."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, objects_of: Callable[[str], Objects]) -> None:
         self._objects = objects
-        self._known: set[str] = set()
+        self._objects_of = objects_of
+        self._known: set[tuple[Objects, str]] = set()
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
         return len(op.value) >= BLOB_BYTES_MIN
 
-    def spill(self, op: Op) -> Op:
+    def spill(self, op: Op, stream: str) -> Op:
         """Returns the op with a large value moved out of the log into a blob.
 
         The blob is durable before the commit that names it, and is named by its digest: a crash
@@ -35,9 +37,10 @@ class Blobs:
             return op
         raw = bytes(op.value)
         name = sha256(raw).hexdigest()
-        if name not in self._known:
-            self._objects.put("blob", name, codec.compress(raw))
-            self._known.add(name)
+        objects = self._objects_of(stream)
+        if (objects, name) not in self._known:
+            objects.put("blob", name, codec.compress(raw))
+            self._known.add((objects, name))
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 
     def read(self, name: str, size: int) -> bytes:
@@ -52,7 +55,7 @@ class Blobs:
         raw = codec.decompress(data, size_max=size)
         if len(raw) != size or sha256(raw).hexdigest() != name:
             raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
-        self._known.add(name)
+        self._known.add((self._objects, name))
         return raw
 
     def named_by(self, op: Op) -> tuple[str, int] | None:

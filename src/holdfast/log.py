@@ -28,6 +28,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.fold import EMPTY, Folded, fold, ops_of, origin_of
+from holdfast.routes import Routes
 from holdfast.snapshots import Snapshots
 from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, lay
 
@@ -44,14 +45,15 @@ class Log:
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
-        self.blobs = Blobs(backend.objects)
+        self.routes = Routes(backend)
+        self.blobs = Blobs(backend.objects, self.routes.objects_of)
         self._queue = Queue(self._run)
         self._folds: dict[str, Folded] = {}
         self._folds_max = 4096
         self._origins: dict[str, tuple[str, int] | None] = {}
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
-            backend,
+            self.routes.objects_of,
             link_of=self._link_of,
             source_of=self._source,
             blobs=self.blobs.read,
@@ -65,6 +67,7 @@ class Log:
 
         UnavailableError with `outcome_known` False is the one exception: nobody knows.
         """
+        self.routes.check(wanted)
         return self._queue.commit(Request(wanted))
 
     def submit(self, wanted: Wanted, *, waker: Waker | None = None, context: Any = None) -> Request:
@@ -72,6 +75,7 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        self.routes.check(wanted)
         request = Request(wanted, waker, context)
         self._queue.submit(request)
         return request
@@ -86,12 +90,16 @@ class Log:
             laid = self._lay_all(pending)
             if not laid:
                 return
-            answers = self.backend.commit([one.commit for one in laid])
-            for one, answer in zip(laid, answers, strict=True):
-                if isinstance(answer, Receipt):
-                    self._accept(one, answer)
-                else:
-                    self._judge(one, answer)
+            runs = self.routes.runs(laid)
+            for run in runs:
+                try:
+                    self._send(run)
+                except HoldfastError as error:
+                    if len(runs) == 1:
+                        raise
+                    for one in run:
+                        if not one.request.answered:
+                            one.request.fail(error)
             pending = [request for request in pending if not request.answered]
             if not pending:
                 return
@@ -102,6 +110,14 @@ class Log:
                     hint="retry later, or write to a scope of your own",
                 )
             )
+
+    def _send(self, laid: list[Laid]) -> None:
+        answers = self.backend.commit([one.commit for one in laid])
+        for one, answer in zip(laid, answers, strict=True):
+            if isinstance(answer, Receipt):
+                self._accept(one, answer)
+            else:
+                self._judge(one, answer)
 
     def _lay_all(self, requests: list[Request]) -> list[Laid]:
         laid: list[Laid] = []

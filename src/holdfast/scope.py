@@ -305,7 +305,7 @@ class Scope:
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
             way = tree.diff_ops(now.root, target.root, is_same_stream=True)
-            ops = tuple(self._log.blobs.spill(op) for op in way)
+            ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = restored_payload(target_revision, tree.encode_ops(ops))
             proposal = Proposal(event.RESTORED, payload, ops)
             guard = now.revision if expected is None else expected
@@ -392,7 +392,7 @@ class Scope:
     ) -> Part:
         """Returns what a commit adds to this scope's stream to apply ops."""
         spill = self._log.blobs.spill
-        proposal = changed([spill(op) for op in ops])
+        proposal = changed([spill(op, self.name) for op in ops])
         return self._part((proposal,), expected, key, checkpoint)
 
     def checkpoint_part(self, name: str | None, expected: int | None, key: str | None) -> Part:

@@ -18,7 +18,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from holdfast import codec
-from holdfast.backends.protocol import Backend
+from holdfast.backends.protocol import Objects
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 from holdfast.fold import BlobReader, Folded
 from holdfast.snapshot import pack, unpack
@@ -52,14 +52,14 @@ class Snapshots:
 
     def __init__(
         self,
-        backend: Backend,
+        objects_of: Callable[[str], Objects],
         *,
         link_of: Callable[[str, int], bytes | None],
         source_of: Callable[[str], Fetch],
         blobs: BlobReader,
         report: Callable[[str], None],
     ) -> None:
-        self._objects = backend.objects
+        self._objects_of = objects_of
         self._link_of = link_of
         self._source_of = source_of
         self._blobs = blobs
@@ -85,7 +85,7 @@ class Snapshots:
     def revisions(self, stream: str) -> list[int]:
         """Returns the revisions of a stream that have a snapshot, oldest first."""
         prefix = _prefix(stream)
-        names = self._objects.names("snapshot", prefix=prefix)
+        names = self._objects_of(stream).names("snapshot", prefix=prefix)
         # A name that is no number is damage; what it names is found by nobody, and not missed.
         return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
 
@@ -103,7 +103,7 @@ class Snapshots:
 
     def read(self, stream: str, revision: int) -> Folded:
         """Returns one snapshot, or raises CorruptError if it is not to be trusted."""
-        data = self._objects.get("snapshot", _name(stream, revision))
+        data = self._objects_of(stream).get("snapshot", _name(stream, revision))
         what = f'snapshot of "{stream}" at revision {revision}'
         if data is None or sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
             raise CorruptError(f"{what} fails its digest", stream=stream, revision=revision)
@@ -132,7 +132,7 @@ class Snapshots:
         rest = codec.encode_plain(header) + b"\n" + pack(folded.root)
         try:
             name = _name(stream, folded.revision)
-            self._objects.put("snapshot", name, sha256(rest).digest() + rest)
+            self._objects_of(stream).put("snapshot", name, sha256(rest).digest() + rest)
         except (UnavailableError, CorruptError) as error:
             # The commit is durable already; a snapshot that cannot be written (disk full) must not
             # turn it into an error. It is tried again when as much has been written once more.
@@ -142,7 +142,7 @@ class Snapshots:
 
     def _discard(self, stream: str, revision: int) -> None:
         try:
-            self._objects.delete("snapshot", _name(stream, revision))
+            self._objects_of(stream).delete("snapshot", _name(stream, revision))
         except HoldfastError as error:
             self._report(f"the damaged snapshot could not be deleted: {error}")
 

@@ -258,6 +258,21 @@ class Objects(Protocol):
     def delete(self, kind: str, name: str) -> None: ...
 
 
+class Routing(Protocol):
+    """What a backend has as `routing` that keeps its streams in several others, and only then.
+
+    `position` reads a position that was stored as a number. `place_of_all` returns the number of
+    the one part that keeps the streams and the lease, None if nothing is named, and raises
+    UsageError if they are kept apart: such a commit could not be atomic.
+    """
+
+    parts: Sequence[Backend]
+
+    def objects_of(self, stream: str) -> Objects: ...
+    def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None: ...
+    def position(self, number: object) -> Position: ...
+
+
 class Leases(Protocol):
     """Who may write what, for how long."""
 
