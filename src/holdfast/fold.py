@@ -29,6 +29,14 @@ class Folded(Struct, frozen=True):
     dropped: bool = False  # the state was let go when the scope was closed
 
 
+class Tip(Folded, frozen=True):
+    """The end of a stream that was not folded: all that an event needs which changes no state.
+
+    `root` is nobody's state, and `parent` is None where nobody looked for it. A tip is never kept
+    or handed out as a fold.
+    """
+
+
 EMPTY = Folded(revision=0, link=event.ORIGIN, time=0, root=NOTHING)
 
 
@@ -71,6 +79,25 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     return ()
 
 
+def tip_of(record: Record) -> Tip:
+    """Returns the end of a stream whose newest record this is.
+
+    Nothing is ever written behind `closed`, so the newest record alone says whether it is closed.
+    """
+    closed_at, dropped = 0, False
+    if record.type == event.CLOSED:
+        closed_at = record.revision
+        dropped = not codec.decode_as(record.payload, _Closed).keep
+    return Tip(record.revision, record.link, record.time, NOTHING, None, closed_at, dropped)
+
+
+def parent_of(record: Record) -> str | None:
+    """Returns the parent that a record gives its scope, None if it gives none."""
+    if record.type != event.OPENED:
+        return None
+    return codec.decode_as(record.payload, _Opened).parent
+
+
 def origin_of(record: Record) -> tuple[str, int]:
     """Returns the stream and revision that a fork's first record says it began at."""
     forked = codec.decode_as(record.payload, _Forked)
@@ -106,7 +133,8 @@ def advance(
             root, dropped = NOTHING, True
     elif type == event.FORKED:
         closed_at, dropped = 0, False
-    return Folded(revision, link, time, root, parent, closed_at, dropped)
+    kind = folded.__class__  # a tip stays one: its root is no state
+    return kind(revision, link, time, root, parent, closed_at, dropped)
 
 
 def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from holdfast import event
 from holdfast.backends.protocol import START, Backend, Head, Position, Receipt, Record, Refusal
 from holdfast.batch import Queue, Request, Waker
@@ -27,7 +29,8 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
-from holdfast.fold import EMPTY, Folded, fold, ops_of, origin_of
+from holdfast.fold import EMPTY, Folded, Tip, fold, ops_of, parent_of, tip_of
+from holdfast.lineage import Lineage
 from holdfast.routes import Routes
 from holdfast.snapshots import Snapshots
 from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, lay
@@ -37,11 +40,11 @@ FETCH_CHUNK = 64
 RETRIES_MAX = 1000
 
 
-class Log:
+class Log(Lineage):
     """Streams of events, folded."""
 
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
@@ -50,7 +53,7 @@ class Log:
         self._queue = Queue(self._run)
         self._folds: dict[str, Folded] = {}
         self._folds_max = 4096
-        self._origins: dict[str, tuple[str, int] | None] = {}
+        self._tips: dict[str, Tip] = {}
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
             self.routes.objects_of,
@@ -148,7 +151,7 @@ class Log:
         try:
             if isinstance(error, UsageError | ClosedError):
                 for part in wanted.parts:
-                    self._remember(part.stream, self.newest(part.stream))
+                    self._remember(part.stream, self._refreshed(part))
                 return self._lay(request, {})
         except HoldfastError as again:
             error = again
@@ -181,13 +184,16 @@ class Log:
         """Returns the fold that a part will follow, having checked what can be checked here."""
         stream = part.stream
         if part.origin is not None:
-            return self.at(*part.origin)
-        base = overlay.get(stream) or self._folds.get(stream) or self.newest(stream)
+            return self._tip_at(*part.origin)
+        base = overlay.get(stream) or self._folds.get(stream) or self._unfolded(part)
         if part.expected is not None and part.expected != base.revision:
             # The cached fold may be behind: ask before refusing.
-            base = overlay.get(stream) or self.newest(stream)
+            base = overlay.get(stream) or self._refreshed(part)
             if part.expected != base.revision:
                 raise conflict(stream, part.expected, base.revision)
+        if isinstance(base, Tip) and not part.keeps_state:
+            # A neighbour's commit, which nobody folded: this one waits until that is written.
+            raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at:
             raise ClosedError(
                 f'scope "{stream}" was closed at revision {base.closed_at}: it takes no writes',
@@ -196,10 +202,54 @@ class Log:
             )
         return base
 
+    def _unfolded(self, part: Part) -> Folded:
+        """Returns the base of a part whose stream has no fold in memory.
+
+        Events that change no state need revision, link and time of the stream's end, and whether
+        it is closed: its newest record has all of that, however long the stream is.
+        """
+        if not part.keeps_state:
+            return self.newest(part.stream)
+        tip = self._tips.get(part.stream)
+        if tip is None:
+            head = self.head(part.stream)
+            if head is None:
+                return EMPTY
+            tip = tip_of(self.record(part.stream, head.revision))
+            self._remember(part.stream, tip)
+        if part.parent not in (None, tip.parent):
+            # A scope is nearly always given its parent by its first event. If not by that one,
+            # only the fold knows. (One that was given another parent and then the first again is
+            # not noticed here, but by the next change of its state.)
+            root, origin = part.stream, self.origin(part.stream)
+            while origin is not None:
+                root, origin = origin[0], self.origin(origin[0])
+            if parent_of(self.record(root, 1)) != part.parent:
+                return self.newest(part.stream)
+            tip = msgspec.structs.replace(tip, parent=part.parent)
+        return tip
+
+    def _refreshed(self, part: Part) -> Folded:
+        """Returns the base of a part, read anew: what was in memory turned out to be behind."""
+        self._tips.pop(part.stream, None)
+        return self.newest(part.stream) if part.stream in self._folds else self._unfolded(part)
+
+    def _tip_at(self, stream: str, revision: int) -> Folded:
+        """Returns a stream's end as it was at a revision: what a fork begins behind."""
+        folded = self._folds.get(stream)
+        if folded is not None and folded.revision == revision:
+            return folded
+        head = self.head(stream)
+        if head is None or not 0 < revision <= head.revision:
+            return self.at(stream, revision)  # which says what there is
+        return tip_of(self.record(stream, revision))
+
     def _accept(self, one: Laid, receipt: Receipt) -> None:
         parts = one.request.work.parts
         for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
             self._remember(part.stream, folded)
+            if isinstance(folded, Tip):
+                continue  # nobody has its state, to write a snapshot of
             grown = 0
             for record in append.records:
                 grown += len(record.payload)
@@ -238,7 +288,7 @@ class Log:
         elif part.expected is not None and part.expected != actual:
             one.request.fail(conflict(part.stream, part.expected, actual))
         else:
-            self.newest(part.stream)  # folds what came between, so that the retry lies on it
+            self._refreshed(part)  # what came between, so that the retry lies on it
 
     def _earlier(self, wanted: Wanted) -> Written:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
@@ -260,15 +310,13 @@ class Log:
                     f'"{part.stream}": a key names one change for ever',
                     hint="use a new key",
                 )
-            before.append(self.at(part.stream, first - 1))
-            after.append(self.at(part.stream, stored[-1].revision))
+            read = self._tip_at if part.keeps_state and first > 1 else self.at
+            before.append(read(part.stream, first - 1))
+            after.append(read(part.stream, stored[-1].revision))
             position = max(position, stored[-1].position)
-        return Written(position, tuple(before), tuple(after))
+        return Written(position, tuple(before), tuple(after), repeated=True)
 
     # --- reading ---------------------------------------------------------------------------------
-
-    def head(self, stream: str) -> Head | None:
-        return self.backend.heads([stream])[0]
 
     def newest(self, stream: str) -> Folded:
         """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
@@ -316,6 +364,7 @@ class Log:
             folded = self.snapshots.nearest(stream, revision)
         if folded is None:
             folded = self._root(stream)
+        began = folded.revision
         while folded.revision < revision:
             records = self.backend.read(
                 stream, after=folded.revision, until=revision, limit=READ_CHUNK
@@ -336,6 +385,7 @@ class Log:
                     revision=revision,
                 )
             self._remember(stream, folded)
+            self.snapshots.replayed(stream, revision - began)
         return folded
 
     def _root(self, stream: str) -> Folded:
@@ -347,53 +397,14 @@ class Log:
         return records[0].link if records else None
 
     def _remember(self, stream: str, folded: Folded) -> None:
-        folds = self._folds
+        folds: dict[str, Any] = self._folds
+        if isinstance(folded, Tip):
+            folds = self._tips
+        else:
+            self._tips.pop(stream, None)
         if stream not in folds and len(folds) >= self._folds_max:
             folds.pop(next(iter(folds)), None)
         folds[stream] = folded
-
-    def origin(self, stream: str) -> tuple[str, int] | None:
-        """Returns the stream and revision that a fork began at, None if it is not a fork."""
-        if stream not in self._origins:
-            if self.head(stream) is None:
-                return None
-            origin = above = self._read_origin(stream)
-            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
-            seen = {stream}
-            while above is not None and above[0] not in self._origins:
-                if above[0] in seen:
-                    raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
-                seen.add(above[0])
-                above = self._read_origin(above[0])
-            # Only now: a read that fails must not make a fork look like none ever after.
-            self._origins[stream] = origin
-        return self._origins[stream]
-
-    def _read_origin(self, stream: str) -> tuple[str, int] | None:
-        head = self.head(stream)
-        if head is None or head.first == 1:
-            return None
-        first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
-        return origin_of(first)
-
-    def records(
-        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
-    ) -> list[Record]:
-        """Returns records by revision, those of a fork's ancestors included."""
-        head = self.head(stream)
-        if head is None:
-            return []
-        last = head.revision if until is None else min(until, head.revision)
-        if limit is not None:
-            last = min(last, after + limit)
-        records: list[Record] = []
-        if after + 1 < head.first:
-            origin = self.origin(stream)
-            assert origin is not None, "BUG: no origin below the first revision"
-            records = self.records(origin[0], after=after, until=min(last, origin[1]))
-        if last >= head.first:
-            records += self.backend.read(stream, after=max(after, head.first - 1), until=last)
-        return records
 
     def _source(self, stream: str) -> Callable[[int, int], bytes]:
         """Returns the reader of list items that a snapshot holds as references to events."""

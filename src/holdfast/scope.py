@@ -80,13 +80,14 @@ class Scope:
     @property
     def revision(self) -> int:
         """The newest revision; 0 before the first write."""
-        return self._log.newest(self.name).revision
+        head = self._log.head(self.name)
+        return 0 if head is None else head.revision
 
     @property
     def updated_at(self) -> datetime | None:
         """When the newest event was written; None before the first."""
-        folded = self._log.newest(self.name)
-        return event.to_datetime(folded.time) if folded.revision else None
+        head = self._log.head(self.name)
+        return None if head is None else event.to_datetime(head.time)
 
     @property
     def is_closed(self) -> bool:

@@ -19,13 +19,14 @@ from msgspec import Struct
 
 from holdfast import codec
 from holdfast.backends.protocol import Objects
-from holdfast.errors import CorruptError, HoldfastError, UnavailableError
+from holdfast.errors import CorruptError, HoldfastError
 from holdfast.fold import BlobReader, Folded
 from holdfast.snapshot import pack, unpack
 
 GROWTH_BYTES_MIN = 256 * 1024
 CLOSE_BYTES_MIN = 16 * 1024
 EVENT_OVERHEAD_BYTES = 200
+REPLAYED_EVENTS_MIN = 4096
 _DIGEST_BYTES = 32
 
 Fetch = Callable[[int, int], bytes]
@@ -74,6 +75,16 @@ class Snapshots:
         growth.bytes += payload_bytes + EVENT_OVERHEAD_BYTES
         if growth.bytes >= growth.due_at_bytes:
             self._write(stream, folded, growth)
+
+    def replayed(self, stream: str, events: int) -> None:
+        """Notes that so many events were folded to get at a state: worth a snapshot at close.
+
+        Whoever appends events that change no state folds nothing and leaves no snapshots. So the
+        first one who has to read a long stream leaves one for those who come behind.
+        """
+        if events >= REPLAYED_EVENTS_MIN:
+            growth = self._growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
+            growth.bytes += events * EVENT_OVERHEAD_BYTES
 
     def flush(self, folds: dict[str, Folded]) -> None:
         """Writes snapshots at a clean close, so that the next process need not fold again."""
@@ -133,9 +144,10 @@ class Snapshots:
         try:
             name = _name(stream, folded.revision)
             self._objects_of(stream).put("snapshot", name, sha256(rest).digest() + rest)
-        except (UnavailableError, CorruptError) as error:
-            # The commit is durable already; a snapshot that cannot be written (disk full) must not
-            # turn it into an error. It is tried again when as much has been written once more.
+        except HoldfastError as error:
+            # The commit is durable already; a snapshot that cannot be written (disk full, a store
+            # that is open read-only) must not turn it into an error. It is tried again when as much
+            # has been written once more.
             self._report(f'snapshot of "{stream}" was not written: {error}')
         growth.bytes = 0
         growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(rest))

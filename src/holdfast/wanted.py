@@ -42,6 +42,14 @@ class Part(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
 
+    @property
+    def keeps_state(self) -> bool:
+        """Says whether no event of it changes the state: then nothing need be folded for it."""
+        for proposal in self.proposals:  # noqa: SIM110 -- a generator costs more than all of this
+            if proposal.ops:
+                return False
+        return True
+
 
 class Wanted(Struct, frozen=True):
     """One commit as its caller wants it."""
@@ -60,6 +68,7 @@ class Written(Struct, frozen=True):
     before: tuple[Folded, ...]
     after: tuple[Folded, ...]
     news: dict[str, int] = {}
+    repeated: bool = False  # an earlier commit with the same key is the answer; nothing was written
 
     @property
     def revision(self) -> int:

@@ -1,0 +1,76 @@
+"""Records by revision: a fork's go on where its ancestors' end."""
+
+from __future__ import annotations
+
+from holdfast.backends.protocol import Backend, Head, Record
+from holdfast.errors import CorruptError
+from holdfast.fold import origin_of
+from holdfast.lifetimes import Lifetimes
+
+
+class Lineage:
+    """The streams of a backend, each with what it was forked from."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.lifetimes = Lifetimes(backend)
+        self._origins: dict[str, tuple[str, int] | None] = {}
+
+    def head(self, stream: str) -> Head | None:
+        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
+        head = self.backend.heads([stream])[0]
+        if head is not None:
+            self.lifetimes.check(stream, self.lifetimes.end(stream, head))
+        return head
+
+    def origin(self, stream: str) -> tuple[str, int] | None:
+        """Returns the stream and revision that a fork began at, None if it is not a fork."""
+        if stream not in self._origins:
+            if self.head(stream) is None:
+                return None
+            origin = above = self._read_origin(stream)
+            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
+            seen = {stream}
+            while above is not None and above[0] not in self._origins:
+                if above[0] in seen:
+                    raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
+                seen.add(above[0])
+                above = self._read_origin(above[0])
+            # Only now: a read that fails must not make a fork look like none ever after.
+            self._origins[stream] = origin
+        return self._origins[stream]
+
+    def _read_origin(self, stream: str) -> tuple[str, int] | None:
+        head = self.head(stream)
+        if head is None or head.first == 1:
+            return None
+        first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
+        return origin_of(first)
+
+    def records(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns records by revision, those of a fork's ancestors included."""
+        head = self.head(stream)
+        if head is None:
+            return []
+        last = head.revision if until is None else min(until, head.revision)
+        if limit is not None:
+            last = min(last, after + limit)
+        records: list[Record] = []
+        if after + 1 < head.first:
+            origin = self.origin(stream)
+            assert origin is not None, "BUG: no origin below the first revision"
+            records = self.records(origin[0], after=after, until=min(last, origin[1]))
+        if last >= head.first:
+            records += self.backend.read(stream, after=max(after, head.first - 1), until=last)
+        return records
+
+    def record(self, stream: str, revision: int) -> Record:
+        """Returns one record that must be there."""
+        records = self.records(stream, after=revision - 1, until=revision)
+        if not records:
+            raise CorruptError(
+                f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
+            )
+        return records[0]
