@@ -5,7 +5,6 @@ from __future__ import annotations
 from holdfast.backends.protocol import Backend, Head, Record
 from holdfast.errors import CorruptError
 from holdfast.fold import origin_of
-from holdfast.lifetimes import Lifetimes
 
 
 class Lineage:
@@ -13,15 +12,11 @@ class Lineage:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.lifetimes = Lifetimes(backend)
         self._origins: dict[str, tuple[str, int] | None] = {}
 
     def head(self, stream: str) -> Head | None:
-        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
-        head = self.backend.heads([stream])[0]
-        if head is not None:
-            self.lifetimes.check(stream, self.lifetimes.end(stream, head))
-        return head
+        """Returns where a stream is, None if there is none of that name."""
+        return self.backend.heads([stream])[0]
 
     def origin(self, stream: str) -> tuple[str, int] | None:
         """Returns the stream and revision that a fork began at, None if it is not a fork."""
