@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.backends import open_backend
@@ -33,13 +34,19 @@ class Store:
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
     def __init__(
-        self, log: Log, *, url: str, worker: str, heartbeat_s: float = HEARTBEAT_S
+        self,
+        log: Log,
+        *,
+        url: str,
+        worker: str,
+        levels: Levels | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.log = log
         self.heart = Heart(log, worker, heartbeat_s=heartbeat_s)
         self.url = url
         self.worker = worker
-        self.levels = Levels()
+        self.levels = levels or Levels()
         self._subscribers = Subscribers()
         self._book = Book(log, worker=worker)
 
@@ -120,7 +127,7 @@ class Store:
 
     def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
         """Yields the events of the whole store behind a position; see `follow` for the time."""
-        check_whole(after, "after")
+        after = self.log.routes.position(after)
         for record in self.log.follow(after=after, timeout_s=check_timeout(timeout_s)):
             yield Event(record)
 
@@ -228,14 +235,16 @@ def open_store(
     read_only: bool = False,
     clock: Clock | None = None,
     heartbeat_s: float = HEARTBEAT_S,
+    levels: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
 
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db" or
-    "memory:". `actor` is written into every event; by default it is this worker's id. A worker that
-    others must know of says every `heartbeat_s` that it lives; silent for three times that, it is a
-    suspect.
+    "memory:"; or a mapping from level to URL, with "*" for the rest, or a TOML file that holds one.
+    `levels` registers levels of scopes, each with the one above it. `actor` is written into every
+    event; by default it is this worker's id. A worker that others must know of says every
+    `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
@@ -251,8 +260,37 @@ def open_store(
         actor = check_name(actor, "actor")
     clock = clock or SystemClock()
     worker = short_id(clock)
+    url, named = _read_mix(url)
+    known = Levels()
+    for name, below in {**named, **_check_levels(levels)}.items():
+        known.register(name, below=below)
     backend, shown = open_backend(
-        url, clock=clock, durability=durability, create=create, read_only=read_only, **options
+        url,
+        levels=known.names(),
+        clock=clock,
+        durability=durability,
+        create=create,
+        read_only=read_only,
+        **options,
     )
     log = Log(backend, clock=clock, actor=actor or worker)
-    return Store(log, url=shown, worker=worker, heartbeat_s=heartbeat_s)
+    return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
+
+
+def _read_mix(url: object) -> tuple[object, dict[str, str]]:
+    """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
+    if isinstance(url, str | os.PathLike):
+        path = os.fspath(cast("str | os.PathLike[str]", url))
+        if isinstance(path, str) and path.endswith(".toml") and os.path.isfile(path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            from holdfast.backends.mixing import read_mix
+
+            return read_mix(path)
+    return url, {}
+
+
+def _check_levels(levels: object) -> Mapping[str, str]:
+    if levels is not None and not isinstance(levels, Mapping):
+        raise UsageError(
+            f"levels is a mapping from a level to the one above it, found {show_value(levels)}"
+        )
+    return cast("Mapping[str, str]", levels or {})

@@ -150,7 +150,7 @@ class AsyncStore:
     async def events(
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
-        newest = Position(check_whole(after, "after"))
+        newest = after = self.log.routes.position(after)
         check_timeout(timeout_s)
         while True:
             records = await self._loop.hop(self.log.backend.read_all, after=after, limit=READ_CHUNK)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from holdfast.backends.protocol import Backend
 from holdfast.errors import UsageError
@@ -18,12 +19,18 @@ OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "dis
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
-def open_backend(url: object, **options: Any) -> tuple[Backend, str]:
+def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> tuple[Backend, str]:
     """Returns the backend that a URL or path names, and the URL as it should be shown.
 
-    A plain path means files. `options` are those of every backend: clock, durability, create,
-    read_only, and the seams for tests (`reach`, `disk`).
+    A plain path means files. A mapping from level to URL means several, and `levels` are those that
+    can be routed. `options` are those of every backend: clock, durability, create, read_only, and
+    the seams for tests (`reach`, `disk`).
     """
+    if isinstance(url, Mapping):
+        from holdfast.backends.mixing import open_mix
+
+        urls = cast("Mapping[object, object]", url)
+        return open_mix(urls, levels, lambda one: open_backend(one, **options))
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if unknown := options.keys() - OPTIONS:

@@ -1,0 +1,446 @@
+"""Several backends as one store: each level of scopes is kept in the backend that it is routed to.
+
+A stream lies where its level does, and so does all that belongs to it: its lease, its marks, its
+blobs and snapshots. `run/<id>` is the journal of `workflow/<id>` and lies with it; `lease/<name>`
+lies where the lease of that name does; every other name is kept in the backend of "*".
+
+A commit goes to one backend, which makes it atomic and durable as it does for a store of its own.
+One that would need two is refused before anything is written (guarantee 2): there is no
+two-phase commit here, because a worker that died between its phases would leave a scope blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import groupby, islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Claim,
+    Commit,
+    Durability,
+    Finding,
+    Found,
+    Head,
+    Held,
+    Lease,
+    Mark,
+    Objects,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.backends.vector import Vectors, Watch
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
+
+REST = "*"
+"""Stands for every level that is not named."""
+_WITH = {"run": "workflow"}
+_MARKS_MAX = 1 << 62
+_WEAKEST: tuple[Durability, ...] = ("none", "process", "full")
+
+
+def level_of(name: str) -> str:
+    """Returns the level that a stream or lease belongs to, by the first part of its name."""
+    head, slash, rest = name.partition("/")
+    if head == "lease" and slash:
+        return level_of(rest)
+    return _WITH.get(head, head)
+
+
+class MixedBackend:
+    """A backend made of others. Levels that name the same object are kept together."""
+
+    def __init__(self, routes: Mapping[str, Backend], shown: Mapping[str, str]) -> None:
+        """`shown` has the URL of each level as it may be shown."""
+        self.parts: list[Backend] = []
+        self._at: dict[str, int] = {}
+        self._shown: list[str] = []
+        # Sorted: positions must mean the same whatever the order of the mapping.
+        for level in sorted(routes):
+            if routes[level] not in self.parts:
+                self.parts.append(routes[level])
+                self._shown.append(shown[level])
+            self._at[level] = self.parts.index(routes[level])
+        self._vectors = Vectors(len(self.parts), repr(self.levels()))
+        self._watch = Watch(self.parts)
+        self.durability = min((part.durability for part in self.parts), key=_WEAKEST.index)
+        self.routing = self
+        self.objects = _MixedObjects(self)
+        self.leases = _MixedLeases(self)
+        self.marks = _MixedMarks(self)
+        self.inspect = _MixedInspection(self)
+
+    # --- where a name is kept --------------------------------------------------------------------
+
+    def levels(self) -> list[list[str]]:
+        """Returns the levels of each part."""
+        at = self._at
+        return [[level for level in at if at[level] == part] for part in range(len(self.parts))]
+
+    def shown(self, part: int) -> str:
+        """Returns the URL of a part as it may be shown."""
+        return self._shown[part]
+
+    def place_of(self, name: str) -> int:
+        """Returns which part keeps a stream or lease."""
+        at = self._at.get(level_of(name))
+        return self._at[REST] if at is None else at
+
+    def part_of(self, name: str) -> Backend:
+        return self.parts[self.place_of(name)]
+
+    def objects_of(self, stream: str) -> Objects:
+        """Returns where the blobs and snapshots of a stream are kept."""
+        return self.part_of(stream).objects
+
+    def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None:
+        """Returns the one part that keeps them all, None if nothing is named.
+
+        Raises UsageError if there is no such part.
+        """
+        names = [*streams, *([] if lease is None else [lease])]
+        if not names:
+            return None
+        first, *others = names
+        place = self.place_of(first)
+        for other in others:
+            if self.place_of(other) != place:
+                raise self._apart(first, other, is_lease=other is names[-1] and lease is not None)
+        return place
+
+    def _apart(self, one: str, other: str, *, is_lease: bool) -> UsageError:
+        here, there = self._shown[self.place_of(one)], self._shown[self.place_of(other)]
+        if is_lease:
+            level = level_of(one)
+            return UsageError(
+                f'lease "{other}" is kept in {there} and cannot fence a commit to "{one}" in '
+                f"{here}: nothing was written",
+                hint=f'name the lease after what it fences, such as "{level}/…"',
+            )
+        return UsageError(
+            f'a commit cannot span two backends: "{one}" is kept in {here}, "{other}" in {there}; '
+            "nothing was written",
+            hint="make two commits, or route both levels to one backend",
+        )
+
+    def position(self, number: object) -> Position:
+        """Returns a position that was stored as a number, or raises UsageError."""
+        return self._vectors.join(self._vectors.split(number))
+
+    # --- the backend -----------------------------------------------------------------------------
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        placed = [(self._place(commit), commit) for commit in commits]
+        outcomes: list[Receipt | Refusal] = []
+        # In their order, part by part: what was acknowledged last is never there without the rest.
+        for place, run in groupby(placed, lambda pair: pair[0]):
+            try:
+                outcomes += self._commit(place, [commit for _, commit in run])
+            except UnavailableError as error:
+                if not outcomes:
+                    raise
+                raise UnavailableError(
+                    f"{error.message}; commits of the same list to another backend were written",
+                    outcome_known=False,
+                    hint=error.hint,
+                ) from error
+        return outcomes
+
+    def _place(self, commit: Commit) -> int:
+        streams = [append.stream for append in commit.appends]
+        streams += [stream for stream, _ in commit.reads]
+        place = self.place_of_all(streams, commit.fence and commit.fence.name)
+        if place is None:
+            place = self.marks.place_of_all(commit)
+        return self._at[REST] if place is None else place
+
+    def _commit(self, place: int, commits: list[Commit]) -> list[Receipt | Refusal]:
+        near = [self._watching(place, commit) for commit in commits]
+        outcomes: list[Receipt | Refusal] = []
+        for commit, outcome in zip(commits, self.parts[place].commit(near), strict=True):
+            if isinstance(outcome, Refusal):
+                head = outcome.head and self._head(place, outcome.head)
+                outcomes.append(replace(outcome, head=head))
+                continue
+            news = dict(outcome.news)
+            far = [stream for stream in commit.watch if stream not in news]
+            for stream, head in zip(far, self.heads(far), strict=True):
+                news[stream] = 0 if head is None else head.revision
+            position = self._vectors.only(place, outcome.position)
+            outcomes.append(Receipt(position, news))
+        return outcomes
+
+    def _watching(self, place: int, commit: Commit) -> Commit:
+        watch = tuple(stream for stream in commit.watch if self.place_of(stream) == place)
+        return commit if watch == commit.watch else replace(commit, watch=watch)
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        place = self.place_of(stream)
+        records = self.parts[place].read(stream, after=after, until=until, limit=limit)
+        only = self._vectors.only
+        return [replace(record, position=only(place, record.position)) for record in records]
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        """Returns whole commits, those of each part in its order, merged by their times.
+
+        A record's position here is the reader's place behind it: it says for every part how far
+        the reader has come, so that reading goes on from the last record alone.
+        """
+        numbers = list(self._vectors.split(after))
+        records: list[Record] = []
+        for place, commit in merge(
+            *(self._commits(place, number, limit) for place, number in enumerate(numbers)),
+            key=lambda one: one[1][0].time,
+        ):
+            if len(records) >= limit:
+                break
+            numbers[place] = commit[0].position
+            position = self._vectors.join(numbers)
+            records += [replace(record, position=position) for record in commit]
+        return records
+
+    def _commits(
+        self, place: int, after: int, limit: int
+    ) -> Iterator[tuple[int, tuple[Record, ...]]]:
+        # Read in full at once: together they are one look at every part.
+        records = self.parts[place].read_all(after=Position(after), limit=limit)
+        for _, commit in groupby(records, lambda record: record.position):
+            yield place, tuple(commit)
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        found: dict[str, Head | None] = {}
+        for place, part in enumerate(self.parts):
+            mine = [stream for stream in streams if self.place_of(stream) == place]
+            for stream, head in zip(mine, part.heads(mine) if mine else (), strict=True):
+                found[stream] = head and self._head(place, head)
+        return [found[stream] for stream in streams] if streams else self.parts[0].heads(())
+
+    def _head(self, place: int, head: Head) -> Head:
+        return replace(head, position=self._vectors.only(place, head.position))
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        parts = [part.streams(prefix=prefix, after=after, limit=limit) for part in self.parts]
+        return list(islice(merge(*parts), limit))
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        return self.part_of(stream).find(stream, key=key, checkpoint=checkpoint, limit=limit)
+
+    def wait(self, after: Position, *, timeout_s: float) -> Position:
+        return self._vectors.join(self._watch.wait(self._vectors.split(after), timeout_s))
+
+    def now_us(self, stream: str) -> int:
+        return self.part_of(stream).now_us(stream)
+
+    def close(self) -> None:
+        errors: list[HoldfastError] = []
+        for part in self.parts:
+            try:
+                part.close()
+            except HoldfastError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def check_places(self) -> None:
+        """Raises UsageError if a part has a stream that is routed to another one.
+
+        It would be there and never be seen: what looks empty must be empty (guarantee 7). Each
+        part is asked for one name of each level, however many streams it has.
+        """
+        for place, levels in enumerate(self.levels()):
+            if REST in levels:
+                foreign = [level for level, at in self._at.items() if at != place]
+                roots = [*foreign, *(run for run, level in _WITH.items() if level in foreign)]
+                roots += [f"lease/{root}" for root in roots]
+                for root in roots:
+                    if found := self._first(place, root):
+                        raise self._misplaced(place, found)
+            else:
+                after = ""
+                while names := self.parts[place].streams(after=after, limit=1):
+                    [name] = names
+                    if self.place_of(name) != place:
+                        raise self._misplaced(place, name)
+                    after = _behind(name)
+
+    def _first(self, place: int, root: str) -> str | None:
+        if root == "global" and self.parts[place].heads([root])[0] is not None:
+            return root
+        return next(iter(self.parts[place].streams(prefix=f"{root}/", limit=1)), None)
+
+    def _misplaced(self, place: int, stream: str) -> UsageError:
+        there = self._shown[self.place_of(stream)]
+        return UsageError(
+            f'"{stream}" is in {self._shown[place]}, but its level is routed to {there}: it would '
+            "not be seen",
+            hint="route the level to where it is, or copy the store with holdfast copy",
+        )
+
+
+def _behind(name: str) -> str:
+    """Returns a name behind every one that is routed as this one is, but before all others."""
+    head, slash, rest = name.partition("/")
+    if not slash:
+        return name
+    if head == "lease":
+        return f"lease/{_behind(rest)}" if "/" in rest else name
+    return f"{head}0"  # "0" follows "/"
+
+
+class _MixedObjects:
+    """The objects of every part. What belongs to a stream is written through `objects_of`."""
+
+    def __init__(self, mixed: MixedBackend) -> None:
+        self._mixed = mixed
+
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        self._mixed.objects_of(REST).put(kind, name, data, expires_us=expires_us)
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        # A blob is named by its digest: whichever part has it has the right one.
+        for part in self._mixed.parts:
+            data = part.objects.get(kind, name)
+            if data is not None:
+                return data
+        return None
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        parts = self._mixed.parts
+        return sorted({name for part in parts for name in part.objects.names(kind, prefix=prefix)})
+
+    def delete(self, kind: str, name: str) -> None:
+        for part in self._mixed.parts:
+            part.objects.delete(kind, name)
+
+
+class _MixedLeases:
+    def __init__(self, mixed: MixedBackend) -> None:
+        self._mixed = mixed
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        return self._mixed.part_of(name).leases.acquire(name, owner, ttl_s=ttl_s)
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        return self._mixed.part_of(lease.name).leases.renew(lease, ttl_s=ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        self._mixed.part_of(lease.name).leases.release(lease)
+
+    def holder(self, name: str) -> Lease | None:
+        return self._mixed.part_of(name).leases.holder(name)
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        parts = self._mixed.parts
+        found = [part.leases.list(prefix=prefix, after=after, limit=limit) for part in parts]
+        return list(islice(merge(*found), limit))
+
+
+class _MixedMarks:
+    """A mark lies where the commit that set it was written."""
+
+    def __init__(self, mixed: MixedBackend) -> None:
+        self._mixed = mixed
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        """Takes the first n of what all parts have due, and gives back what else was taken."""
+        taken: list[tuple[Mark, Backend]] = []
+        for part in self._mixed.parts:
+            marks = part.marks.claim(index, owner, n=n, ttl_s=ttl_s)
+            taken += [(mark, part) for mark in marks]
+        taken.sort(key=lambda one: _order(one[0]))
+        for mark, part in taken[n:]:
+            part.marks.release(index, mark.key, owner)
+        return [mark for mark, _ in taken[:n]]
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        for part in self._mixed.parts:
+            part.marks.release(index, key, owner)
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        parts = self._mixed.parts
+        found = [part.marks.list(index, due_before=due_before, limit=limit) for part in parts]
+        return list(islice(merge(*found, key=_order), limit))
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        found = [part.marks.claims(limit=limit) for part in self._mixed.parts]
+        return [*islice(merge(*found), limit)]
+
+    def place_of_all(self, commit: Commit) -> int | None:
+        """Returns the part that has the marks of a commit that names no stream, None if none has.
+
+        They must be cleared, or set again, where they are. Raises UsageError if they are apart.
+        """
+        wanted = {(mark.index, mark.key) for mark in commit.marks}
+        found: dict[int, tuple[str, str]] = {}
+        for place, part in enumerate(self._mixed.parts):
+            for index in sorted({index for index, _ in wanted}):
+                for mark in part.marks.list(index, limit=_MARKS_MAX):
+                    if (mark.index, mark.key) in wanted:
+                        found[place] = mark.index, mark.key
+        if len(found) > 1:
+            (one, (_, key)), (other, (_, second)) = list(found.items())[:2]
+            raise UsageError(
+                f'a commit cannot span two backends: mark "{key}" is kept in '
+                f'{self._mixed.shown(one)}, mark "{second}" in {self._mixed.shown(other)}; '
+                "nothing was written",
+                hint="make two commits",
+            )
+        return next(iter(found), None)
+
+
+def _order(mark: Mark) -> tuple[int, int, str, str]:
+    return -mark.priority, mark.due, mark.key, mark.index
+
+
+class _MixedInspection:
+    def __init__(self, mixed: MixedBackend) -> None:
+        self._mixed = mixed
+
+    def describe(self) -> dict[str, Any]:
+        mixed = self._mixed
+        facts = [part.inspect.describe() for part in mixed.parts]
+        levels = mixed.levels()
+        reports = [
+            f"{mixed.shown(place)}: {report}"
+            for place, one in enumerate(facts)
+            for report in one["reports"]
+        ]
+        return {
+            "kind": "mixed",
+            "place": ", ".join(
+                f"{level}={mixed.shown(place)}"
+                for place, mine in enumerate(levels)
+                for level in mine
+            ),
+            "format": 1,
+            "durability": mixed.durability,
+            "size_bytes": sum(one["size_bytes"] for one in facts),
+            "reports": reports,
+            "levels": {
+                level: one for mine, one in zip(levels, facts, strict=True) for level in mine
+            },
+        }
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        for place, part in enumerate(self._mixed.parts):
+            for finding in part.inspect.verify(read_all=read_all):
+                where = f"{self._mixed.shown(place)}: {finding.where}"
+                yield replace(finding, where=where)
