@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from math import inf
 
 from msgspec import Raw
 
@@ -18,10 +19,17 @@ BLOB_BYTES_MIN = 64 * 1024
 class Blobs:
     """The blobs of one store: read wherever they are, written where their stream is kept."""
 
-    def __init__(self, objects: Objects, objects_of: Callable[[str], Objects]) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        objects_of: Callable[[str], Objects],
+        keep_until: Callable[[str], int],
+    ) -> None:
         self._objects = objects
         self._objects_of = objects_of
-        self._known: set[tuple[Objects, str]] = set()
+        self._keep_until = keep_until
+        # Until when each is known to be there.
+        self._known: dict[tuple[Objects, str], float] = {}
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
@@ -31,16 +39,18 @@ class Blobs:
         """Returns the op with a large value moved out of the log into a blob.
 
         The blob is durable before the commit that names it, and is named by its digest: a crash
-        between the two leaves an unused object, never a dangling name.
+        between the two leaves an unused object, never a dangling name. It lasts as the stream does.
         """
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
         name = sha256(raw).hexdigest()
+        expires_us = self._keep_until(stream)
+        until = expires_us or inf
         objects = self._objects_of(stream)
-        if (objects, name) not in self._known:
-            objects.put("blob", name, codec.compress(raw))
-            self._known.add((objects, name))
+        if self._known.get((objects, name), 0) < until:
+            objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
+            self._known[objects, name] = until
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 
     def read(self, name: str, size: int) -> bytes:
@@ -55,7 +65,6 @@ class Blobs:
         raw = codec.decompress(data, size_max=size)
         if len(raw) != size or sha256(raw).hexdigest() != name:
             raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
-        self._known.add((self._objects, name))
         return raw
 
     def named_by(self, op: Op) -> tuple[str, int] | None:

@@ -6,6 +6,8 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 
 def show_value(value: object) -> str:
     """Returns what was found in place of an argument, for a message: short, whatever it is.
@@ -49,10 +51,28 @@ class ValueDomainError(UsageError):
         self.path = path
 
 
+class UndecidedError(UsageError):
+    """The store's policy is that nothing is done undecided: decide first."""
+
+
 class NotFoundError(HoldfastError):
     """No such store, scope, key, checkpoint or revision."""
 
     exit_code = 3
+
+
+class ExpiredError(NotFoundError):
+    """The scope was begun with a lifetime, which is over: begin another one."""
+
+    def __init__(self, stream: str, *, expires_us: int) -> None:
+        ended = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=expires_us)
+        super().__init__(
+            f'scope "{stream}" expired at {ended.isoformat(timespec="milliseconds")}, '
+            "as it was begun to do",
+            hint="begin a scope with another id",
+        )
+        self.stream = stream
+        self.ended = ended
 
 
 class ExistsError(HoldfastError):
@@ -143,3 +163,69 @@ class LostCommitsError(CorruptError):
 
     The store's handle is dead: whoever opens it again goes on from what is there.
     """
+
+
+class StepError(HoldfastError):
+    """A step or a branch of a run failed for good; the same live and replayed.
+
+    `kind` is the name of the exception's class, `text` its message, `data` what it carried.
+    `outcome` says what is known of an effect that failed: "not done", or "unknown".
+    """
+
+    exit_code = 11
+
+    def __init__(
+        self, kind: str, text: str, data: object = None, *, path: str = "", outcome: str = "unknown"
+    ) -> None:
+        super().__init__(f'step "{path}" failed: {kind}: {text}' if path else f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+        self.data = data
+        self.path = path
+        self.outcome = outcome
+
+
+class RunFailedError(HoldfastError):
+    """A run ended with an error of its own: `kind`, `text`, `data`; look, then fork or start again."""
+
+    exit_code = 12
+
+    def __init__(self, run: str, kind: str, text: str, data: object = None) -> None:
+        super().__init__(f'run "{run}" failed: {kind}: {text}')
+        self.run = run
+        self.kind = kind
+        self.text = text
+        self.data = data
+
+
+class NeedsAttentionError(HoldfastError):
+    """A run is parked and waits for a person: settle, adopt or fork it, then resume it."""
+
+    exit_code = 13
+
+    def __init__(self, run: str, reason: str, *, path: str = "", hint: str | None = None) -> None:
+        super().__init__(f'run "{run}" needs attention: {reason}', hint=hint)
+        self.run = run
+        self.reason = reason
+        self.path = path
+
+
+class RunCancelledError(HoldfastError):
+    """A run was cancelled: it has no result."""
+
+    exit_code = 14
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f'run "{run}" was cancelled')
+        self.run = run
+
+
+class StillRunningError(HoldfastError):
+    """A run has not ended within the time given: wait longer, or ask again later."""
+
+    exit_code = 15
+
+    def __init__(self, run: str, status: str) -> None:
+        super().__init__(f'run "{run}" is still {status}', hint="wait longer, or ask again later")
+        self.run = run
+        self.status = status

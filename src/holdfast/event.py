@@ -2,7 +2,8 @@
 
 An event is one immutable fact in one stream. The built-in types and their data:
 
-    opened        {"parent": "team/red"}            the scope was given a parent
+    opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
+                  {"expires": 1893456000000000}     when it ends by itself (microseconds)
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way
     checkpointed  null                              this revision was given a name, nothing else
@@ -65,6 +66,33 @@ def record_link(previous: bytes, record: Record) -> bytes:
         record.subject,
     ]
     return next_link(previous, record.payload, envelope)
+
+
+class _Opened(Struct):
+    parent: str | None = None
+    expires: int = 0
+
+
+def opened_payload(parent: str | None, expires_us: int) -> bytes:
+    """Returns the payload of an `opened` event, without what it does not say."""
+    said: dict[str, str | int] = {}
+    if parent is not None:
+        said["parent"] = parent
+    if expires_us:
+        said["expires"] = expires_us
+    return codec.encode_plain(said)
+
+
+def opened_of(payload: bytes) -> tuple[str | None, int]:
+    """Returns what an `opened` event says: the parent, and when the stream ends (0: never)."""
+    opened = codec.decode_as(payload, _Opened)
+    return opened.parent, opened.expires
+
+
+def expires_of(first: Record) -> int:
+    """Returns when a stream ends by itself, which only its very first event can say (0: never)."""
+    is_opened = first.revision == 1 and first.type == OPENED
+    return opened_of(first.payload)[1] if is_opened else 0
 
 
 def to_datetime(time_us: int) -> datetime:

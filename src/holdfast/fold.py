@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from holdfast import codec, event
 from holdfast.backends.protocol import Record
@@ -27,6 +27,7 @@ class Folded(Struct, frozen=True):
     parent: str | None = None
     closed_at: int = 0  # the revision that closed the scope, 0 while it is open
     dropped: bool = False  # the state was let go when the scope was closed
+    expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
 
 
 class Tip(Folded, frozen=True):
@@ -62,10 +63,6 @@ class _Forked(Struct):
     origin: str = field(name="from")
 
 
-class _Opened(Struct):
-    parent: str | None = None
-
-
 class _Closed(Struct):
     keep: bool = True
 
@@ -79,7 +76,7 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     return ()
 
 
-def tip_of(record: Record) -> Tip:
+def tip_of(record: Record, expires_us: int) -> Tip:
     """Returns the end of a stream whose newest record this is.
 
     Nothing is ever written behind `closed`, so the newest record alone says whether it is closed.
@@ -88,14 +85,16 @@ def tip_of(record: Record) -> Tip:
     if record.type == event.CLOSED:
         closed_at = record.revision
         dropped = not codec.decode_as(record.payload, _Closed).keep
-    return Tip(record.revision, record.link, record.time, NOTHING, None, closed_at, dropped)
+    return Tip(
+        record.revision, record.link, record.time, NOTHING, None, closed_at, dropped, expires_us
+    )
 
 
 def parent_of(record: Record) -> str | None:
     """Returns the parent that a record gives its scope, None if it gives none."""
     if record.type != event.OPENED:
         return None
-    return codec.decode_as(record.payload, _Opened).parent
+    return event.opened_of(record.payload)[0]
 
 
 def origin_of(record: Record) -> tuple[str, int]:
@@ -122,19 +121,22 @@ def advance(
     revision = folded.revision + 1
     if ops:
         root = apply(folded.root, ops, revision=revision, blobs=blobs)
-        return Folded(revision, link, time, root, folded.parent, folded.closed_at, folded.dropped)
+        return replace(folded, revision=revision, link=link, time=time, root=root)
     root, parent = folded.root, folded.parent
-    closed_at, dropped = folded.closed_at, folded.dropped
+    closed_at, dropped, expires_us = folded.closed_at, folded.dropped, folded.expires_us
     if type == event.OPENED:
-        parent = codec.decode_as(payload, _Opened).parent
+        said, ends = event.opened_of(payload)
+        parent = said or parent
+        if revision == 1:
+            expires_us = ends
     elif type == event.CLOSED:
         closed_at = revision
         if not codec.decode_as(payload, _Closed).keep:
             root, dropped = NOTHING, True
     elif type == event.FORKED:
-        closed_at, dropped = 0, False
+        closed_at, dropped, expires_us = 0, False, 0
     kind = folded.__class__  # a tip stays one: its root is no state
-    return kind(revision, link, time, root, parent, closed_at, dropped)
+    return kind(revision, link, time, root, parent, closed_at, dropped, expires_us)
 
 
 def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
@@ -162,7 +164,7 @@ def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
                 # Nearly every event. No Folded is made for it: nobody would look at that.
                 run.apply(decode_ops(record.payload), revision=revision, blobs=blobs)
             else:
-                folded = msgspec.structs.replace(folded, revision=revision - 1, root=run.root())
+                folded = replace(folded, revision=revision - 1, root=run.root())
                 ops = ops_of(record)
                 folded = advance(folded, link, record.time, record.type, record.payload, ops, blobs)
                 run = Run(folded.root)
@@ -174,4 +176,4 @@ def fold(folded: Folded, records: list[Record], blobs: BlobReader) -> Folded:
                 revision=revision,
             ) from misfit
         time = record.time
-    return Folded(revision, link, time, run.root(), folded.parent, folded.closed_at, folded.dropped)
+    return replace(folded, revision=revision, link=link, time=time, root=run.root())

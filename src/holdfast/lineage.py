@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.backends.protocol import Backend, Head, Record
+from collections.abc import Callable
+
+from holdfast.backends.protocol import Backend, Head, Position, Record
 from holdfast.errors import CorruptError
 from holdfast.fold import origin_of
+from holdfast.lifetimes import Lifetimes
 
 
 class Lineage:
@@ -12,16 +15,20 @@ class Lineage:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.lifetimes = Lifetimes(backend)
         self._origins: dict[str, tuple[str, int] | None] = {}
 
     def head(self, stream: str) -> Head | None:
-        """Returns where a stream is, None if there is none of that name."""
-        return self.backend.heads([stream])[0]
+        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
+        head = self.backend.heads([stream])[0]
+        if head is not None:
+            self.lifetimes.check(stream, self.lifetimes.end(stream, head))
+        return head
 
     def origin(self, stream: str) -> tuple[str, int] | None:
         """Returns the stream and revision that a fork began at, None if it is not a fork."""
         if stream not in self._origins:
-            if self.head(stream) is None:
+            if self.backend.heads([stream])[0] is None:
                 return None
             origin = above = self._read_origin(stream)
             # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
@@ -36,7 +43,7 @@ class Lineage:
         return self._origins[stream]
 
     def _read_origin(self, stream: str) -> tuple[str, int] | None:
-        head = self.head(stream)
+        [head] = self.backend.heads([stream])
         if head is None or head.first == 1:
             return None
         first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
@@ -69,3 +76,26 @@ class Lineage:
                 f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
             )
         return records[0]
+
+    def revision_at_position(self, stream: str, position: Position) -> int:
+        """Returns the newest revision that was there at a position of the store."""
+        return self._search(stream, lambda record: record.position <= position)
+
+    def revision_at_time(self, stream: str, time: int) -> int:
+        """Returns the newest revision at or before a time; 0 if the stream began later."""
+        return self._search(stream, lambda record: record.time <= time)
+
+    def _search(self, stream: str, holds: Callable[[Record], bool]) -> int:
+        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
+
+        A fork's inherited events have their ancestor's positions and times, which are older.
+        """
+        head = self.head(stream)
+        low, high = 0, head.revision if head else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -23,6 +23,7 @@ from holdfast.clock import Clock
 from holdfast.errors import (
     ClosedError,
     CorruptError,
+    ExpiredError,
     HoldfastError,
     LeaseLostError,
     NotFoundError,
@@ -33,7 +34,7 @@ from holdfast.fold import EMPTY, Folded, Tip, fold, ops_of, parent_of, tip_of
 from holdfast.lineage import Lineage
 from holdfast.routes import Routes
 from holdfast.snapshots import Snapshots
-from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, lay
+from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, expires, lay
 
 READ_CHUNK = 1000
 FETCH_CHUNK = 64
@@ -49,7 +50,7 @@ class Log(Lineage):
         self.actor = actor
         self.reports: list[str] = []
         self.routes = Routes(backend)
-        self.blobs = Blobs(backend.objects, self.routes.objects_of)
+        self.blobs = Blobs(backend.objects, self.routes.objects_of, self.lifetimes.keep_until)
         self._queue = Queue(self._run)
         self._folds: dict[str, Folded] = {}
         self._folds_max = 4096
@@ -177,14 +178,22 @@ class Log(Lineage):
         else:
             before = tuple([self._base(part, overlay) for part in parts])
         return lay(
-            request, before, now=self.clock.now_us(), actor=self.actor, blobs=self.blobs.read
+            request,
+            before,
+            now=self.clock.now_us(),
+            actor=self.actor,
+            blobs=self.blobs.read,
+            end_of=self.lifetimes.begin,
         )
 
     def _base(self, part: Part, overlay: dict[str, Folded]) -> Folded:
         """Returns the fold that a part will follow, having checked what can be checked here."""
         stream = part.stream
         if part.origin is not None:
-            return self._tip_at(*part.origin)
+            base = self._tip_at(*part.origin)
+            if base.expires_us:
+                raise expires(part.origin[0])
+            return base
         base = overlay.get(stream) or self._folds.get(stream) or self._unfolded(part)
         if part.expected is not None and part.expected != base.revision:
             # The cached fold may be behind: ask before refusing.
@@ -215,7 +224,8 @@ class Log(Lineage):
             head = self.head(part.stream)
             if head is None:
                 return EMPTY
-            tip = tip_of(self.record(part.stream, head.revision))
+            ends = self.lifetimes.end(part.stream, head)
+            tip = tip_of(self.record(part.stream, head.revision), ends)
             self._remember(part.stream, tip)
         if part.parent not in (None, tip.parent):
             # A scope is nearly always given its parent by its first event. If not by that one,
@@ -242,7 +252,7 @@ class Log(Lineage):
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
             return self.at(stream, revision)  # which says what there is
-        return tip_of(self.record(stream, revision))
+        return tip_of(self.record(stream, revision), self.lifetimes.end(stream, head))
 
     def _accept(self, one: Laid, receipt: Receipt) -> None:
         parts = one.request.work.parts
@@ -270,6 +280,10 @@ class Log(Lineage):
                     hint="stop this worker's work; another worker may be doing it",
                 )
             )
+            return
+        if refusal.reason == "expired":
+            [ends] = [a.expires_us for a in one.commit.appends if a.stream == refusal.stream]
+            one.request.fail(ExpiredError(refusal.stream, expires_us=ends))
             return
         if refusal.reason == "duplicate":
             try:
@@ -334,6 +348,7 @@ class Log(Lineage):
             return EMPTY
         folded = self._folds.get(stream)
         if folded is not None and folded.revision == head.revision and folded.link == head.link:
+            self.lifetimes.check(stream, folded.expires_us)
             return folded
         return None
 
@@ -343,6 +358,7 @@ class Log(Lineage):
             return EMPTY
         folded = self._folds.get(stream)
         if folded is not None and folded.revision == revision:
+            self.lifetimes.check(stream, folded.expires_us)
             return folded
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
@@ -428,29 +444,6 @@ class Log(Lineage):
             self._fetched.append((stream, block, records))
         return records
 
-    def revision_at_position(self, stream: str, position: Position) -> int:
-        """Returns the newest revision that was there at a position of the store."""
-        return self._search(stream, lambda record: record.position <= position)
-
-    def revision_at_time(self, stream: str, time: int) -> int:
-        """Returns the newest revision at or before a time; 0 if the stream began later."""
-        return self._search(stream, lambda record: record.time <= time)
-
-    def _search(self, stream: str, holds: Callable[[Record], bool]) -> int:
-        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
-
-        A fork's inherited events have their ancestor's positions and times, which are older.
-        """
-        head = self.head(stream)
-        low, high = 0, head.revision if head else 0
-        while low < high:
-            middle = (low + high + 1) // 2
-            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
     # --- following -------------------------------------------------------------------------------
 
     def position(self) -> Position:
@@ -465,7 +458,7 @@ class Log(Lineage):
         newest = after
         while True:
             records = self.backend.read_all(after=after, limit=READ_CHUNK)
-            yield from records
+            yield from self.lifetimes.kept(records)
             if records:
                 after = records[-1].position
             elif newest > after:

@@ -18,6 +18,7 @@ from holdfast.arguments import (
     check_expected,
     check_flag,
     check_path,
+    check_seconds,
     check_whole,
     update_ops,
 )
@@ -50,6 +51,7 @@ class Scope:
         levels: Levels,
         parent: Scope | None,
         subscribers: Subscribers,
+        ttl_s: float | None = None,
     ) -> None:
         self.level = level
         self.id = id
@@ -60,6 +62,9 @@ class Scope:
         self.subscribers = subscribers
         if parent is not None:
             levels.check_parent(self.name, parent)
+        self._expires = ttl_s is not None
+        if ttl_s is not None:
+            log.lifetimes.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
 
     def __repr__(self) -> str:
         return f"<Scope {self.name}>"
@@ -100,6 +105,12 @@ class Scope:
             return self._parent
         recorded = self._log.newest(self.name).parent
         return None if recorded is None else self._sibling(recorded)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the scope ends by itself; None if it lasts, or has not begun yet."""
+        ends = self._log.newest(self.name).expires_us
+        return event.to_datetime(ends) if ends else None
 
     def get(self, path: Path, default: Any = None) -> Any:
         """Returns the value at a key or path of this scope alone, or the default."""
@@ -414,7 +425,7 @@ class Scope:
         if checkpoint is not None:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
-        return Part(self.name, proposals, expected, key, checkpoint, parent)
+        return Part(self.name, proposals, expected, key, checkpoint, parent, expires=self._expires)
 
     def _commit(self, part: Part) -> Written:
         written = self._log.commit(Wanted((part,)))

@@ -41,6 +41,7 @@ class _Header(Struct, array_like=True):
     parent: str | None
     closed_at: int
     dropped: bool
+    expires_us: int = 0
 
 
 class _Growth(Struct):
@@ -126,7 +127,14 @@ class Snapshots:
             raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
         root = unpack(data[end + 1 :], fetch=self._source_of(stream), blobs=self._blobs)
         return Folded(
-            revision, link, header.time, root, header.parent, header.closed_at, header.dropped
+            revision,
+            link,
+            header.time,
+            root,
+            header.parent,
+            header.closed_at,
+            header.dropped,
+            header.expires_us,
         )
 
     def _write(self, stream: str, folded: Folded, growth: _Growth) -> None:
@@ -139,11 +147,13 @@ class Snapshots:
             folded.parent,
             folded.closed_at,
             folded.dropped,
+            folded.expires_us,
         )
         rest = codec.encode_plain(header) + b"\n" + pack(folded.root)
         try:
             name = _name(stream, folded.revision)
-            self._objects_of(stream).put("snapshot", name, sha256(rest).digest() + rest)
+            data = sha256(rest).digest() + rest
+            self._objects_of(stream).put("snapshot", name, data, expires_us=folded.expires_us)
         except HoldfastError as error:
             # The commit is durable already; a snapshot that cannot be written (disk full, a store
             # that is open read-only) must not turn it into an error. It is tried again when as much

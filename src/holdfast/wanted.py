@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from holdfast import codec, event
+from holdfast import event
 from holdfast.backends.protocol import (
     Append,
     Cleared,
@@ -20,7 +20,10 @@ from holdfast.backends.protocol import (
 from holdfast.batch import Request
 from holdfast.errors import ConflictError, ExistsError, UsageError, show_value
 from holdfast.fold import BlobReader, Folded, advance
+from holdfast.lifetimes import EXPIRING
 from holdfast.tree import Op, encode_ops
+
+EndOf = Callable[[str], int]
 
 
 class Proposal(Struct, frozen=True):
@@ -41,6 +44,7 @@ class Part(Struct, frozen=True):
     checkpoint: str | None = None
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
+    expires: bool = False  # the stream must be one that ends by itself, or be begun as one
 
     @property
     def keeps_state(self) -> bool:
@@ -92,9 +96,17 @@ def changed(ops: Sequence[Op]) -> Proposal:
 
 
 def lay(
-    request: Request, before: tuple[Folded, ...], *, now: int, actor: str, blobs: BlobReader
+    request: Request,
+    before: tuple[Folded, ...],
+    *,
+    now: int,
+    actor: str,
+    blobs: BlobReader,
+    end_of: EndOf,
 ) -> Laid:
     """Returns the request as a commit behind the folds `before`, one for each of its parts.
+
+    `end_of` tells when a stream that begins now will end by itself, by the backend's clock.
 
     Raises UsageError if a change does not fit: so no event is stored that cannot be folded. Time
     is moved up to the newest of every stream, so it never falls within one.
@@ -105,28 +117,40 @@ def lay(
         if base.time > time:
             time = base.time
     laid = [
-        _lay_part(part, base, time, actor, blobs)
+        _lay_part(part, base, time, actor, blobs, end_of)
         for part, base in zip(wanted.parts, before, strict=True)
     ]
+    marks = wanted.marks
+    if len(laid) > 1:
+        _check_together(laid)
+    for append, _ in laid:
+        if append.expires_us and append.expected == 0:
+            marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
     commit = Commit(
         time,
         actor,
         tuple([append for append, _ in laid]),
         wanted.reads,
         wanted.fence,
-        wanted.marks,
+        marks,
         wanted.watch,
     )
     return Laid(request, commit, before, tuple([folded for _, folded in laid]))
 
 
 def _lay_part(
-    part: Part, base: Folded, time: int, actor: str, blobs: BlobReader
+    part: Part, base: Folded, time: int, actor: str, blobs: BlobReader, end_of: EndOf
 ) -> tuple[Append, Folded]:
     proposals = part.proposals
-    if part.parent is not None and base.parent != part.parent:
-        opened = Proposal(event.OPENED, codec.encode_plain({"parent": part.parent}))
-        proposals = (opened, *proposals)
+    expires_us = base.expires_us
+    if base.revision == 0:
+        expires_us = end_of(part.stream)
+    elif part.expires and not expires_us:
+        raise _lasts(part.stream)
+    begins = expires_us > 0 and base.revision == 0
+    if begins or (part.parent is not None and base.parent != part.parent):
+        said = event.opened_payload(part.parent, expires_us if begins else 0)
+        proposals = (Proposal(event.OPENED, said), *proposals)
     stream, key = part.stream, part.key
     folded = base
     records: list[Record] = []
@@ -142,7 +166,37 @@ def _lay_part(
         records.append(Record(stream, revision, time, type, actor, payload, link, key, checkpoint))
         key = None
     fork = part.origin is not None
-    return Append(stream, base.revision, tuple(records), fork, base.link), folded
+    return Append(stream, base.revision, tuple(records), fork, base.link, expires_us), folded
+
+
+def _check_together(laid: list[tuple[Append, Folded]]) -> None:
+    """Raises UsageError if a commit is over streams of which some expire and some last.
+
+    Half of it would be gone one day, and what is left would tell of what nobody can read.
+    """
+    expiring = [append.stream for append, _ in laid if append.expires_us]
+    lasting = [append.stream for append, _ in laid if not append.expires_us]
+    if expiring and lasting:
+        raise UsageError(
+            f'scope "{expiring[0]}" expires by itself and "{lasting[0]}" lasts: they cannot be '
+            "written by one commit",
+            hint="commit to them one after the other, or begin both with ttl_s",
+        )
+
+
+def expires(stream: str) -> UsageError:
+    """Returns the error for a fork of what will be gone one day."""
+    return UsageError(
+        f'scope "{stream}" expires by itself: a fork of it would lose the past that it refers to',
+        hint="copy what is needed into a scope of its own: update(scope.to_dict())",
+    )
+
+
+def _lasts(stream: str) -> UsageError:
+    return UsageError(
+        f'scope "{stream}" lasts: it was begun without ttl_s, and cannot be given one now',
+        hint="begin a scope with another id, or close this one with keep=False",
+    )
 
 
 def conflict(stream: str, expected: int, actual: int) -> ConflictError:

@@ -41,6 +41,23 @@ def test_a_socket_has_a_path_and_a_database() -> None:
         "redis://h?db=x",
         "redis://h?protocol=3",
         "redis://h?socket_timeout=1",
+        "redis://h?max_connections=3",
+        "redis://h?ssl_password=x",
+        "redis://h?ssl_ca_certs=/ca.pem",
+        "redis://h?parser_class=x",
+        "redis://h?socket_type=x",
+        "redis://h?retry=1",
+        "redis://h?credential_provider=x",
+        "redis://h?redis_connect_func=x",
+        "redis://h?encoding=nonsense",
+        "redis://h?a%0Ab=1",
+        "redis://h?host=elsewhere",
+        "rediss://h?ssl_cert_reqs=sometimes",
+        "rediss://h?ssl_min_version=new",
+        "rediss://h?ssl_check_hostname=no%00",
+        "unix:///r.sock?ssl_password=x",
+        "unix:///r.sock?socket_keepalive=true",
+        "unix:///r.sock?path=/elsewhere",
         "unix://",
         "redis:h",
         "redis://h?timeout=0",
@@ -55,6 +72,19 @@ def test_a_socket_has_a_path_and_a_database() -> None:
 def test_what_is_no_url_of_a_store(url: str) -> None:
     with pytest.raises(UsageError):
         place_of(url)
+
+
+def test_a_parameter_that_is_not_known_is_named_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="redis:// URL has no parameter 'ssl_password'") as caught:
+        place_of("redis://:s3cret@h?ssl_password=s3cret2")
+    assert "application" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_tls_has_parameters_of_its_own() -> None:
+    place = place_of("rediss://h?ssl_ca_certs=/ca.pem&ssl_password=s3cret&ssl_check_hostname=true")
+    assert place.parameters["ssl_ca_certs"] == "/ca.pem"
+    assert place.hide("bad s3cret") == "bad ***"
 
 
 def test_every_key_has_the_applications_hash_tag() -> None:

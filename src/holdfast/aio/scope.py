@@ -52,6 +52,14 @@ class AsyncScope:
         return Reading(read)
 
     @property
+    def expires_at(self) -> Reading[datetime | None]:
+        async def read() -> datetime | None:
+            ends = (await self._newest()).expires_us
+            return to_datetime(ends) if ends else None
+
+        return Reading(read)
+
+    @property
     def updated_at(self) -> Reading[datetime | None]:
         async def read() -> datetime | None:
             folded = await self._newest()

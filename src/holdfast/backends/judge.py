@@ -1,4 +1,4 @@
-"""Whether a commit may be written: clauses 4 to 8, for backends that judge in Python.
+"""Whether a commit may be written: clauses 4 to 8 and 18, for backends that judge in Python.
 
 A backend that applies each commit before it judges the next passes its own lookups to `judge`. One
 that writes a whole list at once judges against an `Overlay`: what is true now, and over it what the
@@ -17,10 +17,17 @@ KeyOf = Callable[[str, str], int | None]
 
 
 def judge(
-    commit: Commit, head_of: HeadOf, key_of: KeyOf, fence_holds: Callable[[Fence], bool]
+    commit: Commit,
+    head_of: HeadOf,
+    key_of: KeyOf,
+    fence_holds: Callable[[Fence], bool],
+    now_us: Callable[[], int],
 ) -> Refusal | None:
     """Returns why the commit is refused, or None if it is accepted."""
     check_shape(commit)
+    for append in commit.appends:
+        if append.expires_us and append.expires_us <= now_us():
+            return Refusal("expired", append.stream, append.expected)
     for append in commit.appends:
         key = append.records[0].key
         revision = None if key is None else key_of(append.stream, key)

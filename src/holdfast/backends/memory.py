@@ -68,7 +68,13 @@ class MemoryBackend:
             return outcomes
 
     def _commit(self, commit: Commit) -> Receipt | Refusal:
-        refusal = judge(commit, self._heads.get, self._key_of, self._leases.fence_holds)
+        refusal = judge(
+            commit,
+            self._heads.get,
+            self._key_of,
+            self._leases.fence_holds,
+            self._gate.clock.now_us,
+        )
         if refusal is not None:
             return refusal
         position = Position(len(self._log) + 1)
@@ -144,6 +150,10 @@ class MemoryBackend:
             self._gate.check_open()  # closed by another thread meanwhile
             return Position(len(self._log))
 
+    def now_us(self, stream: str) -> int:
+        self._gate.check_open()
+        return self._gate.clock.now_us()
+
     def size(self) -> int:
         """Returns the bytes of all payloads."""
         with self._gate.reading():
@@ -186,7 +196,7 @@ class _MemoryObjects:
         self._gate = gate
         self._data: dict[tuple[str, str], bytes] = {}
 
-    def put(self, kind: str, name: str, data: bytes) -> None:
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         with self._gate.writing():
             self._data[kind, name] = bytes(data)
 

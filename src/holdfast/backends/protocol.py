@@ -32,6 +32,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
      never repeats. An expired lease, or one whose owner is known to be dead, can be acquired.
 (17) `claim` hands a due mark to one owner until the claim expires, the owner is known to be dead,
      or the mark is set again or cleared; highest priority first, then earliest due, then key.
+(18) An append with `expires_us` is refused as `expired`, before any other check, once `now_us` has
+     reached it. All appends to a stream have the same one; only whole milliseconds are used. From
+     that end on a backend may let go of the stream's records, keys, checkpoint names, and objects
+     that were put with the same end. It then keeps name and head, which says `expires_us`; `read`
+     raises ExpiredError, `read_all` leaves the records out and `find` finds nothing.
 (19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
      `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
      lapsed lease can be released like one that is held, by whoever names its owner and epoch.
@@ -74,6 +79,7 @@ class Head(Struct, frozen=True, gc=False):
     time: int
     position: Position
     first: int
+    expires_us: int = 0  # where the backend lets go by itself: when; elsewhere always 0
 
 
 class Append(Struct, frozen=True):
@@ -84,6 +90,7 @@ class Append(Struct, frozen=True):
     records: tuple[Record, ...]
     fork: bool = False
     previous: bytes | None = None  # the link of the event that this follows
+    expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
 
 
 class Fence(Struct, frozen=True, gc=False):
@@ -133,7 +140,7 @@ class Receipt(Struct, frozen=True, gc=False):
 class Refusal(Struct, frozen=True):
     """Nothing of the commit was written."""
 
-    reason: Literal["conflict", "fenced", "duplicate"]
+    reason: Literal["conflict", "fenced", "duplicate", "expired"]
     stream: str  # for "fenced": the lease's name
     expected: int = 0
     head: Head | None = None  # for "conflict": where the stream really is
@@ -190,7 +197,7 @@ class Finding(Struct, frozen=True, gc=False):
 
 @runtime_checkable
 class Backend(Protocol):
-    """The nine methods that every store stands on."""
+    """The ten methods that every store stands on."""
 
     durability: Durability
     objects: Objects
@@ -241,6 +248,10 @@ class Backend(Protocol):
         """
         ...
 
+    def now_us(self, stream: str) -> int:
+        """Returns the time on the clock that judges when the stream expires (clause 18)."""
+        ...
+
     def close(self) -> None:
         """Releases everything. What was acknowledged needs no close to be safe."""
         ...
@@ -252,7 +263,10 @@ class Objects(Protocol):
     `kind` is "snapshot" or "blob"; a name is made of [0-9a-z./-] only, at most 120 characters.
     """
 
-    def put(self, kind: str, name: str, data: bytes) -> None: ...
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        """Keeps the bytes, at least until `expires_us` (0: for good). A longer promise stays."""
+        ...
+
     def get(self, kind: str, name: str) -> bytes | None: ...
     def names(self, kind: str, *, prefix: str = "") -> list[str]: ...
     def delete(self, kind: str, name: str) -> None: ...
@@ -292,8 +306,8 @@ class Leases(Protocol):
         """Returns the lease if somebody holds it now."""
         ...
 
-    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
-        """Returns the claims whose time is not over, by index and key (clause 19)."""
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        """Returns leases that were not released, by name, lapsed ones included (clause 19)."""
         ...
 
 
@@ -312,8 +326,8 @@ class Marks(Protocol):
         """Returns marks in the order of clause 17, claimed or not; of every index if None."""
         ...
 
-    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
-        """Returns leases that were not released, by name, lapsed ones included (clause 19)."""
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        """Returns the claims whose time is not over, by index and key (clause 19)."""
         ...
 
 

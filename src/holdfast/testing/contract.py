@@ -22,13 +22,14 @@ from holdfast.backends.protocol import START, Backend, Lease, Mark
 from holdfast.errors import UsageError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import CommitClauses
+from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
 from holdfast.testing.reads import ReadClauses
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
-class BackendContract(CommitClauses, ReadClauses, LeaseClauses, MarkClauses):
+class BackendContract(CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses):
     """What every backend keeps."""
 
     def test_clause_13_a_closed_backend_refuses_every_call(
@@ -117,6 +118,7 @@ def _every_call(
         "streams": lambda: backend.streams(),
         "find": lambda: backend.find("a", key="k"),
         "wait": lambda: backend.wait(START, timeout_s=0),
+        "now_us": lambda: backend.now_us("a"),
         "objects.put": lambda: objects.put("blob", "ab/cd", b""),
         "objects.get": lambda: objects.get("blob", "ab/cd"),
         "objects.names": lambda: objects.names("blob"),

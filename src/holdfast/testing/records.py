@@ -28,6 +28,7 @@ class RecordBuilder:
         checkpoint: str | None = None,
         subject: str | None = None,
         type: str = CHANGED,
+        expires_us: int = 0,
     ) -> Append:
         """Returns an append of one record per payload, behind what the stream ends with.
 
@@ -56,7 +57,7 @@ class RecordBuilder:
             record = linked(record, link)
             link = record.link
             records.append(record)
-        return Append(stream, expected, tuple(records), fork)
+        return Append(stream, expected, tuple(records), fork, expires_us=expires_us)
 
     def commit(
         self,

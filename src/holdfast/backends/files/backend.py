@@ -96,6 +96,10 @@ class FilesBackend(Handle):
         if self._poison is not None:
             raise UnavailableError(self._poison, hint="open the store again")
 
+    def now_us(self, stream: str) -> int:
+        self.check_open()
+        return self.clock.now_us()
+
     def close(self) -> None:
         if not self.mark_closed():
             return
@@ -180,7 +184,7 @@ class FilesBackend(Handle):
         texts: list[bytes] = []
         position = catalog.tail.cursor.position
         for commit in commits:
-            refusal = judge(commit, head_of, key_of, self._leases.fence_holds)
+            refusal = judge(commit, head_of, key_of, self._leases.fence_holds, self.clock.now_us)
             if refusal is not None:
                 outcomes.append(refusal)
                 continue

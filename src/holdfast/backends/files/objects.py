@@ -41,7 +41,7 @@ class FileObjects:
         self._disk = backend.directory.disk
         self._durable: set[str] = set()  # paths of folders whose names are known to be synced
 
-    def put(self, kind: str, name: str, data: bytes) -> None:
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
         self._check_writable()

@@ -2,7 +2,7 @@
 --   args  the server's incarnation, whether this list was sent before, the commits, and whether
 --         the caller waits for the append-only file behind this script
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token}, an append {stream,
--- expected, fork, previous link, key, records}, a record {type, number of its payload in ARGV, link,
+-- expected, fork, previous link, key, records, end}, a record {type, number of its payload in ARGV, link,
 -- checkpoint, subject, crc}; what there is none of is false. Every key that is written is in KEYS,
 -- so that a cluster that moves them to another server refuses the script before it begins.
 --
@@ -17,7 +17,7 @@ local function head_of(stream)
   local head = heads[stream]
   if head == nil then
     head = redis.call('HGET', store .. ':heads', stream)
-    if head and not string.match(head, '^%d+ %x+ %d+ %d+ %d+$') then
+    if head and not string.match(head, '^%d+ %x+ %d+ %d+ %d+ ?%d*$') then
       error('DAMAGED head of ' .. stream)
     end
     heads[stream] = head
@@ -45,8 +45,20 @@ local function fits(append, head)
   return tonumber(revision) == append[2] and (not append[4] or append[4] == link)
 end
 
--- Duplicate, fenced, conflict: the first that fails is the refusal.
+-- A stream's end has come by the clock, or the server has let it go already: then its clock was set
+-- back since, and an event behind the end would stand alone.
+local function is_over(append)
+  local ends, stream = append[7], append[1]
+  if not ends then return false end
+  if ends <= now then return true end
+  return head_of(stream) and redis.call('EXISTS', store .. ':events:' .. stream) == 0
+end
+
+-- Expired, duplicate, fenced, conflict: the first that fails is the refusal.
 local function refusal(commit)
+  for number, append in ipairs(commit[1]) do
+    if is_over(append) then return {'expired', number} end
+  end
   for number, append in ipairs(commit[1]) do
     local found = append[5] and redis.call('HGET', store .. ':keys:' .. append[1], append[5])
     if found then
@@ -99,6 +111,21 @@ local function next_position()
   return int(position)
 end
 
+-- The server lets go of the stream's keys by itself, each from when it is first written. What stays
+-- is its name, and its head with the end: a tombstone. The time left is given, not the end, because
+-- only the clock that judges knows both; rounded up, so that nothing goes before the clock says so.
+local function expire(append)
+  local left = int(math.ceil((append[7] - now) / 1000))
+  redis.call('PEXPIRE', store .. ':events:' .. append[1], left)
+  if append[5] then redis.call('PEXPIRE', store .. ':keys:' .. append[1], left) end
+  for _, record in ipairs(append[6]) do
+    if record[4] then
+      redis.call('PEXPIRE', store .. ':checkpoints:' .. append[1], left)
+      redis.call('PEXPIRE', store .. ':named:' .. append[1], left)
+    end
+  end
+end
+
 local function add_events(append, commit, at)
   local stream, revision, time = append[1], append[2], int(commit[6])
   local head = head_of(stream)
@@ -123,13 +150,15 @@ local function add_events(append, commit, at)
       redis.call('ZADD', store .. ':named:' .. stream, 0, record[4] .. '\0' .. padded .. ' ' .. time)
     end
   end
-  local first = head and string.match(head, '%d+$') or int(append[2] + 1)
+  local first = head and string.match(head, '^%d+ %x+ %d+ %d+ (%d+)') or int(append[2] + 1)
   heads[stream] = int(revision) .. ' ' .. last[3] .. ' ' .. time .. ' ' .. at .. ' ' .. first
+    .. (append[7] and ' ' .. int(append[7]) or '')
   redis.call('HSET', store .. ':heads', stream, heads[stream])
   if not head then redis.call('ZADD', store .. ':streams', 0, stream) end
   if append[5] then
     redis.call('HSET', store .. ':keys:' .. stream, append[5], int(append[2] + 1) .. ' ' .. time)
   end
+  if append[7] then expire(append) end
 end
 
 -- Which events the commit has, for readers of everything: at most 1,000 streams to an entry.

@@ -118,7 +118,8 @@ def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
             records.append((*fields, record_crc(record)))
         previous = append.previous.hex() if append.previous is not None else None
         key = append.records[0].key
-        appends.append((append.stream, append.expected, append.fork, previous, key, records))
+        ends = append.expires_us or None
+        appends.append((append.stream, append.expected, append.fork, previous, key, records, ends))
     fence = commit.fence
     marks = [
         (mark.index, mark.key, mark.due, mark.priority, mark.group)
@@ -152,6 +153,8 @@ def _decode(answer: list[Any], commit: Commit) -> Receipt | Refusal:
             return Receipt(Position(position), watched)
         case ["duplicate", stream, expected, revision]:
             return Refusal("duplicate", stream, expected, revision=revision)
+        case ["expired", stream, expected]:
+            return Refusal("expired", stream, expected)
         case ["fenced", name]:
             return Refusal("fenced", name)
         case ["conflict", stream, expected, head]:

@@ -25,7 +25,7 @@ class PostgresqlObjects:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def put(self, kind: str, name: str, data: bytes) -> None:
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         crc = object_crc(kind, name, data)
         self._gate.write(_PUT, (self._gate.application, kind, name, crc, data))
 

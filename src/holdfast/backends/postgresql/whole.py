@@ -18,9 +18,9 @@ from msgspec import json
 from holdfast.backends.postgresql.rows import record_crc
 from holdfast.backends.protocol import Append, Commit, Mark, Position, Receipt, Record
 
-COMMIT_ALL = b"SELECT holdfast.commit_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+COMMIT_ALL = b"SELECT holdfast.commit_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 
-COMMIT_ONE = b"SELECT holdfast.commit_one(" + b", ".join(b"$%d" % n for n in range(1, 17)) + b")"
+COMMIT_ONE = b"SELECT holdfast.commit_one(" + b", ".join(b"$%d" % n for n in range(1, 18)) + b")"
 
 
 class Plan:
@@ -38,6 +38,7 @@ class Plan:
         self._marks: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._watched: dict[str, None] = {}
         self._news: list[dict[str, int]] = []
+        self._ends: list[int] = []
 
     def add(self, number: int, commit: Commit, tokens: Iterator[str]) -> bool:
         """Takes the next commit; returns False if it does not fit those before it."""
@@ -86,6 +87,8 @@ class Plan:
                 self._new.append((stream, expected + 1))
             elif append.previous is not None:
                 self._demands[stream] = expected, append.previous.hex()
+        if append.expires_us:
+            self._ends.append(append.expires_us)
         key = append.records[0].key
         if key is not None:
             if (stream, key) in self._keys:
@@ -106,6 +109,7 @@ class Plan:
             _some(self._silent),
             _some(list(self._marks.values())),
             _array(list(self._watched)),
+            b"%d" % min(self._ends) if self._ends else None,
         )
 
     def receipts(self, answer: bytes) -> list[Receipt]:
@@ -147,6 +151,7 @@ def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
         b"%d" % record_crc(record),
         _bytea(record.link),
         record.payload,
+        b"%d" % append.expires_us if append.expires_us else None,
     )
 
 

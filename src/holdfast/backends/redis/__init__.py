@@ -11,7 +11,7 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:log                   stream: one entry per commit with events, its id
                                           <position>-0; fields <stream> = <first> <count>
     holdfast:{shop}:heads                 hash: <stream> = <revision> <link> <time> <position>
-                                          <first>
+                                          <first>, and if it ends by itself <end>
     holdfast:{shop}:streams               sorted set of names, all scores 0
     holdfast:{shop}:keys:<stream>         hash: <key> = <revision> <time>
     holdfast:{shop}:checkpoints:<stream>  sorted set by revision: <revision> <time> <name>
@@ -27,9 +27,11 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:claims:<index>        hash: <key> = <owner>
     holdfast:{shop}:object:<kind>:<name>  string: 8 hex digits of CRC-32, then the bytes
     holdfast:{shop}:objects:<kind>        sorted set of names, all scores 0
+    holdfast:{shop}:expiring:<kind>       sorted set of those that go by themselves, by the time
     holdfast:{shop}:token:<random>        string, for a day: the position of a commit without events
 
-a payload is stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
+what belongs to one stream goes by itself if the stream was begun to; its name and head stay.
+A payload is stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
 """
 
 from __future__ import annotations

@@ -103,6 +103,7 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
         False if previous is None else previous.hex(),
         _or_false(append.records[0].key),
         [_record(record, payloads) for record in append.records],
+        append.expires_us or False,
     )
 
 
@@ -142,6 +143,8 @@ def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
         stream, expected = commit.reads[number]
         return Refusal("conflict", stream, expected, decode_head(stream, answer[2], where))
     append = commit.appends[number]
+    if reason == b"expired":
+        return Refusal("expired", append.stream, append.expected)
     if reason == b"duplicate":
         return Refusal("duplicate", append.stream, append.expected, revision=answer[2])
     assert reason == b"conflict", f"BUG: the server's script answered {answer!r}"

@@ -14,7 +14,7 @@ from zlib import crc32
 from holdfast.backends.protocol import Head, Position, Record
 from holdfast.errors import CorruptError
 
-_HEAD = re.compile(rb"(\d+) ([0-9a-f]{64}) (\d+) (\d+) (\d+)\Z")
+_HEAD = re.compile(rb"(\d+) ([0-9a-f]{64}) (\d+) (\d+) (\d+)(?: (\d+))?\Z")
 
 
 def record_crc(record: Record) -> str:
@@ -75,9 +75,9 @@ def decode_head(stream: str, text: bytes | None, where: str) -> Head | None:
         raise CorruptError(
             f'the head of "{stream}" is damaged ({where})', where=where, stream=stream
         )
-    revision, link, time, position, first = match.groups()
+    revision, link, time, position, first, ends = match.groups()
     head = bytes.fromhex(link.decode())
-    return Head(int(revision), head, int(time), Position(int(position)), int(first))
+    return Head(int(revision), head, int(time), Position(int(position)), int(first), int(ends or 0))
 
 
 def behind_prefix(prefix: str) -> str:

@@ -38,5 +38,8 @@ class Keys:
     def objects(self, kind: str) -> str:
         return f"{self.root}:objects:{kind}"
 
+    def expiring(self, kind: str) -> str:
+        return f"{self.root}:expiring:{kind}"
+
     def token(self, token: str) -> str:
         return f"{self.root}:token:{token}"

@@ -27,8 +27,8 @@ class RedisObjects:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def put(self, kind: str, name: str, data: bytes) -> None:
-        self._write(kind, name, sealed(kind, name, data))
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        self._write(kind, name, expires_us, sealed(kind, name, data))
 
     def get(self, kind: str, name: str) -> bytes | None:
         [stored] = self._gate.ask(("GET", self._gate.keys.object(kind, name)))
@@ -41,12 +41,20 @@ class RedisObjects:
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
         start, end = f"[{prefix}" if prefix else "-", behind_prefix(prefix)
-        [names] = self._gate.ask(("ZRANGEBYLEX", self._gate.keys.objects(kind), start, end))
-        return [name.decode() for name in names]
+        keys = self._gate.keys
+        names, ends, (seconds, micros) = self._gate.ask(
+            ("ZRANGEBYLEX", keys.objects(kind), start, end),
+            ("ZRANGE", keys.expiring(kind), 0, -1, "WITHSCORES"),
+            ("TIME",),
+        )
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        gone = {name for name, end in zip(ends[::2], ends[1::2], strict=True) if int(end) <= now_ms}
+        return [name.decode() for name in names if name not in gone]
 
     def delete(self, kind: str, name: str) -> None:
-        self._write(kind, name)
+        self._write(kind, name, 0)
 
-    def _write(self, kind: str, name: str, *data: bytes) -> None:
-        keys = self._gate.keys.object(kind, name), self._gate.keys.objects(kind)
-        self._gate.write("object", keys, (kind, name), *data)
+    def _write(self, kind: str, name: str, expires_us: int, *data: bytes) -> None:
+        keys = self._gate.keys
+        named = keys.object(kind, name), keys.objects(kind), keys.expiring(kind)
+        self._gate.write("object", named, (kind, name, expires_us or False), *data)

@@ -4,8 +4,9 @@
     rediss://host:6380/0?ssl_ca_certs=/etc/ssl/redis.pem
     unix:///run/redis/redis.sock?db=0&application=shop
 
-`application`, `timeout` and `pool` are ours. Everything else is redis-py's and goes there as it is.
-A password is never part of what is shown.
+`application`, `timeout` and `pool` are ours. The rest is redis-py's: what a text can say of a
+connection, and of TLS where the scheme has it. A name that it would stumble upon later is refused
+here. A password is never part of what is shown.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
-from redis import connection
+from redis import RedisError, connection
 
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
 from holdfast.ids import check_name
 from holdfast.url import number, without_secrets
 
@@ -24,8 +25,25 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 APPLICATION_BYTES_MAX = 128
 _OURS = ("application", "timeout", "pool")
 _SECRETS = ("password", "ssl_password")
-# What a line sets itself.
-_NOT_THEIRS = ("protocol", "decode_responses", "socket_timeout", "socket_connect_timeout", "retry")
+_THEIRS = ("db", "username", "password", "client_name", "lib_name", "lib_version")
+_THEIR_TCP = ("socket_keepalive",)
+_THEIR_TLS = (
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_keyfile",
+    "ssl_min_version",
+    "ssl_password",
+)
+_KNOWN = {
+    "redis": (*_THEIRS, *_THEIR_TCP),
+    "rediss": (*_THEIRS, *_THEIR_TCP, *_THEIR_TLS),
+    "unix": _THEIRS,
+}
 
 
 class Place(Struct, frozen=True):
@@ -55,11 +73,12 @@ def place_of(url: str) -> Place:
             if name in _OURS:
                 ours[name] = value
             else:
+                _check_known(parts.scheme, name)
                 theirs.append((name, value))
         bare = urlunsplit(parts._replace(query=urlencode(theirs, quote_via=quote)))
         parameters: dict[str, Any] = connection.parse_url(bare)  # pyright: ignore
         _check(parts.scheme, parts.path, parameters)
-    except ValueError:
+    except (ValueError, TypeError, RedisError):
         raise UsageError(
             f'"{without_secrets(url)}" is not a URL of a Redis server',
             hint='write it as "redis://host:6379/0" or "unix:///run/redis/redis.sock"',
@@ -77,15 +96,25 @@ def place_of(url: str) -> Place:
 
 
 def _check(scheme: str, path: str, parameters: dict[str, Any]) -> None:
-    """Raises ValueError for what redis-py would pass over, or only stumble upon later."""
-    if any(name in parameters for name in _NOT_THEIRS):
-        raise ValueError
+    """Raises an error for what redis-py would pass over, or only stumble upon later."""
+    # Made, and never connected: that is when redis-py looks at what it was given.
+    kind = parameters.get("connection_class", connection.Connection)
+    kind(**{name: value for name, value in parameters.items() if name != "connection_class"})
     if scheme == "unix" and not parameters.get("path"):
         raise ValueError
     database = path.strip("/")
     if scheme != "unix" and database and not database.isdecimal():
         raise ValueError
     int(parameters.get("db", 0))
+
+
+def _check_known(scheme: str, name: str) -> None:
+    known = _KNOWN.get(scheme, ())
+    if name not in known:
+        raise UsageError(
+            f"a {scheme}:// URL has no parameter {show_value(name)}",
+            hint=f"it takes {', '.join((*_OURS, *known))}",
+        )
 
 
 def _application(name: str) -> str:

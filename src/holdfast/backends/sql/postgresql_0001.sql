@@ -219,7 +219,7 @@ LANGUAGE sql STABLE AS $$
   ORDER BY e.revision DESC LIMIT 1
 $$;
 
--- Why a commit is refused: duplicate, fenced, conflict, in this order; NULL if it is accepted. The
+-- Why a commit is refused: expired, duplicate, fenced, conflict, in this order; NULL if it is accepted. The
 -- locks that `commit` has taken keep every answer true until the transaction ends.
 CREATE FUNCTION holdfast.judge(p_application text, p_commit jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $$
@@ -233,6 +233,12 @@ DECLARE
   v_revision bigint;
   v_link bytea;
 BEGIN
+  FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
+    v_append := v_appends -> i;
+    IF (v_append ->> 6)::bigint <= holdfast.now_us() THEN
+      RETURN jsonb_build_array('expired', v_append -> 0, v_append -> 1);
+    END IF;
+  END LOOP;
   FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
     v_append := v_appends -> i;
     IF v_append ->> 4 IS NOT NULL THEN
@@ -371,7 +377,8 @@ $$;
 CREATE FUNCTION holdfast.commit_one(
   p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_stream text,
   p_expected bigint, p_previous bytea, p_time bigint, p_type text, p_actor text, p_key text,
-  p_checkpoint text, p_subject text, p_crc integer, p_link bytea, p_payload text)
+  p_checkpoint text, p_subject text, p_crc integer, p_link bytea, p_payload text,
+  p_expires_us bigint)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
@@ -379,6 +386,9 @@ DECLARE
   v_link bytea;
   v_position bigint;
 BEGIN
+  IF p_expires_us <= holdfast.now_us() THEN
+    RETURN NULL;
+  END IF;
   IF p_key IS NOT NULL THEN
     PERFORM 1 FROM holdfast.events
       WHERE application = p_application AND stream = p_stream AND key = p_key;
@@ -409,17 +419,20 @@ $$;
 -- epoch]; new: [stream, first]; records: [number of the commit, stream, revision, ordinal, time,
 -- type, actor, key, checkpoint, subject, crc, link, payload]; silent: [number, token]; marks as
 -- `mark` takes them; watched: names. The answer is the position before the first commit, and the
--- watched streams' revisions before the batch.
+-- watched streams' revisions before the batch. p_expires_us is the earliest end of a written stream.
 CREATE FUNCTION holdfast.commit_all(
   p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_heads jsonb,
   p_records jsonb, p_new jsonb, p_keys jsonb, p_fences jsonb, p_silent jsonb, p_marks jsonb,
-  p_watched text[])
+  p_watched text[], p_expires_us bigint)
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_place bigint;
   v_news bigint[];
   v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
 BEGIN
+  IF p_expires_us <= holdfast.now_us() THEN
+    RETURN NULL;
+  END IF;
   IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_heads) AS h LEFT JOIN LATERAL (
       SELECT revision, link FROM holdfast.events
       WHERE application = p_application AND stream = h ->> 0
@@ -472,8 +485,8 @@ $$;
 -- The general case: each commit of a batch is judged and written behind the one before it.
 --
 -- A commit is [appends, guards, fence, marks, watched, time, actor, token], an append is [stream,
--- expected, fork, previous link, key, records], a record is [type, payload, link, checkpoint,
--- subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
+-- expected, fork, previous link, key, records, end or null], a record is [type, payload, link,
+-- checkpoint, subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
 -- [reason, stream, …]. The token of a commit without events is looked for first: a batch whose
 -- answer was lost is sent again.
 CREATE FUNCTION holdfast.commit_each(

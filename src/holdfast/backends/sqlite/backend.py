@@ -120,8 +120,15 @@ class SqliteBackend:
         # connection committed since ours last did. (Outside one it would not see other processes.)
         if writer.connection.data_version() != self._seen:
             catch_up(writer.execute, self._cache)
+        gate = self._gate
         batch = Batch(
-            writer, self._cache, self._gate.tables, self._leases, self._marks, self._gate.path
+            writer,
+            self._cache,
+            gate.tables,
+            self._leases,
+            self._marks,
+            gate.path,
+            gate.clock.now_us,
         )
         for commit in commits:
             batch.take(commit)
@@ -293,6 +300,10 @@ class SqliteBackend:
                     delay_s = min(delay_s * 2, _POLL_LAST_S)
             finally:
                 gate.waiting -= 1
+
+    def now_us(self, stream: str) -> int:
+        self._gate.check_open()
+        return self._gate.clock.now_us()
 
     def close(self) -> None:
         if self._gate.mark_closed():

@@ -6,6 +6,8 @@ later commit of the list sees the earlier ones in the tables and in this object.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import Append, Commit, Head, Position, Receipt, Refusal
 from holdfast.backends.sqlite.connection import NEWEST, Writer
@@ -78,6 +80,7 @@ class Batch:
         "_execute",
         "_leases",
         "_marks",
+        "_now_us",
         "_tables",
         "_where",
         "heads",
@@ -95,6 +98,7 @@ class Batch:
         leases: SqliteLeases,
         marks: SqliteMarks,
         where: str,
+        now_us: Callable[[], int],
     ) -> None:
         self.writer = writer
         self._execute = writer.execute
@@ -103,6 +107,7 @@ class Batch:
         self._leases = leases
         self._marks = marks
         self._where = where
+        self._now_us = now_us
         self.position = cache.position
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Stream] = {}
@@ -110,7 +115,7 @@ class Batch:
 
     def take(self, commit: Commit) -> None:
         """Judges a commit and writes it if it is accepted; the outcome goes to `outcomes`."""
-        refusal = judge(commit, self._head_of, self._key_of, self._leases.fence_holds)
+        refusal = judge(commit, self._head_of, self._key_of, self._leases.fence_holds, self._now_us)
         if refusal is not None:
             self.outcomes.append(refusal)
             return

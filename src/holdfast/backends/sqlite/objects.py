@@ -25,7 +25,7 @@ class SqliteObjects:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def put(self, kind: str, name: str, data: bytes) -> None:
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         gate = self._gate
         writer = gate.writer
 
