@@ -158,6 +158,12 @@ class FormatError(HoldfastError):
     exit_code = 10
 
 
+class OtherStoreError(HoldfastError):
+    """A stored position belongs to another store: say where to go on in this one."""
+
+    exit_code = 11
+
+
 class LostCommitsError(CorruptError):
     """The server has lost commits that it had acknowledged, by a failover or a restart.
 

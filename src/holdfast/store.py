@@ -16,6 +16,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError, show_value
 from holdfast.event import Event
 from holdfast.follow import Follower
+from holdfast.groups import Group, Groups, GroupStatus, Start
 from holdfast.ids import check_level, check_name, short_id
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
@@ -44,6 +45,7 @@ class Store:
     ) -> None:
         self.log = log
         self.heart = Heart(log, worker, heartbeat_s=heartbeat_s)
+        self._groups = Groups(log, self.heart)
         self.url = url
         self.worker = worker
         self.levels = levels or Levels()
@@ -152,6 +154,30 @@ class Store:
                 if self.log.wait_behind(position, timeout_s) <= position:
                     return
 
+    def group(
+        self,
+        name: str,
+        *,
+        prefix: str = "",
+        types: tuple[str, ...] | None = None,
+        start: Start = "first",
+        batch: int = 100,
+        ttl_s: float = 30.0,
+    ) -> Group:
+        """Returns a consumer group: its members get each event at least once, one at a time.
+
+        It gets events of streams that begin with `prefix`, of the given `types`. A new group begins
+        at `start`. After a death at most `batch` deliveries come again, marked so; on servers the
+        next member takes over when the lease of `ttl_s` expired, on one host at once.
+        """
+        return self._groups.group(
+            name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
+        )
+
+    def groups(self) -> list[GroupStatus]:
+        """Returns the consumer groups of the store: where each is, and how far behind."""
+        return self._groups.list()
+
     # --- leases and marks ------------------------------------------------------------------------
 
     def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
@@ -208,6 +234,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self._groups.close()
         self.heart.close()
         self.log.close()
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from holdfast import tree
+from holdfast.aio.group import AsyncGroup
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
@@ -17,6 +18,7 @@ from holdfast.changes import Change
 from holdfast.check import Report
 from holdfast.event import Event
 from holdfast.follow import Follower
+from holdfast.groups import GroupStatus, Start
 from holdfast.log import READ_CHUNK
 from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
@@ -185,6 +187,24 @@ class AsyncStore:
                 position = follower.position
                 if await self._loop.wait_behind(position, timeout_s) <= position:
                     return
+
+    def group(
+        self,
+        name: str,
+        *,
+        prefix: str = "",
+        types: tuple[str, ...] | None = None,
+        start: Start = "first",
+        batch: int = 100,
+        ttl_s: float = 30.0,
+    ) -> AsyncGroup:
+        group = self._store.group(
+            name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
+        )
+        return AsyncGroup(self._loop, group)
+
+    async def groups(self) -> list[GroupStatus]:
+        return await self._loop.hop(self._store.groups)
 
     async def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
         return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s, keep=keep)

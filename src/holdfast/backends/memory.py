@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
+from holdfast.ids import new_id
 
 
 class MemoryBackend:
@@ -55,6 +56,7 @@ class MemoryBackend:
         self.marks: Marks = self._marks
         self.objects: Objects = _MemoryObjects(gate)
         self.inspect: Inspection = _MemoryInspection(self)
+        self.store = new_id(clock)
         self._log: list[tuple[Record, ...]] = []  # the commit at position n is at n - 1
         self._streams: dict[str, list[Record]] = {}
         self._heads: dict[str, Head] = {}
@@ -346,6 +348,7 @@ class _MemoryInspection:
         return {
             "kind": "memory",
             "place": "memory:",
+            "store": self._backend.store,
             "format": 1,
             "durability": self._backend.durability,
             "size_bytes": self._backend.size(),
