@@ -371,6 +371,7 @@ _REVIVERS: dict[str, Callable[[Any], Any]] = {
 }
 
 _BLOB_PREFIX = b'{"$blob":{"id":"'
+_BLOB_WITHIN = re.compile(rb'\{"\$blob":\{"id":"([0-9a-f]{64})","size":(0|[1-9][0-9]{0,15})\}\}')
 _BLOB = re.compile(rb'\{"\$blob":\{"id":"([0-9a-f]{64})","size":(0|[1-9][0-9]{0,15})\}\}\Z')
 # The shortest and the longest text that the pattern matches: everything else is not looked at.
 _BLOB_SIZES = range(len(_BLOB_PREFIX) + 64 + 12, len(_BLOB_PREFIX) + 64 + 28)
@@ -387,6 +388,14 @@ def parse_blob_ref(raw: Encoded) -> tuple[str, int] | None:
         return None
     match = _BLOB.match(raw)
     return (match[1].decode(), int(match[2])) if match else None
+
+
+def blobs_in(payload: bytes) -> list[tuple[str, int]]:
+    """Returns id and size of every blob that encoded data refers to, wherever in it.
+
+    Nothing else can look like a reference: quotes within text are escaped, and so is such a key.
+    """
+    return [(id.decode(), int(size)) for id, size in _BLOB_WITHIN.findall(payload)]
 
 
 def _blob_fields(content: Any) -> tuple[str, int]:

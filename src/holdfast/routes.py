@@ -45,6 +45,10 @@ class Routes:
 
         return [list(run) for _, run in groupby(laid, place)]
 
+    def place_of(self, name: str) -> int:
+        """Returns which of `parts` keeps a stream, or what is named like one; 0 of one."""
+        return 0 if self._routing is None else self._routing.place_of_all([name], None) or 0
+
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""
         if self._routing is None:

@@ -431,6 +431,7 @@ class _MixedInspection:
                 for level in mine
             ),
             "format": 1,
+            "store": " ".join(str(one["store"]) for one in facts),
             "durability": mixed.durability,
             "size_bytes": sum(one["size_bytes"] for one in facts),
             "reports": reports,

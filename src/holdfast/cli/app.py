@@ -10,6 +10,7 @@ from cyclopts.exceptions import CycloptsError
 
 import holdfast
 from holdfast.cli import demo, doctor, following, history, returning, selftest, states, stores
+from holdfast.cli.advising import advise_backend
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, clean, encode_json, escape_json, is_terminal
 from holdfast.cli.shapes import error_shape
@@ -34,6 +35,7 @@ _SHELL = Group("Shell", sort_key=5)
 VERBS: list[tuple[str, Any, Group]] = [
     ("init", stores.init, _START),
     ("demo", demo.demo, _START),
+    ("advise", advise_backend, _START),
     ("status", stores.status, _LOOK),
     ("scopes", stores.scopes, _LOOK),
     ("show", states.show, _LOOK),

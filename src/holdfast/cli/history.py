@@ -26,6 +26,7 @@ from holdfast.cli.shapes import (
 from holdfast.cli.words import find_revision, find_scope, newest_revision, show_path
 from holdfast.errors import UsageError
 from holdfast.event import Event, Position
+from holdfast.log import Log
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -90,6 +91,8 @@ def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Eve
     A commit may have many events or none, so the window is widened until it holds enough. A window
     may begin inside a commit, whose events then are not counted: the next page has them all.
     """
+    if store.log.routes.parts():
+        return mixed_events(store, limit, before)
     end = store.position if before is None else Position(min(store.position, before - 1))
     width = limit
     while True:
@@ -110,6 +113,25 @@ def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Eve
         cut -= 1
     more = events[cut].position if cut or start else None
     return events[cut:][::-1], more
+
+
+def mixed_events(store: Store, limit: int, before: int | None) -> tuple[list[Event], int | None]:
+    """Returns the newest events of every backend of a mixed store, merged by their times.
+
+    The backends have no common order, so there is no place in it to go on from.
+    """
+    if before is not None:
+        raise UsageError(
+            "--before without a scope: the backends of a mixed store have no common order",
+            hint="give a scope, or a larger --limit",
+        )
+    events: list[Event] = []
+    for part in store.log.routes.parts():
+        log = Log(part, clock=store.log.clock, actor=store.log.actor)
+        events += store_events(Store(log, url=store.url, worker=store.worker), limit, None)[0]
+    # Sorted from oldest to newest and turned: what has one time stays in its order.
+    events = sorted(reversed(events), key=lambda event: event.time)
+    return events[-limit:][::-1], None
 
 
 def event_row(event: Event, *, with_scope: bool) -> list[str]:

@@ -55,7 +55,7 @@ def event_shape(event: Event) -> dict[str, Any]:
     return {
         "scope": event.stream,
         "revision": event.revision,
-        "position": event.position,
+        "position": int(event.position),
         "time": time_text(event.time),
         "type": event.type,
         "actor": event.actor,

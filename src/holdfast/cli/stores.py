@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from holdfast.copy import Progress, copy
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.event import CLOSED
 from holdfast.store import Store
+from holdfast.url import without_secrets
 
 
 def init(*, options: Options = DEFAULTS) -> None:
@@ -63,13 +65,20 @@ def status(*, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         facts = store.status()
         count = sum(1 for _ in stream_names(store))
-        document: dict[str, Any] = {**facts, "position": store.position, "scopes": count}
+        document: dict[str, Any] = {**facts, "position": int(store.position), "scopes": count}
     if options.json:
         print_json(document)
         return
     reports: list[str] = document.pop("reports")
+    levels: dict[str, dict[str, Any]] = document.pop("levels", {})
     rows = [(name, show_fact(name, value)) for name, value in document.items()]
+    rows += [(f"level {name}", show_part(one)) for name, one in levels.items()]
     print_facts([*rows, *(("report", report) for report in reports)])
+
+
+def show_part(facts: dict[str, Any]) -> str:
+    """Returns what a mixed store's backend is, and what an acknowledged commit to it survives."""
+    return f"{facts['kind']}, durability {facts['durability']}, {facts['place']}"
 
 
 def show_fact(name: str, value: object) -> str:
@@ -180,7 +189,7 @@ def copy_store(
     Parameters
     ----------
     a
-        The store to copy: a folder, or sqlite:FILE.
+        The store to copy: a folder, a URL, or a TOML file that names several.
     b
         The store to copy into; it is made if need be, and must hold nothing else.
     """
@@ -188,29 +197,52 @@ def copy_store(
     with (
         open_source(a) as source,
         holdfast.open(b, actor=options.writer) as target,
-        progress_bar() as progress,
+        progress_shown(quiet=options.json) as progress,
     ):
         copied = copy(source.log, target.log, progress=progress)
         digest = target.check(read_all=False).digest
     if options.json:
-        print_json({"from": a, "to": b, **msgspec.to_builtins(copied), "digest": digest})
+        names = {"from": without_secrets(a), "to": without_secrets(b)}
+        print_json({**names, **msgspec.to_builtins(copied), "digest": digest})
         return
     print_line(
         f"copied {copied.events} events in {copied.commits} commits and {copied.blobs} blobs, "
         f"{copied.skipped} events were there"
     )
     print_line(f"digest\t{digest}")
+    if copied.is_behind:
+        words = " ".join(shlex.quote(without_secrets(place)) for place in (a, b))
+        print_note(f"the source was written to meanwhile; catch up: holdfast copy {words}")
 
 
 @contextmanager
-def progress_bar() -> Generator[Progress | None]:
-    """Yields what shows progress on a terminal, None when nobody looks."""
-    if not sys.stderr.isatty():
+def progress_shown(*, quiet: bool) -> Generator[Progress | None]:
+    """Yields what shows progress on standard error: a bar to a person, else a line a tenth."""
+    if quiet and not sys.stderr.isatty():
         yield None
         return
+    if not sys.stderr.isatty():
+        yield Tenths().show
+        return
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("copying events"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("copying", total=None)
-        yield lambda reached, goal: bar.update(task, completed=reached, total=goal)
+        yield lambda passed, total: bar.update(task, completed=passed, total=total)
+
+
+class Tenths:
+    """Progress as lines, at most ten of them."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def show(self, passed: int, total: int) -> None:
+        tenths = 10 * passed // total
+        if tenths > self._shown:
+            self._shown = tenths
+            print(f"{passed} of {total} events ({tenths}0 %)", file=sys.stderr, flush=True)
