@@ -9,12 +9,20 @@ from holdfast.errors import (
     FormatError,
     HoldfastError,
     LeaseLostError,
+    LostCommitsError,
     NotFoundError,
     UnavailableError,
+    UndecidedError,
     UsageError,
     ValueDomainError,
 )
 from holdfast.event import Checkpoint, Event
+from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.record.commands import load_verifiers
+from holdfast.record.decision import Decision, Link
+from holdfast.record.facts import Contradicted, Fact, Holds
+from holdfast.record.policy import UndecidedWarning
+from holdfast.record.stale import Stale
 from holdfast.scope import Scope
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
 from holdfast.store import Store
@@ -29,22 +37,39 @@ __all__ = [
     "Checkpoint",
     "ClosedError",
     "ConflictError",
+    "Contradicted",
     "ConversationState",
     "CorruptError",
+    "Decision",
+    "Done",
     "Event",
     "ExistsError",
+    "Fact",
     "FormatError",
     "GlobalState",
     "HoldfastError",
+    "Holds",
     "LeaseLostError",
+    "Link",
+    "LostCommitsError",
+    "NotDone",
     "NotFoundError",
+    "Recovered",
+    "Recovery",
     "Scope",
+    "Stale",
     "State",
     "Store",
     "TeamState",
     "UnavailableError",
+    "UndecidedError",
+    "UndecidedWarning",
+    "Unknown",
     "UsageError",
     "ValueDomainError",
     "WorkflowState",
+    "act",
+    "load_verifiers",
     "open",
+    "verifier",
 ]

@@ -18,11 +18,17 @@ from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.groups import Group, Groups, GroupStatus, Start
 from holdfast.ids import check_level, check_name, short_id
+from holdfast.intent import Recovery
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
 from holdfast.record.book import Book
+from holdfast.record.decision import Decision
+from holdfast.record.decisions import Decisions
+from holdfast.record.policy import Mode, Policy
+from holdfast.record.recovery import recover
 from holdfast.record.scope import RecordedScope
+from holdfast.record.stale import Stale, stale
 from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
 from holdfast.workers import HEARTBEAT_S, Heart, Worker
@@ -50,7 +56,7 @@ class Store:
         self.worker = worker
         self.levels = levels or Levels()
         self._subscribers = Subscribers()
-        self._book = Book(log, worker=worker)
+        self._book = Book(log, self.heart)
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -58,22 +64,37 @@ class Store:
         """Returns the one global scope."""
         return self.scope(GLOBAL)
 
-    def team(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
+    def team(
+        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
+    ) -> RecordedScope:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, parent=parent)
+        return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
 
-    def workflow(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
+    def workflow(
+        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
+    ) -> RecordedScope:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, parent=parent)
+        return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
 
-    def conversation(self, id: str, *, parent: Scope | None = None) -> RecordedScope:
+    def conversation(
+        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
+    ) -> RecordedScope:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, parent=parent)
+        return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
 
     def scope(
-        self, level: str, id: str | None = None, *, parent: Scope | None = None
+        self,
+        level: str,
+        id: str | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
     ) -> RecordedScope:
-        """Returns a scope by level and id, or by its whole name such as `team/red`."""
+        """Returns a scope by level and id, or by its whole name such as `team/red`.
+
+        With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
+        first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
         level, id = self.levels.check_scope(level, id)
@@ -84,6 +105,7 @@ class Store:
             levels=self.levels,
             parent=parent,
             subscribers=self._subscribers,
+            ttl_s=ttl_s,
         )
 
     def scopes(self, level: str | None = None) -> Iterator[RecordedScope]:
@@ -220,6 +242,60 @@ class Store:
         if index is not None:
             index = check_name(index, "index")
         return self.log.backend.marks.list(index, limit=check_whole(limit, "limit"))
+
+    # --- the record ------------------------------------------------------------------------------
+
+    def decisions(
+        self,
+        *,
+        incomplete: bool = False,
+        scope: Scope | str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        older_than: object = None,
+    ) -> list[Decision]:
+        """Returns decisions of one scope or of all, newest first; `before` a revision pages on.
+
+        With `incomplete` only the open ones, highest priority first, then oldest: found by their
+        marks, without reading any stream. `older_than` is a length of time since the last change.
+        """
+        return Decisions(self._book).list(
+            incomplete=incomplete, scope=scope, limit=limit, before=before, older_than=older_than
+        )
+
+    def decision(self, id: str) -> Decision:
+        """Returns the decision with that id, as it is now."""
+        return Decisions(self._book).get(id)
+
+    def outcome(self, id: str, text: str) -> Decision:
+        """Closes an open decision by its id: one of this worker, or one whose worker is dead."""
+        return Decisions(self._book).close(id, text)
+
+    def prioritise(self, id: str, priority: int | str) -> Decision:
+        """Gives an open decision or a standing order another priority."""
+        return Decisions(self._book).prioritise(id, priority)
+
+    def recover(self, *, scope: Scope | str | None = None) -> Recovery:
+        """Judges what dead workers left open through its verifiers, and reports each.
+
+        What was done is closed; what was not and has a registered act is done again, by one worker
+        only; everything else is left open, for you.
+        """
+        return recover(Decisions(self._book), scope=scope)
+
+    def stale(self, *, verify: bool = True) -> list[Stale]:
+        """Returns what is not to be trusted: facts past their time, facts that a verifier
+        contradicts (each is asked, unless `verify` is False), acts that a silent worker left open.
+        """
+        return stale(self._book, verify=check_flag(verify, "verify"))
+
+    def policy(self, mode: Mode) -> Policy:
+        """Says what happens to an effect without an open decision: off, warn or refuse.
+
+        It counts for this handle from now on, or for the block if it is used as one. Each such
+        effect is recorded in its scope.
+        """
+        return Policy(self._book, mode)
 
     # --- looking after it ------------------------------------------------------------------------
 

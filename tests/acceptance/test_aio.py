@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, Scope, Store, UsageError, aio
+from holdfast import ConflictError, Store, UsageError, aio
+from holdfast.aio.record import AsyncFacts, AsyncOpenDecision
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
+from holdfast.record.decisions import OpenDecision
+from holdfast.record.facts import Facts
+from holdfast.record.scope import RecordedScope
 from holdfast.together import PendingCommit, View
 
-SYNC_ONLY = {"change_part", "checkpoint_part", "wanted", "finish"}
+SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "wanted", "finish"}
+SYNC_ONLY |= {"enter", "leave", "settle"}
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -27,7 +32,9 @@ def public(cls: type) -> dict[str, Any]:
     ("sync", "async_"),
     [
         (Store, aio.AsyncStore),
-        (Scope, aio.AsyncScope),
+        (RecordedScope, aio.AsyncScope),
+        (Facts, AsyncFacts),
+        (OpenDecision, AsyncOpenDecision),
         (PendingCommit, AsyncPendingCommit),
         (View, AsyncView),
     ],
@@ -35,7 +42,7 @@ def public(cls: type) -> dict[str, Any]:
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:
     ours, theirs = public(sync), public(async_)
     assert set(ours) <= set(theirs)
-    assert set(theirs) - {"written"} <= set(ours)
+    assert set(theirs) - {"written", "entry"} <= set(ours)
     for name, member in ours.items():
         assert isinstance(member, property) == isinstance(theirs[name], property), name
         if inspect.isfunction(member):

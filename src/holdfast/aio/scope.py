@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal, overload
 
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.record import AsyncFacts, deciding, mirror
 from holdfast.arguments import Path, check_path, update_ops
 from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
 from holdfast.fold import Folded, state_of
-from holdfast.scope import Moment, Scope
+from holdfast.record.policy import check_effect
+from holdfast.record.scope import RecordedScope
+from holdfast.scope import Moment
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
 
@@ -22,7 +26,7 @@ from holdfast.wanted import Part, Wanted, Written
 class AsyncScope:
     """One scope of an AsyncStore; see `Scope` for what each method does."""
 
-    def __init__(self, loop: Loop, scope: Scope) -> None:
+    def __init__(self, loop: Loop, scope: RecordedScope) -> None:
         self._loop = loop
         self.sync = scope
         self.level = scope.level
@@ -78,7 +82,7 @@ class AsyncScope:
     def parent(self) -> Reading[AsyncScope | None]:
         async def read() -> AsyncScope | None:
             parent = await self._loop.hop(lambda: self.sync.parent)
-            return None if parent is None else AsyncScope(self._loop, parent)
+            return AsyncScope(self._loop, parent) if isinstance(parent, RecordedScope) else None
 
         return Reading(read)
 
@@ -227,6 +231,18 @@ class AsyncScope:
 
     async def close(self, *, keep: bool | None = None) -> int:
         return await self._loop.hop_shielded(self.sync.close, keep=keep)
+
+    decide = deciding(RecordedScope.decide)
+    recall = mirror(RecordedScope.recall)
+
+    @asynccontextmanager
+    async def effect(self, name: str) -> AsyncGenerator[None]:
+        await self._loop.hop_shielded(check_effect, self.sync.book, self.sync, name)
+        yield
+
+    @property
+    def facts(self) -> AsyncFacts:
+        return AsyncFacts(self._loop, self.sync.facts)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self.sync.subscribe(subscriber)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from holdfast import tree
 from holdfast.aio.group import AsyncGroup
 from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.aio.record import mirror
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
 from holdfast.backends.protocol import START, Lease, Mark, Position
@@ -20,6 +21,7 @@ from holdfast.event import Event
 from holdfast.follow import Follower
 from holdfast.groups import GroupStatus, Start
 from holdfast.log import READ_CHUNK
+from holdfast.record.policy import Mode, Policy
 from holdfast.store import Store
 from holdfast.together import PendingCommit, PendingScope, View
 from holdfast.tree import Map
@@ -113,20 +115,31 @@ class AsyncStore:
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
 
-    def team(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
-        return self.scope("team", id, parent=parent)
+    def team(
+        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
+    ) -> AsyncScope:
+        return self.scope("team", id, parent=parent, ttl_s=ttl_s)
 
-    def workflow(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
-        return self.scope("workflow", id, parent=parent)
+    def workflow(
+        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
+    ) -> AsyncScope:
+        return self.scope("workflow", id, parent=parent, ttl_s=ttl_s)
 
-    def conversation(self, id: str, *, parent: AsyncScope | None = None) -> AsyncScope:
-        return self.scope("conversation", id, parent=parent)
+    def conversation(
+        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
+    ) -> AsyncScope:
+        return self.scope("conversation", id, parent=parent, ttl_s=ttl_s)
 
     def scope(
-        self, level: str, id: str | None = None, *, parent: AsyncScope | None = None
+        self,
+        level: str,
+        id: str | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
     ) -> AsyncScope:
         above = None if parent is None else parent.sync
-        return AsyncScope(self._loop, self._store.scope(level, id, parent=above))
+        return AsyncScope(self._loop, self._store.scope(level, id, parent=above, ttl_s=ttl_s))
 
     async def scopes(self, level: str | None = None) -> AsyncIterator[AsyncScope]:
         async for scope in self._loop.steps(self._store.scopes(level)):
@@ -226,6 +239,16 @@ class AsyncStore:
 
     async def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
         return await self._loop.hop(self._store.marks, index, limit=limit)
+
+    decisions = mirror(Store.decisions, of="_store")
+    decision = mirror(Store.decision, of="_store")
+    outcome = mirror(Store.outcome, of="_store")
+    prioritise = mirror(Store.prioritise, of="_store")
+    recover = mirror(Store.recover, of="_store")
+    stale = mirror(Store.stale, of="_store")
+
+    def policy(self, mode: Mode) -> Policy:
+        return self._store.policy(mode)
 
     async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)

@@ -1,13 +1,32 @@
-"""What all parts of one store's record share: the log, and who this worker is."""
+"""What all parts of one store's record share: the log, who this worker is, what it has open."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
 from holdfast.log import Log
+from holdfast.record.thing import Thing
+from holdfast.workers import Heart
 
 
 class Book:
     """One per store. Parts that keep something for the life of the store keep it here."""
 
-    def __init__(self, log: Log, *, worker: str) -> None:
+    def __init__(self, log: Log, heart: Heart) -> None:
         self.log = log
-        self.worker = worker
+        self.heart = heart
+        self.policy = "off"
+        self.open_here: dict[str, str] = {}
+        """The ids of decisions that this worker opened and has not closed, with their scopes."""
+        self.deciding: ContextVar[tuple[str, ...]] = ContextVar("holdfast-deciding", default=())
+        """The decisions whose blocks the running code stands in."""
+        self.stale_sources: list[Callable[[], Iterable[Any]]] = []
+        """What else lists things that a silent worker left in progress (`stale.py`)."""
+        self.numbers: dict[Thing, int] = {}
+        """How many events things had when they were last looked at."""
+
+    @property
+    def worker(self) -> str:
+        return self.heart.worker

@@ -5,12 +5,29 @@ It is thin: each part of the record is a module of its own, which is handed the 
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
+from msgspec import Struct
+
+from holdfast.arguments import check_whole
 from holdfast.changes import Subscribers
 from holdfast.levels import Levels
 from holdfast.record.book import Book
+from holdfast.record.decision import Decision, Link
+from holdfast.record.decisions import Decisions, IfExists, OpenDecision
+from holdfast.record.facts import Facts
+from holdfast.record.policy import check_effect
 from holdfast.scope import Scope
+from holdfast.wanted import Part, Proposal
+
+
+class Recalled(Struct, frozen=True):
+    """What an agent must know of its decisions when it begins: orders always, the rest by age."""
+
+    orders: list[Decision]
+    recent: list[Decision]
 
 
 class RecordedScope(Scope):
@@ -25,9 +42,96 @@ class RecordedScope(Scope):
         levels: Levels,
         parent: Scope | None,
         subscribers: Subscribers,
+        ttl_s: float | None = None,
     ) -> None:
-        super().__init__(book.log, level, id, levels=levels, parent=parent, subscribers=subscribers)
+        super().__init__(
+            book.log,
+            level,
+            id,
+            levels=levels,
+            parent=parent,
+            subscribers=subscribers,
+            ttl_s=ttl_s,
+        )
         self.book = book
+
+    # --- decisions -------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        decision: str,
+        *,
+        because: str | None = None,
+        action: str | None = None,
+        verify: object = None,
+        act: object = None,
+        alternatives: Sequence[str] = (),
+        links: Sequence[Link | str | tuple[str, str]] = (),
+        key: str | None = None,
+        priority: int | str = 0,
+        supersedes: str | None = None,
+        standing: bool = False,
+        if_exists: IfExists = "raise",
+    ) -> OpenDecision:
+        """Writes a decision down before its act; durable when it returns.
+
+        `with scope.decide(…) as d:` is the block of the act; `d.outcome(…)` closes it. `verify` and
+        `act` are functions registered with `@holdfast.verifier` and `@holdfast.act`, or their
+        names: after a crash the one is asked whether it was done, and the other does it again if
+        not. A `standing` order counts until it is superseded. The same `key` decides once.
+        """
+        return Decisions(self.book).open(
+            self,
+            decision,
+            because=because,
+            action=action,
+            verify=verify,
+            act=act,
+            alternatives=alternatives,
+            links=links,
+            key=key,
+            priority=priority,
+            supersedes=supersedes,
+            standing=standing,
+            if_exists=if_exists,
+        )
+
+    def recall(self, *, recent: int = 20) -> Recalled:
+        """Returns what counts here: all standing orders of this scope and of those above it, and
+        the newest decisions of this scope, newest first (BOOT-8, BOOT-20)."""
+        decisions = Decisions(self.book)
+        orders = decisions.standing([scope.name for scope in self._upwards()])
+        return Recalled(orders, decisions.recent(self, check_whole(recent, "recent")))
+
+    @contextmanager
+    def effect(self, name: str) -> Generator[None]:
+        """The block of an effect: under a policy, one without an open decision is caught."""
+        check_effect(self.book, self, name)
+        yield
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> Facts:
+        """Claims about the outside world, with how to verify them and until when they count."""
+        return Facts(self.book, self)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def close(self, *, keep: bool | None = None) -> int:
+        """Ends the scope: it takes no more writes. Returns the new revision.
+
+        Decisions that are open in it are closed as abandoned first, each in a commit of its own.
+        See `Scope.close` for `keep`.
+        """
+        decisions = Decisions(self.book)
+        for entry in decisions.list(incomplete=True, scope=self):
+            decisions.close_entry(entry, "the scope was closed", how="abandoned")
+        return super().close(keep=keep)
+
+    def event_part(self, proposal: Proposal, key: str | None = None) -> Part:
+        """Returns what a commit adds to this scope's stream to record an event."""
+        return self._part((proposal,), None, key, None)
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         return type(self)(

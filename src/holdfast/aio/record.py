@@ -1,0 +1,107 @@
+"""The record for asyncio. Each method is the synchronous one, called with one hop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from holdfast.aio.loop import Loop
+from holdfast.record.decision import Decision
+from holdfast.record.decisions import OpenDecision
+from holdfast.record.facts import Facts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def mirror(
+    function: Callable[Concatenate[Any, P], T], *, of: str = "sync"
+) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """Returns a method for asyncio that calls the synchronous one of `self.<of>`.
+
+    It has the same name, parameters and documentation, so the two cannot drift apart. The caller
+    waits until the outcome is known, also when it is cancelled meanwhile.
+    """
+    name = function.__name__
+
+    @wraps(function)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        method = getattr(getattr(self, of), name)
+        return await self._loop.hop_shielded(method, *args, **kwargs)
+
+    return call
+
+
+def deciding(
+    function: Callable[Concatenate[Any, P], OpenDecision],
+) -> Callable[Concatenate[Any, P], AsyncDeciding]:
+    """Returns the method that decides for asyncio: to be awaited, or to be entered."""
+
+    @wraps(function)
+    def decide(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeciding:
+        return AsyncDeciding(self._loop, lambda: function(self.sync, *args, **kwargs))
+
+    return decide
+
+
+class AsyncOpenDecision:
+    """A decision that this worker answers for; see `OpenDecision`."""
+
+    def __init__(self, loop: Loop, decision: OpenDecision) -> None:
+        self._loop = loop
+        self.sync = decision
+        self.id = decision.id
+        self.key = decision.key
+
+    @property
+    def entry(self) -> Decision:
+        return self.sync.entry
+
+    outcome = mirror(OpenDecision.outcome)
+    prioritise = mirror(OpenDecision.prioritise)
+
+
+class AsyncDeciding:
+    """What `scope.decide(…)` returns: `await` it for the handle, or enter its block."""
+
+    def __init__(self, loop: Loop, decide: Callable[[], OpenDecision]) -> None:
+        self._loop = loop
+        self._decide = decide
+
+    def __await__(self) -> Generator[Any, None, AsyncOpenDecision]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncOpenDecision:
+        return AsyncOpenDecision(self._loop, await self._loop.hop_shielded(self._decide))
+
+    async def __aenter__(self) -> AsyncOpenDecision:
+        self._opened = await self._open()
+        # In the caller's own context, not in the one of the hop: what runs in the block is covered.
+        self._opened.sync.enter()
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        self._opened.sync.leave()
+        await self._loop.hop_shielded(self._opened.sync.settle, error)
+        return False
+
+
+class AsyncFacts:
+    """The facts of one scope; see `Facts` for what each method does."""
+
+    def __init__(self, loop: Loop, facts: Facts) -> None:
+        self._loop = loop
+        self.sync = facts
+
+    state = mirror(Facts.state)
+    get = mirror(Facts.get)
+    list = mirror(Facts.list)
+    check = mirror(Facts.check)
+    withdraw = mirror(Facts.withdraw)

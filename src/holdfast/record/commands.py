@@ -1,0 +1,139 @@
+"""Verifiers that are commands, from the project's own configuration and from nowhere else.
+
+    [verify.branch_exists]
+    command = ["python3", "tools/branch_exists.py"]
+    timeout_s = 10
+
+A command is a list of words and is run without a shell, in the directory of the file. What is
+stored never becomes a word of it (guarantee 10): the fact or decision goes to its standard input as
+JSON, and its name and value stand in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its exit code:
+0 holds (or done), 1 does not, anything else, and a command that takes too long, means that nobody
+can say. What it prints is what it found.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from holdfast import codec
+from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.intent import Done, NotDone, Unknown, verifiers
+from holdfast.record.facts import Contradicted, Fact, Holds
+
+FILE = "holdfast.toml"
+TIMEOUT_S = 30.0
+FOUND_CHARACTERS_MAX = 1000
+
+
+class Command(Struct, frozen=True, forbid_unknown_fields=True):
+    """One command of the file."""
+
+    command: list[str]
+    timeout_s: float = TIMEOUT_S
+
+
+def load_verifiers(path: str | os.PathLike[str] = FILE) -> list[str]:
+    """Registers the commands of a configuration file as verifiers; returns their names."""
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a configuration file is a path, found {show_value(path)}")
+    place = Path(path)
+    try:
+        text = place.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f'there is no configuration file "{place}"') from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f'configuration file "{place}" cannot be read: {error}') from error
+    commands = _parse(text, str(place))
+    directory = place.resolve().parent
+    for name, command in commands.items():
+        verifiers.add(_Runner(name, command, directory), name)
+    return list(commands)
+
+
+def _parse(text: str, place: str) -> dict[str, Command]:
+    import tomllib
+
+    try:
+        sections = tomllib.loads(text).get("verify", {})
+        commands = msgspec.convert(sections, dict[str, Command])
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(
+            f'configuration file "{place}" is not understood: {error}',
+            hint='[verify.<name>] has command = ["program", "word"] and may have timeout_s',
+        ) from error
+    for name, command in commands.items():
+        if not command.command or not 0 < command.timeout_s < 1e6:
+            raise UsageError(
+                f'[verify.{name}] of "{place}" needs a command of at least one word, and a '
+                "timeout_s above 0"
+            )
+    return commands
+
+
+class _Runner:
+    """A command as a function. Loading a file again replaces its commands."""
+
+    def __init__(self, name: str, command: Command, directory: Path) -> None:
+        self._command = command
+        self._directory = directory
+        self.__module__ = f"{directory / FILE}"
+        self.__qualname__ = name
+
+    def __call__(self, subject: Any) -> Holds | Contradicted | Done | NotDone | Unknown:
+        code, said = self._run(subject)
+        if code not in (0, 1):
+            return Unknown(said)
+        found = said or None
+        if isinstance(subject, Fact):
+            return Holds(found) if code == 0 else Contradicted(found)
+        return Done(found) if code == 0 else NotDone()
+
+    def _run(self, subject: Any) -> tuple[int | None, str]:
+        import subprocess
+
+        command = self._command
+        environment = {**os.environ, **_told(subject)}
+        try:
+            done = subprocess.run(
+                command.command,
+                input=_as_json(subject),
+                capture_output=True,
+                cwd=self._directory,
+                env=environment,
+                timeout=command.timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"{command.command[0]} took longer than {command.timeout_s} s"
+        except (OSError, ValueError) as error:
+            return None, f"{command.command[0]} cannot be run: {error}"
+        said = done.stdout.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
+        if done.returncode not in (0, 1):
+            trouble = done.stderr.decode("utf-8", "replace").strip()[-FOUND_CHARACTERS_MAX:]
+            return None, f"{command.command[0]} ended with {done.returncode}: {trouble}"
+        return done.returncode, said
+
+
+def _as_json(subject: Any) -> bytes:
+    fields = msgspec.structs.asdict(subject)
+    plain = {
+        name: [str(item) for item in cast("tuple[Any, ...]", value)]
+        if isinstance(value, tuple)
+        else value
+        for name, value in fields.items()
+    }
+    return codec.encode(plain)
+
+
+def _told(subject: Any) -> dict[str, str]:
+    """Returns name and value for the environment; what cannot stand there is left out."""
+    name = subject.name if isinstance(subject, Fact) else subject.key
+    value = subject.value if isinstance(subject, Fact) else subject.planned_action or ""
+    text = value if isinstance(value, str) else codec.encode(value).decode()
+    told = {"HOLDFAST_NAME": str(name), "HOLDFAST_VALUE": text}
+    return {key: word for key, word in told.items() if "\0" not in word}

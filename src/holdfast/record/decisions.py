@@ -1,0 +1,479 @@
+"""Decisions: written before the act, closed by an outcome, found again after a crash.
+
+The `opened` event and the mark that makes it findable are one commit, and `open` returns when that
+is durable: so whatever the caller does next, somebody can ask about it later. Closing is one
+commit too: the event, and the mark cleared. Between the two a crash leaves the decision open and
+its worker dead, and `recovery.py` judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast import codec
+from holdfast.arguments import check_flag, check_whole
+from holdfast.errors import (
+    ConflictError,
+    ExistsError,
+    HoldfastError,
+    NotFoundError,
+    UsageError,
+    show_value,
+)
+from holdfast.event import Event, from_datetime, to_datetime
+from holdfast.ids import new_id
+from holdfast.intent import acts, verifiers
+from holdfast.record import decision as forms
+from holdfast.record import thing as things
+from holdfast.record.arguments import TEXT_CHARACTERS_MAX, check_text, name_of, older_bound
+from holdfast.record.book import Book
+from holdfast.record.decision import Decision, Link, make_id, split_id
+from holdfast.record.recorder import Recorder
+from holdfast.record.thing import Thing
+from holdfast.scope import Scope
+from holdfast.wanted import Cleared, Mark, Proposal, Wanted
+
+KIND = "decision"
+INDEX_OPEN = "decision"
+INDEX_STANDING = "order"
+INDEX_SUPERSEDING = "superseding"
+PAGE = 200
+_ALL = 1 << 31
+
+IfExists = Literal["raise", "attach"]
+
+
+class Decisions:
+    """The decisions of one store."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.log = book.log
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def open(
+        self,
+        scope: Recorder,
+        decision: str,
+        *,
+        because: str | None,
+        action: str | None,
+        verify: object,
+        act: object,
+        alternatives: Sequence[str],
+        links: Sequence[Link | str | tuple[str, str]],
+        key: str | None,
+        priority: int | str,
+        supersedes: str | None,
+        standing: bool,
+        if_exists: IfExists,
+    ) -> OpenDecision:
+        """Writes a decision down; what it returns is the handle to close it by."""
+        if if_exists not in ("raise", "attach"):
+            raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
+        if isinstance(alternatives, str) or isinstance(links, str):
+            raise UsageError("alternatives and links are lists, found text")
+        said: dict[str, Any] = {
+            "decision": check_text(decision, "a decision"),
+            "rationale": check_text(because, "because", optional=True),
+            "planned_action": check_text(action, "action", optional=True),
+            "verify": None if verify is None else verifiers.name(verify),
+            "act": None if act is None else acts.name(act),
+            "alternatives": [check_text(one, "an alternative") for one in alternatives],
+            "links": [[link.kind, link.to] for link in map(forms.parse_link, links)],
+            "supersedes": supersedes,
+            "priority": forms.parse_priority(priority),
+            "standing": check_flag(standing, "standing"),
+        }
+        said = {name: value for name, value in said.items() if value not in (None, [], False)}
+        if key is None:
+            found = None
+            key = new_id(self.log.clock)
+        else:
+            if "@" in things.check_thing_name(key, "a decision's key"):
+                raise UsageError(f"a decision's key has no @, found {show_value(key)}")
+            found = self._read(Thing(KIND, scope.name, key))
+        self.book.heart.beat()
+        if found is None:
+            return self._open(scope, key, said)
+        return self._attach(found, said, if_exists)
+
+    def _open(self, scope: Recorder, key: str, said: dict[str, Any]) -> OpenDecision:
+        thing = Thing(KIND, scope.name, key)
+        said = {"key": key, **said, "owner": self.book.worker}
+        index = INDEX_STANDING if said.get("standing") else INDEX_OPEN
+        now_us = self.log.clock.now_us()
+        marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
+        if "supersedes" in said:
+            self._check_superseded(said["supersedes"])
+            marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
+        part = scope.event_part(Proposal(forms.OPENED, codec.encode(said)), key=thing.key(1))
+        try:
+            written = things.append(self.log, thing, 1, part, marks=tuple(marks))
+        except ConflictError as refused:
+            raise _taken(make_id(key, scope.name)) from refused
+        after = written.after[0]
+        envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
+        entry = self._look(forms.opened(envelope, said))
+        if entry.is_open:
+            self.book.open_here[entry.id] = entry.scope
+        if entry.supersedes is not None:
+            self.supersede(entry)
+        return OpenDecision(self, entry)
+
+    def _check_superseded(self, id: str) -> None:
+        """Raises unless a decision may be superseded by this worker now."""
+        entry = self.get(id)
+        _check_not_closed(entry)
+        if entry.is_open:
+            self._check_mine(entry)
+
+    def supersede(self, newer: Decision) -> None:
+        """Closes what a decision supersedes, in a commit of its own.
+
+        The newer one is durable first, with a mark that says what is still to be done. A crash in
+        between leaves both of them to count, and `recover` ends the older one; the other order
+        could lose a standing order and have nothing in its place.
+        """
+        assert newer.supersedes is not None, "BUG: a decision that supersedes none"
+        done = _thing(newer).cleared(INDEX_SUPERSEDING)
+        while True:
+            older = self.get(newer.supersedes)
+            if older.status not in ("open", "standing"):
+                self.log.commit(Wanted((), marks=(done,)))
+                return
+            cleared = _thing(older).cleared(_index(older))
+            said = {"key": older.key, "by": newer.id}
+            try:
+                self._next(older, forms.SUPERSEDED, said, cleared, done)
+            except ConflictError:
+                continue  # on what another writer made of it meanwhile
+            self.book.open_here.pop(older.id, None)
+            return
+
+    def superseding(self) -> list[Decision]:
+        """Returns the decisions that a crash kept from closing what they supersede."""
+        return list(self._marked(INDEX_SUPERSEDING, None))
+
+    def _attach(self, found: Decision, said: dict[str, Any], if_exists: IfExists) -> OpenDecision:
+        """Returns the handle of a decision that is there, if it is the same and free to take."""
+        if if_exists == "raise":
+            raise _taken(found.id)
+        if (found.decision, found.planned_action) != (said["decision"], said.get("planned_action")):
+            raise UsageError(
+                f'decision "{found.id}" is another one: it says {show_value(found.decision)}',
+                hint="use a new key",
+            )
+        if found.is_open and found.owner != self.book.worker:
+            self._check_mine(found)
+            found = self.take(found, "attach")
+        if found.is_open:
+            self.book.open_here[found.id] = found.scope
+        return OpenDecision(self, found)
+
+    def close(self, id: str, outcome: str) -> Decision:
+        """Closes an open decision with its outcome; returns it as it is now."""
+        return self.close_entry(self.get(id), outcome)
+
+    def close_entry(
+        self, entry: Decision, outcome: str, *, how: str = "stated", output: Any = None
+    ) -> Decision:
+        """Closes a decision that was read before, unless something happened to it since."""
+        said: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
+        said |= {"by": self.book.worker, "how": how}
+        if output is not None:
+            said["output"] = output
+        while True:
+            _check_not_closed(entry)
+            if entry.is_open and how != "abandoned":
+                self._check_mine(entry)
+            cleared = _thing(entry).cleared(_index(entry))
+            try:
+                closed = self._next(entry, forms.CLOSED, said, cleared)
+            except ConflictError:
+                # Each turn is another writer's event of this very decision: they are few.
+                entry = self.get(entry.id)
+            else:
+                self.book.open_here.pop(entry.id, None)
+                return closed
+
+    def fail(self, entry: Decision, error: BaseException) -> Decision:
+        """Records that the act raised; the decision stays open."""
+        text = f"{type(error).__name__}: {error}"[:TEXT_CHARACTERS_MAX]
+        said = {"key": entry.key, "error": text, "by": self.book.worker}
+        while entry.is_open:
+            try:
+                return self._next(entry, forms.FAILED, said)
+            except ConflictError:
+                entry = self.get(entry.id)
+        return entry
+
+    def take(self, entry: Decision, why: str) -> Decision:
+        """Makes this worker the owner; ConflictError if anything happened to it meanwhile."""
+        self.book.heart.beat()
+        said = {"key": entry.key, "owner": self.book.worker, "why": why}
+        return self._next(entry, forms.TAKEN, said)
+
+    def prioritise(self, id: str, priority: int | str) -> Decision:
+        """Gives a decision that is not closed another priority."""
+        said = {"priority": forms.parse_priority(priority)}
+        while True:
+            entry = self.get(id)
+            _check_not_closed(entry)
+            due = from_datetime(entry.timestamp)
+            mark = _thing(entry).mark(_index(entry), due=due, priority=said["priority"])
+            try:
+                return self._next(entry, forms.PRIORITIZED, {"key": entry.key, **said}, mark)
+            except ConflictError:
+                continue  # on what another writer made of it meanwhile
+
+    def _next(
+        self, entry: Decision, type: str, said: dict[str, Any], *marks: Mark | Cleared
+    ) -> Decision:
+        thing, number = _thing(entry), entry.events + 1
+        part = things.next_part(thing, number, Proposal(type, codec.encode(said)))
+        written = things.append(self.log, thing, number, part, marks=marks)
+        time = to_datetime(written.after[0].time)
+        return self._look(forms.advance(entry, time, type, said))
+
+    def _check_mine(self, entry: Decision) -> None:
+        if entry.owner != self.book.worker and self.book.heart.is_alive(entry.owner):
+            raise ConflictError(
+                f'decision "{entry.id}" belongs to worker "{entry.owner}", which lives',
+                stream=entry.scope,
+                expected=entry.revision,
+                actual=entry.revision,
+                hint="let its owner close it, or wait until that worker has ended",
+            )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Decision:
+        """Returns the decision with that id, as it is now."""
+        key, stream = split_id(id)
+        entry = self._read(Thing(KIND, stream, key)) or self._read_old(id, stream)
+        if entry is None:
+            raise NotFoundError(
+                f'there is no decision "{id}"', hint="decisions() lists those that there are"
+            )
+        return entry
+
+    def _read(self, thing: Thing) -> Decision | None:
+        found = forms.fold(Event(record) for record in things.records_of(self.log, thing))
+        return None if found is None else self._look(found)
+
+    def _read_old(self, id: str, stream: str) -> Decision | None:
+        key = split_id(id)[0]
+        if not key.isdecimal():
+            return None
+        found = forms.project(map(Event, self.log.records(stream))).get(id)
+        return None if found is None else self._look(found)
+
+    def _look(self, entry: Decision) -> Decision:
+        """Returns the decision with what only this moment can tell: does its owner live?"""
+        alive = self.book.heart.is_alive(entry.owner) if entry.is_open else None
+        return replace(entry, owner_alive=alive)
+
+    def list(
+        self,
+        *,
+        incomplete: bool = False,
+        scope: Scope | str | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        older_than: object = None,
+    ) -> list[Decision]:
+        """Returns decisions: the open ones by priority and age, or all, newest first."""
+        check_flag(incomplete, "incomplete")
+        limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
+        if before is not None:
+            check_whole(before, "before", least=1)
+        stream = None if scope is None else name_of(scope)
+        found: Iterator[Decision]
+        if incomplete:
+            found = self._marked(INDEX_OPEN, stream)
+        elif stream is not None:
+            found = self._made_in(stream, before)
+        elif before is not None:
+            raise UsageError("before is a revision of one scope: name the scope too")
+        else:
+            found = self._made_anywhere(limit)
+        if older_than is not None:
+            latest = older_bound(self.log.clock.now_us(), older_than)
+            found = (entry for entry in found if entry.updated_at <= latest)
+        return list(islice(found, limit))
+
+    def standing(self, streams: Sequence[str]) -> list[Decision]:
+        """Returns the standing orders of these scopes: those of the first, then of the next."""
+        found = list(self._marked(INDEX_STANDING, None))
+        return [entry for stream in streams for entry in found if entry.scope == stream]
+
+    def recent(self, scope: Scope, limit: int) -> list[Decision]:
+        """Returns the newest decisions of a scope that are no standing orders, newest first."""
+        made = self._made_in(scope.name, None)
+        return list(islice((entry for entry in made if entry.status != "standing"), limit))
+
+    def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
+        for mark in self.log.backend.marks.list(index, limit=_ALL):
+            if stream is None or mark.group == stream:
+                entry = self._read(things.of_mark(KIND, mark))
+                # It may have been closed since the marks were listed.
+                if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
+                    yield entry
+
+    def _made_in(self, stream: str, before: int | None) -> Iterator[Decision]:
+        """Yields the decisions of one stream, newest first, reading no further than is asked for.
+
+        It goes backwards, so what happened to a decision is met before the decision itself.
+        """
+        head = self.log.head(stream)
+        last = min(before - 1 if before else _ALL, head.revision if head else 0)
+        later: dict[tuple[str, str], list[Event]] = {}
+        newest = head.revision if head else 0
+        while newest > 0:
+            records = self.log.records(stream, after=max(newest - PAGE, 0), until=newest)
+            for record in reversed(records):
+                if forms.is_old(record.type):
+                    yield from self._made_in_old(stream, min(record.revision, last))
+                    return
+                if not forms.is_of_decision(record.type):
+                    continue
+                event = Event(record)
+                key = record.stream, event.data["key"]
+                if record.type != forms.OPENED:
+                    later.setdefault(key, []).append(event)
+                elif record.revision <= last:
+                    entry = forms.fold([event, *reversed(later.pop(key, []))])
+                    assert entry is not None, "BUG: a decision without an event"
+                    yield self._look(entry)
+            newest -= PAGE
+
+    def _made_in_old(self, stream: str, last: int) -> Iterator[Decision]:
+        """Yields those up to a revision of a stream with old events, which count from its start."""
+        entries = forms.project(map(Event, self.log.records(stream))).values()
+        for entry in reversed(entries):
+            if entry.revision <= last:
+                yield self._look(entry)
+
+    def _made_anywhere(self, limit: int) -> Iterator[Decision]:
+        """Yields the newest of every scope together. It reads them all: name a scope if you can."""
+        found: list[Decision] = []
+        after = ""
+        while names := self.log.backend.streams(after=after):
+            for name in names:
+                found += islice(self._made_in(name, None), limit)
+            after = names[-1]
+        # A fork tells of what it inherited: that is counted once.
+        unique = {entry.id: entry for entry in found}
+        yield from sorted(unique.values(), key=lambda entry: entry.timestamp, reverse=True)
+
+
+class OpenDecision:
+    """A decision that this worker answers for: the block of `with scope.decide(…) as d:`.
+
+    It is durable already. `outcome` closes it; leaving the block without one closes it as "no
+    outcome stated"; an exception that leaves the block is recorded, and the decision stays open.
+    """
+
+    def __init__(self, decisions: Decisions, entry: Decision) -> None:
+        self._decisions = decisions
+        self.entry = entry
+        self.id = entry.id
+        self.key = entry.key
+
+    def outcome(self, text: str, *, output: Any = None) -> Decision:
+        """Closes it: what came of it, and what it gave. Returns the decision as it is now."""
+        self.entry = self._decisions.close_entry(self.entry, text, output=output)
+        return self.entry
+
+    def prioritise(self, priority: int | str) -> Decision:
+        """Gives it another priority: a whole number, or low, normal or high."""
+        self.entry = self._decisions.prioritise(self.id, priority)
+        return self.entry
+
+    def enter(self) -> None:
+        """Says that what runs in this context from here on is covered by this decision."""
+        if self.entry.status == "standing":
+            raise UsageError(
+                "a standing order has no block: it counts until it is superseded",
+                hint="keep what decide() returns, or leave standing out",
+            )
+        deciding = self._decisions.book.deciding
+        self._token = deciding.set((*deciding.get(), self.id))
+
+    def leave(self) -> None:
+        """Ends what `enter` began."""
+        self._decisions.book.deciding.reset(self._token)
+
+    def settle(self, error: BaseException | None) -> None:
+        """Records how the block ended. Never hides the error that ended it."""
+        if not self.entry.is_open:
+            return
+        try:
+            if error is None:
+                stated = forms.NO_OUTCOME
+                self.entry = self._decisions.close_entry(self.entry, stated, how="unstated")
+            else:
+                self.entry = self._decisions.fail(self.entry, error)
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            error.add_note(f'decision "{self.id}" is open, without this error: {trouble}')
+
+    def __enter__(self) -> OpenDecision:
+        self.enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        self.leave()
+        self.settle(error)
+        return False
+
+    def __repr__(self) -> str:
+        return f"<OpenDecision {self.id} {self.entry.status}>"
+
+
+class _Envelope(Struct, frozen=True):
+    """What stands around a decision that was just written."""
+
+    stream: str
+    revision: int
+    time: int
+    actor: str
+
+
+def _thing(entry: Decision) -> Thing:
+    return Thing(KIND, entry.scope, entry.key)
+
+
+def _index(entry: Decision) -> str:
+    """Returns the index that has a decision's mark; none for one that is closed."""
+    return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
+
+
+def _taken(id: str) -> ExistsError:
+    return ExistsError(
+        f'decision "{id}" was made already', hint='use a new key, or if_exists="attach"'
+    )
+
+
+def _check_not_closed(entry: Decision) -> None:
+    if entry.status in ("open", "standing"):
+        return
+    said = "" if entry.outcome is None else f": {show_value(entry.outcome)}"
+    raise ExistsError(
+        f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{said}',
+        hint="an outcome is never replaced; make a new decision that supersedes it",
+    )

@@ -1,0 +1,344 @@
+"""Facts: claims about the outside world, with how to verify them and until when they count.
+
+    fact.stated        {"name", "value", "about"?, "verify"?, "valid_s"?, "by"}
+    fact.verified      {"name", "of", "by", "found"?}     a verifier said that it still holds
+    fact.contradicted  {"name", "of", "by", "found"?}     a verifier found otherwise
+    fact.withdrawn     {"name", "of", "by"}
+
+`of` is the number of the statement that it is about, so a fact that was verified a thousand times
+is read with two looks. Whether a fact is stale is judged when it is read, before anybody can act on
+it. A fact that holds has a mark, due when its time is over; so what is past its time is found
+without reading any stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast import codec
+from holdfast.arguments import check_duration
+from holdfast.errors import ConflictError, NotFoundError, show_value
+from holdfast.event import to_datetime
+from holdfast.intent import Unknown, verifiers
+from holdfast.record import thing as things
+from holdfast.record.arguments import check_text, older_bound
+from holdfast.record.book import Book
+from holdfast.record.recorder import Recorder
+from holdfast.record.thing import Thing
+from holdfast.tree import Op
+from holdfast.wanted import Mark, Part, Proposal, Record
+
+STATED = "fact.stated"
+VERIFIED = "fact.verified"
+CONTRADICTED = "fact.contradicted"
+WITHDRAWN = "fact.withdrawn"
+
+KIND = "fact"
+INDEX = "fact"
+NEVER_US = 1 << 62
+_ALL = 1 << 31
+
+
+class Holds(Struct, frozen=True):
+    """A verifier's word that a fact is still true; `found` is what it saw."""
+
+    found: Any = None
+
+
+class Contradicted(Struct, frozen=True):
+    """A verifier's word that a fact is not true any more; `found` is what it saw instead."""
+
+    found: Any = None
+
+
+class Fact(Struct, frozen=True, kw_only=True):
+    """A fact as it was when it was read. `stale` says not to act on it, `reason` why."""
+
+    name: str
+    value: Any
+    scope: str
+    about: str | None = None
+    stated_at: datetime
+    stated_by: str
+    updated_at: datetime
+    verify: str | None = None
+    valid_until: datetime | None = None
+    verified_at: datetime | None = None
+    contradicted_at: datetime | None = None
+    found: Any = None
+    """What the last verifier that looked saw."""
+    stale: bool = False
+    reason: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What verifiers that are also used for decisions know it by."""
+        return self.name
+
+
+class Found(Struct, frozen=True):
+    """What a verifier said of a fact when it was asked just now."""
+
+    fact: Fact
+    verdict: Holds | Contradicted | Unknown
+
+
+class Facts:
+    """The facts of one scope; a fork's inherited ones included."""
+
+    def __init__(self, book: Book, scope: Recorder) -> None:
+        self._book = book
+        self._log = book.log
+        self._scope = scope
+
+    def state(
+        self,
+        name: str,
+        value: Any,
+        *,
+        verify: object = None,
+        valid_for: object = None,
+        about: str | None = None,
+    ) -> Fact:
+        """States a fact, in place of an earlier one of that name; durable when it returns.
+
+        `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
+        """
+        thing = Thing(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
+        said: dict[str, Any] = {"name": name, "by": self._book.worker}
+        if about is not None:
+            said["about"] = check_text(about, "about")
+        if verify is not None:
+            said["verify"] = verifiers.name(verify)
+        if valid_for is not None:
+            said["valid_s"] = check_duration(valid_for, "valid_for")
+        op = Op("set", ("value",), Raw(codec.encode(value)))
+        raw = self._log.blobs.spill(op, thing.stream).value
+        parts = {key: Raw(codec.encode(part)) for key, part in said.items()}
+        proposal = Proposal(STATED, codec.encode_plain({**parts, "value": raw}))
+        valid_s = said.get("valid_s")
+        due = NEVER_US if valid_s is None else self._log.clock.now_us() + round(valid_s * 1e6)
+
+        def make(number: int, _of: int) -> Part:
+            return self._scope.event_part(proposal, thing.key(number))
+
+        append(self._book, thing, make, due)
+        return self.get(name)
+
+    def get(self, name: str) -> Fact:
+        """Returns a fact, marked stale if its time is over or a verifier contradicted it."""
+        fact = self._find(things.check_thing_name(name, "a fact's name"))
+        if fact is None:
+            raise NotFoundError(
+                f'"{self._scope.name}" has no fact {show_value(name)}',
+                hint="facts.list() shows those that it has",
+            )
+        return fact
+
+    def list(self, *, older_than: object = None) -> list[Fact]:
+        """Returns the facts of the scope by name; only those not updated for a while if asked."""
+        streams = [stream for stream, _ in lineage(self._book, self._scope.name)]
+        names = {
+            things.of_mark(KIND, mark).name
+            for mark in self._log.backend.marks.list(INDEX, limit=_ALL)
+            if mark.group in streams
+        }
+        found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
+        if older_than is None:
+            return found
+        latest = older_bound(self._log.clock.now_us(), older_than)
+        return [fact for fact in found if fact.updated_at <= latest]
+
+    def check(self, name: str) -> Fact:
+        """Asks the fact's verifier about the world now, records what it said, returns the fact."""
+        fact = self.get(name)
+        if fact.scope == self._scope.name:
+            return check_fact(self._book, fact).fact
+        # Inherited: the original's stream is not this scope's to write to.
+        verdict = ask(fact)
+        if not isinstance(verdict, Contradicted):
+            return fact
+        return replace(fact, stale=True, reason=_reason(fact.verify, verdict.found))
+
+    def withdraw(self, name: str) -> None:
+        """Takes a fact back; its history stays."""
+        fact = self.get(name)
+        thing = Thing(KIND, self._scope.name, fact.name)
+        said = {"name": fact.name, "by": self._book.worker}
+        append(self._book, thing, _about(thing, WITHDRAWN, said), None)
+
+    def _find(self, name: str) -> Fact | None:
+        for stream, until in lineage(self._book, self._scope.name):
+            thing = Thing(KIND, stream, name)
+            records = read(self._book, thing, until)
+            if records is not None:
+                return fold(self._book, *records)
+        return None
+
+
+def lineage(book: Book, stream: str) -> Iterator[tuple[str, int | None]]:
+    """Yields a stream and those it was forked from, each with its last revision that counts."""
+    until = None
+    while True:
+        yield stream, until
+        origin = book.log.origin(stream)
+        if origin is None:
+            return
+        stream, until = origin[0], origin[1] if until is None else min(until, origin[1])
+
+
+def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Record] | None:
+    """Returns the statement that counts and the newest event about it; None if it has none."""
+    known = book.numbers.get(thing, 0)
+    newest = things.newest_of(book.log, thing, known=known, until=until)
+    if newest is None:
+        return None
+    number, record = newest
+    if until is None:
+        book.numbers[thing] = number
+    if record.type in (STATED, WITHDRAWN):
+        return record, record
+    of = _data(book, record)["of"]
+    return things.record_at(book.log, thing, things.find(book.log, thing, of)), record
+
+
+def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
+    """Returns the fact that a statement and the newest event about it make; None if withdrawn."""
+    if newest.type == WITHDRAWN:
+        return None
+    data, later = _data(book, stated), _data(book, newest)
+    valid_s = data.get("valid_s")
+    since = to_datetime(newest.time if newest.type == VERIFIED else stated.time)
+    valid_until = None if valid_s is None else since + timedelta(seconds=valid_s)
+    reason = None
+    if newest.type == CONTRADICTED:
+        reason = _reason(data.get("verify"), later.get("found"))
+    elif valid_until is not None and to_datetime(book.log.clock.now_us()) >= valid_until:
+        reason = f"past its time since {valid_until}"
+    return Fact(
+        name=data["name"],
+        value=data["value"],
+        scope=stated.stream,
+        about=data.get("about"),
+        stated_at=to_datetime(stated.time),
+        stated_by=data["by"],
+        updated_at=to_datetime(newest.time),
+        verify=data.get("verify"),
+        valid_until=valid_until,
+        verified_at=None if newest.type != VERIFIED else to_datetime(newest.time),
+        contradicted_at=None if newest.type != CONTRADICTED else to_datetime(newest.time),
+        found=later.get("found"),
+        stale=reason is not None,
+        reason=reason,
+    )
+
+
+def append(book: Book, thing: Thing, make: Callable[[int, int], Part], due: int | None) -> None:
+    """Commits a fact's next event; `make` gets its number and that of the statement it is about.
+
+    `due` is when the fact's time is over; None takes its mark away.
+    """
+    mark = thing.cleared(INDEX) if due is None else thing.mark(INDEX, due=due)
+    while True:
+        of, number = 0, 0
+        newest = things.newest_of(book.log, thing, known=book.numbers.get(thing, 0))
+        if newest is not None:
+            number, record = newest
+            of = number if record.type == STATED else _data(book, record)["of"]
+        try:
+            things.append(book.log, thing, number + 1, make(number + 1, of), marks=(mark,))
+        except ConflictError:
+            continue  # another worker said something about it first: this comes behind
+        book.numbers[thing] = number + 1
+        return
+
+
+def marked(book: Book, *, due_before: int | None = None) -> Iterator[Fact]:
+    """Yields the facts of all scopes, or those whose time is over, found by their marks."""
+    for mark in _marks(book, due_before):
+        records = read(book, things.of_mark(KIND, mark))
+        fact = None if records is None else fold(book, *records)
+        if fact is not None:
+            yield fact
+
+
+def check_fact(book: Book, fact: Fact) -> Found:
+    """Asks a fact's verifier and records what it said, if that is news.
+
+    That a fact without a time limit still holds is no news; an answer that nobody can give
+    changes nothing.
+    """
+    verdict = ask(fact)
+    thing = Thing(KIND, fact.scope, fact.name)
+    contradicted = isinstance(verdict, Contradicted)
+    was_contradicted = fact.contradicted_at is not None
+    is_news = contradicted != was_contradicted or fact.valid_until is not None
+    if isinstance(verdict, Unknown) or not is_news:
+        return Found(fact, verdict)
+    said = {"name": fact.name, "by": book.worker}
+    if verdict.found is not None:
+        said["found"] = verdict.found
+    type = CONTRADICTED if contradicted else VERIFIED
+    due = 0 if contradicted else NEVER_US
+    if not contradicted and fact.valid_until is not None:
+        since = fact.verified_at or fact.stated_at
+        due = book.log.clock.now_us() + (fact.valid_until - since) // timedelta(microseconds=1)
+    append(book, thing, _about(thing, type, said), due)
+    records = read(book, thing)
+    assert records is not None, "BUG: a fact that was just written is not there"
+    return Found(fold(book, *records) or fact, verdict)
+
+
+def ask(fact: Fact) -> Holds | Contradicted | Unknown:
+    """Asks the fact's verifier; never raises: what it cannot answer is `Unknown`.
+
+    A verifier of facts answers True or False too.
+    """
+    if fact.verify is None:
+        return Unknown("it has no verifier")
+    function = verifiers.find(fact.verify)
+    if function is None:
+        return Unknown(f'verifier "{fact.verify}" is not registered in this process')
+    try:
+        answer = function(fact)
+    except Exception as error:
+        said = f"{type(error).__name__}: {show_value(str(error))}"
+        return Unknown(f'verifier "{fact.verify}" raised {said}')
+    if isinstance(answer, bool):
+        return Holds() if answer else Contradicted()
+    if isinstance(answer, Holds | Contradicted | Unknown):
+        return answer
+    return Unknown(
+        f'verifier "{fact.verify}" answered {show_value(answer)}, '
+        "not Holds, Contradicted or Unknown"
+    )
+
+
+def _about(thing: Thing, type: str, said: dict[str, Any]) -> Callable[[int, int], Part]:
+    """Returns what makes the event of that type about a statement."""
+
+    def make(number: int, of: int) -> Part:
+        proposal = Proposal(type, codec.encode({**said, "of": of}))
+        return things.next_part(thing, number, proposal)
+
+    return make
+
+
+def _reason(verify: str | None, found: Any) -> str:
+    return f"contradicted by {verify}" + ("" if found is None else f": {show_value(found)}")
+
+
+def _marks(book: Book, due_before: int | None) -> list[Mark]:
+    return book.log.backend.marks.list(INDEX, due_before=due_before, limit=_ALL)
+
+
+def _data(book: Book, record: Record) -> dict[str, Any]:
+    def blob(name: str, size: int) -> Any:
+        return codec.decode(book.log.blobs.read(name, size))
+
+    return codec.decode(record.payload, blob=blob)

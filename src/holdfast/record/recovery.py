@@ -1,0 +1,91 @@
+"""After a crash: the decisions whose worker is dead, judged one by one through their verifiers.
+
+An act is done again only if its verifier said that it was not done, and only under an intent of
+its own: the recovering worker first makes the decision its own, with an event that two workers
+cannot both write (`thing.py`). So two that recover at once never both act. One that dies between
+that event and the outcome leaves an open decision of a dead worker, which is where it began: the
+next one asks the verifier again, and finds what was done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import codec
+from holdfast.errors import ClosedError, ConflictError, HoldfastError, UsageError, show_value
+from holdfast.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
+from holdfast.intent import verdict_name as name_verdict
+from holdfast.record.arguments import TEXT_CHARACTERS_MAX
+from holdfast.record.decision import Decision
+from holdfast.record.decisions import Decisions
+from holdfast.scope import Scope
+
+
+def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recovery:
+    """Judges every open decision whose worker is dead, and reports each."""
+    for newer in decisions.superseding():
+        decisions.supersede(newer)
+    found = [
+        report
+        for entry in decisions.list(incomplete=True, scope=scope)
+        if (report := _recover(decisions, entry)) is not None
+    ]
+    return Recovery(found)
+
+
+def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
+    """Returns what became of one; None if it is in living hands, or closed, by now."""
+    while entry.is_open and not entry.owner_alive:
+        verdict = judge(entry.verify, entry)
+        try:
+            return _settle(decisions, entry, verdict)
+        except ConflictError:
+            # Another worker was faster with this very decision: what it is now counts.
+            entry = decisions.get(entry.id)
+        except ClosedError as closed:
+            return _report(entry, verdict, "left open", closed.message)
+    return None
+
+
+def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovered:
+    if isinstance(verdict, Done):
+        text = _text(verdict.output)
+        decisions.close_entry(entry, text, how="verified", output=_storable(verdict.output))
+        return _report(entry, verdict, "closed", text)
+    if isinstance(verdict, Unknown):
+        return _report(entry, verdict, "left open", verdict.reason)
+    act = None if entry.act is None else acts.find(entry.act)
+    if act is None:
+        said = "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
+        return _report(entry, verdict, "left open", said)
+    mine = decisions.take(entry, "recover")
+    try:
+        output = act(mine)
+    except Exception as error:
+        decisions.fail(mine, error)
+        said = f"{type(error).__name__}: {show_value(str(error))}"
+        return _report(entry, verdict, "left open", said)
+    text = _text(output)
+    decisions.close_entry(mine, text, how="done again", output=_storable(output))
+    return _report(entry, verdict, "done again", text)
+
+
+def _report(entry: Decision, verdict: Verdict, did: Any, text: str) -> Recovered:
+    return Recovered("decision", entry.id, entry.scope, name_verdict(verdict), did, text)
+
+
+def _text(output: Any) -> str:
+    """Returns what came of an act as the text of an outcome."""
+    if output is None:
+        return "done"
+    text = output if isinstance(output, str) and output.strip() else show_value(output)
+    return text[:TEXT_CHARACTERS_MAX]
+
+
+def _storable(output: Any) -> Any:
+    """Returns an output that can be stored, else None: that it was done is worth more."""
+    try:
+        codec.encode(output)
+    except (HoldfastError, UsageError):
+        return None
+    return output
