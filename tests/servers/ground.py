@@ -6,15 +6,19 @@ process, in a temporary directory whose parents that user may pass. No parent's 
 ever changed: a place that cannot be passed is not used, and programs that cannot be reached are
 copied.
 
-One keeper process per test process waits for the end of a pipe that only the test process holds
-open. However that process ends, by SIGKILL too, the keeper kills every server whose process id
-lies in the directory, and removes the directory. It is no child in the terminal's session, so an
-interrupt there leaves it alone.
+One keeper process per test process reads a pipe that only the test process holds open, and its
+children. Through it, it is told of each server when it starts: the number of its process, and when
+that began, because numbers come back. However the test process ends, by SIGKILL too, the pipe ends
+then, and the keeper kills every server that it was told of, with the processes that the server has
+started, and removes the directory. It needs no file for that: a server whose directory was deleted
+under it ends like any other. It is no child in the terminal's session, so an interrupt there
+leaves it alone.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pwd
 import shutil
@@ -26,7 +30,6 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-PID_FILE = "server.pid"
 USERS = ("postgres", "redis", "nobody")
 
 
@@ -43,17 +46,20 @@ def user() -> str | None:
     raise AssertionError(f"expected one of the users {', '.join(USERS)}, found none of them")
 
 
-@cache
 def ground() -> Path:
     """Returns this process's directory of servers, which its keeper removes."""
+    return _kept()[0]
+
+
+@cache
+def _kept() -> tuple[Path, subprocess.Popen[bytes]]:
     place = Path(tempfile.mkdtemp(prefix="hf-", dir=_passable_directory()))
     place.chmod(0o711)
     keeper = subprocess.Popen(
         [sys.executable, "-S", __file__, str(place)], stdin=subprocess.PIPE, start_new_session=True
     )
-    assert keeper.stdin is not None
     atexit.register(_end, keeper, os.getpid())
-    return place
+    return place, keeper
 
 
 def new_directory(name: str) -> Path:
@@ -112,7 +118,10 @@ def start(directory: Path, *command: str | Path) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
-    (directory / PID_FILE).write_text(str(process.pid))
+    _, keeper = _kept()
+    assert keeper.stdin is not None
+    # One write of a few bytes: those of several processes do not mix.
+    os.write(keeper.stdin.fileno(), f"{process.pid} {_began(process.pid)}\n".encode())
     return process
 
 
@@ -121,6 +130,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def children(parents: list[int]) -> list[int]:
+    """Returns the processes that these have started and that run now."""
+    asked = ["ps", "-A", "-o", "pid=,ppid="]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    pairs = [line.split() for line in listed.splitlines()]
+    return [int(pid) for pid, parent in pairs if int(parent) in parents]
 
 
 def _group() -> int | None:
@@ -145,20 +162,26 @@ def _end(keeper: subprocess.Popen[bytes], owner: int) -> None:
 
 def _keep(place: Path) -> None:
     """The keeper's whole life."""
-    sys.stdin.read()
-    for path in place.glob(f"*/{PID_FILE}"):
-        pid = int(path.read_text())
-        if _runs_below(pid, path.parent):
-            os.killpg(pid, signal.SIGKILL)
+    told = dict(line.rstrip("\n").split(" ", 1) for line in sys.stdin)
+    alive = [int(pid) for pid, began in told.items() if began and _began(int(pid)) == began]
+    # Stopped first: nothing that is about to be killed starts another process.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in [*alive, *children(alive)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _runs_below(pid: int, directory: Path) -> bool:
-    """Returns whether that process is still the server of the directory: numbers come back."""
-    listed = subprocess.run(
-        ["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return str(directory) in listed.stdout
+def _began(pid: int) -> str:
+    """Returns when a process began, by the kernel's count; "" if there is none."""
+    try:
+        # Behind the name, which may hold anything: state, ppid, …, the 22nd of all.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return ""
+    asked = ["ps", "-o", "lstart=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Pooler:
         self._size = size
         self._lines: deque[socket.socket] = deque()
         self._greeting = b""
+        self._startup = b""
         self._free = threading.Condition()
         self._clients: list[socket.socket] = []
         self.transactions = 0
@@ -87,7 +88,17 @@ class Pooler:
                 self._lines.append(line)
                 self._free.notify()
 
+    def switch(self, server_socket: str) -> None:
+        """Goes over to another server, as a pooler does behind a failover; clients stay."""
+        with self._free:
+            for line in self._lines:
+                line.close()
+            self._lines.clear()
+            self._target = server_socket
+            self._connect(self._startup)
+
     def _connect(self, startup: bytes) -> None:
+        self._startup = startup
         greeting = b""
         for _ in range(self._size):
             line = socket.socket(socket.AF_UNIX)

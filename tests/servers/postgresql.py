@@ -74,9 +74,10 @@ class Server:
         *settings: str,
         standby_of: Server | None = None,
         stranger: bool = False,
+        place: Path | None = None,
     ) -> None:
         self.version = version
-        self.directory = ground.new_directory(f"pg{version}")
+        self.directory = place or ground.new_directory(f"pg{version}")
         self.data = self.directory / "data"
         if stranger:
             _initdb(version, self.directory)
@@ -87,6 +88,7 @@ class Server:
             copy = program(version, "pg_basebackup")
             ground.run(copy, "-D", self.data, *where, "-c", "fast", "--no-sync")
             (self.data / "standby.signal").touch()
+            ground.give(self.data / "standby.signal")
         self.port = ground.free_port()
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(f"port = {self.port}\nunix_socket_directories = '{self.directory}'\n")
@@ -94,23 +96,45 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
-    def start(self) -> None:
-        """Starts the server and waits until it answers."""
+    def start(self, *, wait: bool = True) -> None:
+        """Starts the server and waits until it answers, unless it is not to live so long."""
         lock = self.data / "postmaster.pid"
         lock.unlink(missing_ok=True)
         self._process = ground.start(
             self.directory, program(self.version, "postgres"), "-D", self.data
         )
         deadline = time.monotonic() + PATIENCE_S
-        while not (lock.exists() and b"ready" in lock.read_bytes()):
+        while wait and not (lock.exists() and b"ready" in lock.read_bytes()):
             said = (self.directory / "log").read_text("utf-8", "replace")[-2000:]
             assert self._process.poll() is None, f"the server ended: {said}"
             assert time.monotonic() < deadline, f"the server is not ready: {said}"
             time.sleep(0.02)
 
-    def standby(self) -> Server:
-        """Returns a standby that has what is here now, and gets nothing more."""
-        return Server(self.version, "hot_standby = on", standby_of=self)
+    def standby(self, *, streams: bool = False) -> Server:
+        """Returns a standby that has what is here now, and gets the rest only if it `streams`.
+
+        Asynchronously: the primary does not wait for it.
+        """
+        source = f"host={self.directory} port={self.port} user=tester"
+        follows = [f"primary_conninfo = '{source}'"] if streams else []
+        return Server(self.version, "hot_standby = on", *follows, standby_of=self)
+
+    def catch_up(self, primary: Server) -> None:
+        """Waits until this standby has replayed everything that is on its primary now."""
+        [lsn] = primary.psql("postgres", "SELECT pg_current_wal_lsn()").split()
+        behind = f"SELECT pg_wal_lsn_diff('{lsn}', pg_last_wal_replay_lsn()) > 0"
+        deadline = time.monotonic() + PATIENCE_S
+        while self.psql("postgres", behind).strip() != "f":
+            assert time.monotonic() < deadline, "the standby does not catch up"
+            time.sleep(0.02)
+
+    def stop_streaming(self) -> None:
+        """Cuts this standby off from its primary."""
+        self.psql("postgres", "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        deadline = time.monotonic() + PATIENCE_S
+        while self.psql("postgres", "SELECT count(*) FROM pg_stat_wal_receiver").strip() != "0":
+            assert time.monotonic() < deadline, "the standby goes on streaming"
+            time.sleep(0.02)
 
     def promote(self) -> None:
         """Makes a standby a server of its own, on a timeline of its own."""
@@ -128,7 +152,7 @@ class Server:
         """Kills the postmaster and every process of it with SIGKILL, as a dying host would."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
-        children = _children(self._process.pid)
+        children = ground.children([self._process.pid])
         for pid in (self._process.pid, *children):
             _signal(pid, signal.SIGKILL)
         self._process.wait(PATIENCE_S)
@@ -171,14 +195,14 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        children = _children(self._process.pid)
+        children = ground.children([self._process.pid])
         _signal(self._process.pid, number)
         self._process.wait(PATIENCE_S)
         await_end(children)
 
     def _signal_all(self, number: signal.Signals) -> None:
         assert self._process is not None
-        for pid in (self._process.pid, *_children(self._process.pid)):
+        for pid in (self._process.pid, *ground.children([self._process.pid])):
             _signal(pid, number)
 
 
@@ -229,12 +253,6 @@ def _programs(version: int) -> Path:
     copied = ground.ground() / f"programs{version}"
     shutil.copytree(found.parent, copied, symlinks=True)
     return copied / found.name
-
-
-def _children(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
-    pairs = [line.split() for line in listed.stdout.splitlines()]
-    return [int(child) for child, parent in pairs if parent == str(pid)]
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

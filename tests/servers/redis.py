@@ -8,13 +8,10 @@ unless a test asks for `everysec`.
 `server(name)` is the one shared server of this process (one per pytest-xdist worker), started when
 it is first asked for. Processes that the tests start find it through the environment. A test that
 kills its server takes one of its own from `new_server`.
-
-A server's title shows the path of its configuration, by which its keeper knows it again.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import re
@@ -39,7 +36,6 @@ unixsocketperm 777
 requirepass {password}
 masterauth {password}
 dir {directory}
-proc-title-template "{{title}} {{config-file}}"
 daemonize no
 save ""
 appendonly yes
@@ -84,9 +80,11 @@ OLDEST = next(iter(installations()), "")
 class Server:
     """One server with its own data. Killed and started again by tests of faults."""
 
-    def __init__(self, name: str, *settings: str, port: int | None = None) -> None:
+    def __init__(
+        self, name: str, *settings: str, port: int | None = None, place: Path | None = None
+    ) -> None:
         self.name = name
-        self.directory = ground.new_directory("redis")
+        self.directory = place or ground.new_directory("redis")
         self.port = ground.free_port() if port is None else port
         self._config = self.directory / "redis.conf"
         values = {"port": self.port, "directory": self.directory, "password": PASSWORD}
@@ -94,20 +92,14 @@ class Server:
         self._config.write_text("".join(f"{line}\n" for line in lines))
         ground.give(self._config)
         self._process: subprocess.Popen[bytes] | None = None
-        # The keeper finds servers by their files; those may have been swept away under it.
-        atexit.register(self._end, os.getpid())
         self.start()
 
-    def _end(self, owner: int) -> None:
-        if os.getpid() == owner and self._process is not None and self._process.poll() is None:
-            self.kill()
-
-    def start(self) -> None:
-        """Starts the server and waits until it has read its data and answers."""
+    def start(self, *, wait: bool = True) -> None:
+        """Starts the server and waits until it answers, unless it is not to live so long."""
         (self.directory / "redis.sock").unlink(missing_ok=True)
         self._process = ground.start(self.directory, _program(self.name), self._config)
         deadline = time.monotonic() + PATIENCE_S
-        while not self._answers():
+        while wait and not self._answers():
             said = (self.directory / "log").read_text("utf-8", "replace")[-2000:]
             assert self._process.poll() is None, f"the server ended: {said}"
             assert time.monotonic() < deadline, f"the server is not ready: {said}"
@@ -147,7 +139,6 @@ class Server:
         """Ends the server and deletes its data."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
-        atexit.unregister(self._end)
         shutil.rmtree(self.directory)
 
     def url(self, **options: str | int | float) -> str:

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import redis
 
-from tests.servers.postgresql import await_end
 from tests.servers.redis import OLDEST, PASSWORD, cluster, installations, server
-
-ROOT = Path(__file__).resolve().parents[2]
-_OWNER = """
-import sys
-from tests.servers import ground
-from tests.servers.redis import OLDEST, new_server
-running = new_server(OLDEST)
-print(ground.ground(), (running.directory / ground.PID_FILE).read_text(), flush=True)
-sys.stdin.read()
-"""
 
 
 def test_a_version_is_tested_here() -> None:
@@ -53,23 +37,3 @@ def test_a_cluster_has_six_nodes_and_serves_every_slot() -> None:
     # Slots may have been moved by another test: there are three ranges or more.
     assert {len(nodes) for _, _, *nodes in rows} == {2}
     assert len({nodes[0][2] for _, _, *nodes in rows}) == 3
-
-
-def test_a_server_ends_when_its_owner_is_killed() -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    place, pid = owner.stdout.readline().split()
-    owner.send_signal(signal.SIGKILL)
-    owner.communicate()
-    deadline = time.monotonic() + 60
-    while Path(place).exists():
-        assert time.monotonic() < deadline, f"{place} is still there"
-        time.sleep(0.01)
-    await_end([int(pid)])
