@@ -1,0 +1,106 @@
+"""Kills between every two commits of an operation, on any backend, whatever the operation is.
+
+The operation runs in a forked child on a store whose backend counts commits. A first run, unharmed,
+tells how many there are; then the child is killed with SIGKILL right before and right after each of
+them, every time on a store of its own. What must hold afterwards is the test's to say.
+
+The process that forks must have no store open (see `tests/crash/children.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from msgspec import Struct
+
+import holdfast
+import holdfast.store
+from holdfast import Store
+from tests.crash.children import Child, tell
+
+HEARTBEAT_S = 0.2
+"""Of a child: on a server its death is known when three of these are over."""
+PATIENCE_S = 30.0
+
+Work = Callable[[str], object]
+
+
+class Kill(Struct, frozen=True):
+    """One trial: the store that it left, and where the child was killed."""
+
+    url: str
+    nth: int
+    when: Literal["before", "after"]
+    commits: int
+
+
+class _Counting:
+    """A backend around a backend that counts commits, and ends the process at one of them."""
+
+    def __init__(self, inner: Any, kill: tuple[int, str] | None) -> None:
+        self._inner = inner
+        self._kill = kill
+        self.commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self, commits: Any) -> Any:
+        self.commits += 1
+        if self._kill == (self.commits, "before"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        answers = self._inner.commit(commits)
+        if self._kill == (self.commits, "after"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answers
+
+
+def run_child(work: Work, url: str, kill: tuple[int, str] | None = None) -> int:
+    """Runs work(url) in a child; returns how many commits it made. A killed one returns 0."""
+
+    def live(pipe: int, _stop: int) -> None:
+        counting: list[_Counting] = []
+        genuine = holdfast.store.open_backend
+
+        def opened(*args: Any, **named: Any) -> Any:
+            backend, shown = genuine(*args, **named)
+            counting.append(_Counting(backend, kill))
+            return counting[-1], shown
+
+        holdfast.store.open_backend = opened
+        work(url)
+        tell(pipe, commits=sum(each.commits for each in counting))
+
+    child = Child(live)
+    child.end()
+    assert child.trouble is None, child.trouble
+    assert child.was_killed == (kill is not None), "expected the child to be killed, if planned"
+    return 0 if kill else child.lines[-1]["commits"]
+
+
+def kill_everywhere(work: Work, fresh: Callable[[], str]) -> Iterator[Kill]:
+    """Yields a store for each place that the work was killed at; `fresh` makes and prepares one."""
+    commits = run_child(work, fresh())
+    assert commits, "expected an operation that commits"
+    for nth in range(1, commits + 1):
+        for when in ("before", "after"):
+            url = fresh()
+            run_child(work, url, (nth, when))
+            yield Kill(url, nth, when, commits)
+
+
+def open_dying(url: str) -> Store:
+    """Opens a store in a child whose death others must soon know of."""
+    return holdfast.open(url, heartbeat_s=HEARTBEAT_S)
+
+
+def await_deaths(store: Store) -> None:
+    """Returns when every worker but this one is known to be dead."""
+    ends = time.monotonic() + PATIENCE_S
+    while any(worker.alive and worker.id != store.worker for worker in store.workers()):
+        assert time.monotonic() < ends, "a worker that was killed is still held to be alive"
+        time.sleep(0.02)

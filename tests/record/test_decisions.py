@@ -1,0 +1,456 @@
+"""Decisions on every backend: written before the act, closed by an outcome (BOOT-39 to 47)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    ClosedError,
+    ConflictError,
+    ExistsError,
+    Link,
+    NotFoundError,
+    Store,
+    UndecidedError,
+    UndecidedWarning,
+    UsageError,
+    ValueDomainError,
+    aio,
+)
+from holdfast.codec import encode
+from holdfast.testing import FakeClock
+from holdfast.wanted import Part, Proposal, Wanted
+from tests.record.stores import new_url
+
+
+@holdfast.verifier(name="tests:was_done")
+def was_done(decision: holdfast.Decision) -> holdfast.Unknown:
+    return holdfast.Unknown("nobody looked")
+
+
+def test_a_decision_is_there_before_its_act_and_closed_by_its_outcome(hf: Store) -> None:
+    """BOOT-39, 40, 41: the attributes have the names of the text."""
+    chat = hf.conversation("c", parent=hf.team("t"))
+    chat.set("stage", "triage")
+    with chat.decide(
+        "refund",
+        because="arrived broken",
+        action="POST /refunds",
+        verify=was_done,
+        alternatives=["replace it", "wait"],
+        links=["message:m1", ("file", "src/a.py"), Link("commit", "abc")],
+        priority="high",
+    ) as d:
+        [found] = hf.decisions(incomplete=True)
+        assert found == d.entry == hf.decision(d.id)
+        assert (found.outcome, found.completed_at, found.closed_by) == (None, None, None)
+        closed = d.outcome("refunded 12.00")
+    assert hf.decision(d.id) == closed
+    assert closed.id == f"{d.key}@conversation/c"
+    assert closed.scope == "conversation/c"
+    assert (closed.decision, closed.rationale) == ("refund", "arrived broken")
+    assert (closed.planned_action, closed.outcome) == ("POST /refunds", "refunded 12.00")
+    assert closed.alternatives == ("replace it", "wait")
+    assert [str(link) for link in closed.links] == ["message:m1", "file:src/a.py", "commit:abc"]
+    assert closed.completed_at is not None
+    assert closed.timestamp <= closed.completed_at == closed.updated_at
+    assert (closed.status, closed.how, closed.priority) == ("closed", "stated", 1)
+    assert (closed.owner, closed.closed_by, closed.actor) == (hf.worker, hf.worker, "ada")
+    assert (found.owner_alive, closed.owner_alive) == (True, None)
+    assert closed.verify == "tests:was_done"
+    assert hf.decisions(incomplete=True) == []
+    assert hf.marks("decision") == []
+    assert chat.state == {"stage": "triage"}
+    assert chat.parent == hf.team("t")
+    assert hf.check().ok
+
+
+def test_an_exception_leaves_it_open_with_the_error_and_goes_on(hf: Store) -> None:
+    chat = hf.conversation("c")
+    with pytest.raises(ZeroDivisionError), chat.decide("divide") as d:
+        1 / 0  # noqa: B018
+    [found] = hf.decisions(incomplete=True)
+    assert (found.id, found.error) == (d.id, "ZeroDivisionError: division by zero")
+    assert hf.outcome(d.id, "gave up").outcome == "gave up"
+    assert hf.decisions(incomplete=True) == []
+
+
+def test_an_error_that_cannot_be_recorded_does_not_hide_the_one_that_was_raised(hf: Store) -> None:
+    chat = hf.conversation("c")
+    with pytest.raises(ZeroDivisionError) as caught, chat.decide("divide"):
+        hf.close()
+        1 / 0  # noqa: B018
+    assert "is open, without this error" in caught.value.__notes__[0]
+
+
+def test_an_exception_behind_the_outcome_changes_nothing(hf: Store) -> None:
+    with pytest.raises(KeyError), hf.conversation("c").decide("x") as d:
+        d.outcome("done")
+        raise KeyError("later")
+    assert (hf.decision(d.id).status, hf.decision(d.id).error) == ("closed", None)
+
+
+def test_a_block_without_an_outcome_says_so(hf: Store) -> None:
+    with hf.conversation("c").decide("x") as d:
+        pass
+    assert (hf.decision(d.id).outcome, hf.decision(d.id).how) == ("no outcome stated", "unstated")
+
+
+def test_closing_twice_an_unknown_id_and_bad_ids_are_clear_errors(hf: Store) -> None:
+    """BOOT-47: what was said is never replaced."""
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    d.outcome("done")
+    for again in (lambda: d.outcome("done"), lambda: hf.outcome(d.id, "other")):
+        with pytest.raises(ExistsError, match="was closed already"):
+            again()
+    with pytest.raises(ExistsError):
+        hf.prioritise(d.id, 1)
+    with pytest.raises(NotFoundError):
+        hf.outcome("nobody@conversation/c", "done")
+    with pytest.raises(NotFoundError):
+        hf.decision("7@conversation/none")
+    for bad in ("", "x", "@conversation/c", "x@", 7, None, b"x@y"):
+        with pytest.raises(UsageError):
+            hf.outcome(bad, "done")  # type: ignore[arg-type]
+    assert [event.type for event in chat.history()] == ["decision.opened", "decision.closed"]
+
+
+def test_bad_arguments_write_nothing(hf: Store) -> None:
+    chat = hf.conversation("c")
+    bad: list[dict[str, Any]] = [
+        {"decision": ""},
+        {"decision": 7},
+        {"decision": "x" * 70_000},
+        {"because": 7},
+        {"action": ["x"]},
+        {"verify": "nobody:knows"},
+        {"act": was_done},
+        {"alternatives": "one"},
+        {"alternatives": [7]},
+        {"links": "file:x"},
+        {"links": ["x"]},
+        {"links": ["file:"]},
+        {"links": [("file",)]},
+        {"links": [7]},
+        {"key": ""},
+        {"key": "a@b"},
+        {"key": "k" * 500},
+        {"key": 7},
+        {"priority": "urgent"},
+        {"priority": True},
+        {"priority": 1.5},
+        {"standing": 1},
+        {"supersedes": "x"},
+        {"if_exists": "maybe"},
+    ]
+    for options in bad:
+        with pytest.raises((UsageError, NotFoundError)):
+            chat.decide(**{"decision": "x", **options})
+    d = chat.decide("x")
+    for text in ("", None, 7, "  "):
+        with pytest.raises(UsageError):
+            d.outcome(text)  # type: ignore[arg-type]
+    with pytest.raises(ValueDomainError):
+        d.outcome("done", output=object())
+    for options in ({"limit": 0}, {"before": 0}, {"before": 3}, {"older_than": "x"}, {"scope": 7}):
+        with pytest.raises(UsageError):
+            hf.decisions(**options)  # type: ignore[arg-type]
+    assert hf.decision(d.id).is_open
+    assert [event.type for event in chat.history()] == ["decision.opened"]
+
+
+def test_they_are_listed_newest_first_and_paged(hf: Store) -> None:
+    """BOOT-8."""
+    chat, other = hf.conversation("c"), hf.conversation("d")
+    for number in range(5):
+        with chat.decide(f"c{number}"):
+            chat.set("n", number)
+        other.decide(f"d{number}")
+    assert [d.decision for d in hf.decisions(scope=chat)] == ["c4", "c3", "c2", "c1", "c0"]
+    page = hf.decisions(scope="conversation/c", limit=2)
+    more = hf.decisions(scope=chat, limit=2, before=page[-1].revision)
+    assert [d.decision for d in (*page, *more)] == ["c4", "c3", "c2", "c1"]
+    assert {d.status for d in page} == {"closed"}
+    assert [d.decision for d in hf.decisions(limit=3)] == ["d4", "c4", "d3"]
+    assert [d.decision for d in hf.decisions(incomplete=True, limit=2)] == ["d0", "d1"]
+    assert len(hf.decisions(incomplete=True, scope=other)) == 5
+    assert hf.decisions(incomplete=True, scope=chat) == []
+    assert hf.decisions(scope=hf.team("none")) == []
+
+
+def test_open_ones_are_found_without_reading_streams(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 12: however long the stream around them is."""
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    with hf.commit() as tx:
+        for number in range(300):
+            tx.scope(chat).set(f"k{number}", number)
+    for number in range(30):
+        chat.set("n", number)
+    read = hf.log.backend.read
+    got: list[int] = []
+
+    def counted(*args: Any, **named: Any) -> Any:
+        records = read(*args, **named)
+        got.append(len(records))
+        return records
+
+    monkeypatch.setattr(hf.log.backend, "read", counted)
+    assert [found.id for found in hf.decisions(incomplete=True)] == [d.id]
+    assert sum(got) <= 2
+
+
+def test_priorities_order_the_open_ones(hf: Store) -> None:
+    chat = hf.conversation("c")
+    first, second, third = (chat.decide(text) for text in ("first", "second", "third"))
+    hf.prioritise(third.id, "high")
+    first.prioritise(-5)
+    found = hf.decisions(incomplete=True)
+    assert [(d.decision, d.priority) for d in found] == [("third", 1), ("second", 0), ("first", -5)]
+    second.outcome("done")
+    assert third.outcome("done").priority == 1
+
+
+def test_a_handle_that_is_behind_closes_all_the_same(hf: Store) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    hf.prioritise(d.id, 3)
+    hf.prioritise(d.id, 4)
+    closed = d.outcome("done")
+    assert (closed.priority, closed.outcome, closed.events) == (4, "done", 4)
+    assert hf.decision(d.id) == closed
+
+
+def test_standing_orders_count_until_they_are_superseded(hf: Store) -> None:
+    """BOOT-20, BOOT-38: orders of the scopes above too, and a window that goes on."""
+    team = hf.team("t")
+    chat = hf.conversation("c", parent=team)
+    house = hf.global_().decide("never store keys", standing=True)
+    push = team.decide("never push to main", because="it broke once", standing=True)
+    for number in range(5):
+        with chat.decide(f"step {number}"):
+            pass
+    recalled = chat.recall(recent=2)
+    assert [order.id for order in recalled.orders] == [push.id, house.id]
+    assert [d.decision for d in recalled.recent] == ["step 4", "step 3"]
+    assert hf.decisions(incomplete=True) == []
+    newer = team.decide("never push at all", standing=True, supersedes=push.id)
+    assert [order.decision for order in chat.recall().orders] == [
+        "never push at all",
+        "never store keys",
+    ]
+    older = hf.decision(push.id)
+    assert (older.status, older.superseded_by) == ("superseded", newer.id)
+    assert newer.entry.supersedes == push.id
+    assert hf.marks("superseding") == []
+    with pytest.raises(ExistsError, match="superseded already"):
+        team.decide("again", supersedes=push.id)
+    newer.outcome("we push again")
+    assert [order.id for order in chat.recall(recent=0).orders] == [house.id]
+    with pytest.raises(UsageError, match="no block"), chat.decide("x", standing=True):
+        pass
+
+
+def test_an_open_decision_is_superseded(hf: Store) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("plan a")
+    with chat.decide("plan b", supersedes=d.id) as newer:
+        assert [found.id for found in hf.decisions(incomplete=True)] == [newer.id]
+    with pytest.raises(ExistsError):
+        d.outcome("too late")
+
+
+def test_a_key_decides_once(hf: Store) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("refund", key="run/1:pay", action="POST")
+    assert (d.key, d.id) == ("run/1:pay", "run/1:pay@conversation/c")
+    with pytest.raises(ExistsError, match="made already"):
+        chat.decide("refund", key="run/1:pay", action="POST")
+    same = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
+    assert same.entry == d.entry
+    with pytest.raises(UsageError, match="another one"):
+        chat.decide("refund twice", key="run/1:pay", if_exists="attach")
+    same.outcome("paid")
+    closed = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
+    assert closed.entry.outcome == "paid"
+    assert hf.conversation("d").decide("refund", key="run/1:pay").id != d.id
+
+
+def test_a_fork_carries_what_was_decided(hf: Store) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    fork = chat.fork("what-if")
+    d.outcome("done")
+    assert [(e.id, e.status) for e in hf.decisions(scope=fork)] == [(d.id, "open")]
+    fork.decide("y")
+    assert [e.decision for e in hf.decisions(scope=fork)] == ["y", "x"]
+    assert [e.decision for e in hf.decisions()] == ["y", "x"]
+
+
+def test_closing_a_scope_abandons_what_is_open_in_it(hf: Store) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    chat.close()
+    assert (hf.decision(d.id).status, hf.decisions(incomplete=True)) == ("abandoned", [])
+    with pytest.raises(ClosedError):
+        chat.decide("y")
+
+
+def test_readers_ask_for_what_is_older(url: str) -> None:
+    """BOOT-69."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        chat = hf.conversation("c")
+        chat.decide("old")
+        clock.advance(7200)
+        chat.decide("new")
+        found = hf.decisions(scope=chat, older_than="1h30m")
+        assert [d.decision for d in found] == ["old"]
+        assert len(hf.decisions(scope=chat, older_than=timedelta(0, 0, 1))) == 1
+        assert found[0].updated_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_another_worker_closes_it_only_when_the_owner_is_gone(durable: str, tmp_path: Any) -> None:
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url) as mine:
+        d = mine.conversation("c").decide("x")
+        with holdfast.open(url) as other:
+            [found] = other.decisions(incomplete=True)
+            assert (found.id, found.owner_alive) == (d.id, True)
+            for refused in (
+                lambda: other.outcome(d.id, "done"),
+                lambda: other.conversation("c").decide("y", supersedes=d.id),
+                lambda: other.conversation("c").decide("x", key=d.key, if_exists="attach"),
+            ):
+                with pytest.raises(ConflictError, match="which lives"):
+                    refused()
+            assert other.recover().acts == []
+            mine.close()
+            [found] = other.decisions(incomplete=True)
+            assert found.owner_alive is False
+            closed = other.outcome(d.id, "it was done")
+            assert (closed.owner, closed.closed_by) == (mine.worker, other.worker)
+
+
+def test_a_decision_of_a_dead_owner_is_taken_over_by_its_key(durable: str, tmp_path: Any) -> None:
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url) as first:
+        first.conversation("c").decide("x", key="k")
+    with holdfast.open(url) as second:
+        with second.conversation("c").decide("x", key="k", if_exists="attach") as d:
+            assert d.entry.owner == second.worker
+            d.outcome("done")
+        assert second.decisions(incomplete=True) == []
+
+
+# --- policy --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_done_undecided(hf: Store) -> None:
+    """BOOT-46: caught, logged, and by choice refused."""
+    chat = hf.conversation("c")
+    with chat.effect("POST /refunds"):
+        pass  # no policy yet
+    with hf.policy("refuse"):
+        with pytest.raises(UndecidedError, match="no open decision"), chat.effect("POST /refunds"):
+            pytest.fail("the effect was let through")
+        with chat.decide("refund"), chat.effect("POST /refunds"):
+            pass
+        with hf.team("t").decide("refund"), chat.effect("POST /refunds"):
+            pass  # in the block of a decision, whichever scope it was made in
+        d = chat.decide("refund")
+        with chat.effect("POST /refunds"):
+            pass
+        d.outcome("done")
+        with pytest.raises(UndecidedError), chat.effect("POST /refunds"):
+            pass
+    with hf.policy("warn"):
+        with pytest.warns(UndecidedWarning), chat.effect("POST /refunds"):
+            pass
+    with chat.effect("POST /refunds"):
+        pass
+    breaches = [event.data for event in chat.history(type="policy.breached")]
+    assert [one["policy"] for one in breaches] == ["refuse", "refuse", "warn"]
+    assert {one["effect"] for one in breaches} == {"POST /refunds"}
+    for bad in ("strict", None, 7):
+        with pytest.raises(UsageError):
+            hf.policy(bad)  # type: ignore[arg-type]
+
+
+# --- old events ----------------------------------------------------------------------------------
+
+
+def write_old(hf: Store, stream: str, *events: tuple[str, dict[str, Any]]) -> None:
+    proposals = tuple(Proposal(type, encode(data)) for type, data in events)
+    hf.log.commit(Wanted((Part(stream, proposals),)))
+
+
+def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
+    """BOOT-68: both versions of the text, and ours, in one stream."""
+    chat = hf.conversation("c")
+    write_old(
+        hf,
+        chat.name,
+        ("decision_made", {"text": "Use approach A"}),
+        ("decision_outcome", {"decision_id": 1, "outcome": "success"}),
+        ("decision_prioritized", {"decision_id": 1, "priority": "high"}),
+        ("decision_made", {"text": "Use approach B", "rationale": "faster"}),
+        ("decision_result", {"decision_id": 2, "result": "failed"}),
+        ("decision_made", {"decision": "Use approach C", "priority": "low"}),
+    )
+    new = chat.decide("Use approach D")
+    found = hf.decisions(scope=chat)
+    assert [(d.decision, d.outcome, d.priority, d.status) for d in found] == [
+        ("Use approach D", None, 0, "open"),
+        ("Use approach C", None, -1, "open"),
+        ("Use approach B", "failed", 0, "closed"),
+        ("Use approach A", "success", 1, "closed"),
+    ]
+    assert hf.decision("2@conversation/c").rationale == "faster"
+    assert [d.id for d in hf.decisions(scope=chat, before=found[0].revision, limit=1)] == [
+        "3@conversation/c"
+    ]
+    new.outcome("done")
+    assert [d.id for d in hf.decisions(incomplete=True)] == []
+
+
+# --- asyncio -------------------------------------------------------------------------------------
+
+
+def test_the_same_for_asyncio(url: str) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            chat = hf.conversation("c")
+            async with chat.decide("refund", because="broken") as d:
+                [found] = await hf.decisions(incomplete=True, scope=chat)  # type: ignore[arg-type]
+                assert found.id == d.id
+                with hf.policy("refuse"):
+                    async with chat.effect("POST"):
+                        pass
+                await d.outcome("refunded")
+            assert d.entry.outcome == "refunded"
+            with pytest.raises(ZeroDivisionError):
+                async with chat.decide("divide") as failed:
+                    1 / 0  # noqa: B018
+            assert (await hf.decision(failed.id)).error == "ZeroDivisionError: division by zero"
+            with hf.policy("refuse"), pytest.raises(UndecidedError):
+                async with hf.team("t").effect("POST"):
+                    pass
+            open_ = await chat.decide("plain")
+            await open_.prioritise("high")
+            assert (await hf.outcome(open_.id, "done")).priority == 1
+            await chat.facts.state("branch", "main", valid_for="1h")
+            assert (await chat.facts.get("branch")).value == "main"
+            assert await hf.stale() == []
+            assert (await chat.recall(recent=1)).recent[0].decision == "plain"
+            assert (await hf.recover()).acts == []
+
+    asyncio.run(main())
