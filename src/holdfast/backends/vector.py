@@ -45,8 +45,8 @@ class Vector(int):
 
 
 def split(number: int, width: int) -> tuple[int, ...]:
-    """Returns the numbers that an int holds, the first in its highest bits."""
-    return tuple(number >> _BITS * at & _MASK for at in range(width - 1, -1, -1))
+    """Returns the numbers that an int holds, the first in its lowest bits."""
+    return tuple(number >> _BITS * at & _MASK for at in range(width))
 
 
 class Vectors:
@@ -64,8 +64,8 @@ class Vectors:
     def join(self, numbers: Sequence[int]) -> Position:
         """Returns the position with these numbers."""
         number = 0
-        for one in numbers:
-            number = number << _BITS | one
+        for at, one in enumerate(numbers):
+            number |= one << _BITS * at
         vector = Vector(number | self._tag if number else START)
         vector.numbers = tuple(numbers)
         return Position(vector)
