@@ -197,7 +197,7 @@ def test_a_snapshot_that_cannot_be_written_costs_no_commit(
     monkeypatch.setattr("holdfast.snapshots.GROWTH_BYTES_MIN", 1000)
     backend = MemoryBackend(clock=clock)
 
-    def put(kind: str, name: str, data: bytes) -> None:
+    def put(kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         raise UnavailableError("the disk is full")
 
     real, backend.objects.put = backend.objects.put, put  # type: ignore[method-assign]

@@ -31,6 +31,7 @@ from holdfast.backends.postgresql.rows import (
 )
 from holdfast.backends.postgresql.schema import in_schema
 from holdfast.backends.postgresql.whole import COMMIT_ALL, COMMIT_ONE, one_event, plan
+from holdfast.backends.postgresql.witness import PostgresqlWitness
 from holdfast.backends.protocol import (
     START,
     Commit,
@@ -76,6 +77,9 @@ class PostgresqlBackend:
         self._clock = clock
         self._reach = reach
         self._gate = gate = Gate(place, lines, read_only=read_only)
+        self._witness = PostgresqlWitness(place, is_full=durability == "full")
+        if not read_only:
+            lines.meet, lines.look = self._witness.meet, self._witness.look
         self._application = place.application.encode()
         self._commit_one = in_schema(COMMIT_ONE.decode(), place.schema).encode()
         self._commit_all = in_schema(COMMIT_ALL.decode(), place.schema).encode()
@@ -117,6 +121,7 @@ class PostgresqlBackend:
             return self._write_each(line, batch, again=attempts > 1)
 
         outcomes = self._gate.call(work)
+        self._witness.weigh(batch.commits, outcomes)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes
@@ -237,6 +242,10 @@ class PostgresqlBackend:
         """
         [(newest,)] = self._gate.ask(NEWEST, {"application": self._gate.application})
         return newest
+
+    def now_us(self, stream: str) -> int:
+        [(now_us,)] = self._gate.ask("SELECT holdfast.now_us()", {})
+        return now_us
 
     def close(self) -> None:
         self._gate.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Condition
 from typing import TypeVar
 
-from holdfast.backends.postgresql.lines import Line, Lines, Row, Values
+from holdfast.backends.postgresql.lines import Line, PostgresqlLines, Row, Values
 from holdfast.backends.postgresql.place import Place
 from holdfast.backends.postgresql.schema import in_schema
 from holdfast.errors import UsageError
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Gate:
     """Every statement goes through here."""
 
-    def __init__(self, place: Place, lines: Lines, *, read_only: bool) -> None:
+    def __init__(self, place: Place, lines: PostgresqlLines, *, read_only: bool) -> None:
         self.place = place
         self.application = place.application
         self.lines = lines

@@ -1,40 +1,28 @@
-"""Connections with a deadline, and the few that a store keeps open.
-
-A call has one deadline. It covers waiting for a free connection, connecting, asking again after a
-connection broke or a server went down, and the answer. While there is time a call that may be
-repeated is repeated: at once on another connection, then every 50 ms.
-
-There are no threads here and no state in a session. So a store survives failovers and restarts of
-its server, works through poolers, and nothing runs on in a forked child.
-"""
+"""Lines to a PostgreSQL server: psycopg's connections, with our own wait under one deadline."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import select
-from collections.abc import Callable, Generator, Mapping, Sequence
-from threading import Condition
+from collections.abc import Callable, Mapping, Sequence
+from threading import local
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import generators
-from psycopg.abc import PQGen
+from psycopg.abc import PQGen, PQGenConn
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-from holdfast.backends.handle import Handle
+from holdfast.backends.lines import Lines
 from holdfast.backends.postgresql.errors import DeadlineError, is_lost, may_retry, translate
 from holdfast.backends.postgresql.place import Place
-from holdfast.errors import UnavailableError
+from holdfast.errors import HoldfastError, LostCommitsError
 
-_AGAIN_AFTER_S = 0.05
 _CONNECT_S = 10
-# Longer than this a line is not kept unused: what lies between may have forgotten it silently, and
-# the next call would find out only at its deadline. A new one costs a few milliseconds.
-_UNUSED_S = 30.0
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
@@ -45,6 +33,24 @@ class Line(psycopg.Connection[Row]):
 
     deadline = float("inf")
     returned = 0.0
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        """Connects, or gives up at the deadline: psycopg's own limit is two seconds or more.
+
+        It is asked for its turn ten times a second, also while nothing comes.
+        """
+        deadline: float = getattr(_connecting, "deadline", float("inf"))
+        steps = super()._connect_gen(conninfo)
+        try:
+            want = next(steps)
+            while True:
+                ready = yield want
+                if monotonic() >= deadline:
+                    raise DeadlineError
+                want = steps.send(ready)
+        except StopIteration as end:
+            return end.value
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Runs one of psycopg's generators to its end, or to the deadline.
@@ -89,6 +95,8 @@ class Line(psycopg.Connection[Row]):
         return result.get_value(0, 0)
 
 
+_connecting = local()  # the deadline of this thread's call, while it connects
+
 _EVENTS = {
     Wait.R: select.POLLIN,
     Wait.W: select.POLLOUT,
@@ -102,132 +110,65 @@ def _ready(events: int, want: Wait) -> Ready:
     return Ready(bool(events & select.POLLIN) | bool(events & select.POLLOUT) << 1)
 
 
-class Lines(Handle):
-    """The lines of one open store: made when needed, kept, and thrown away when one has failed."""
+class PostgresqlLines(Lines[Line]):
+    """Lines to a PostgreSQL server, or to the one of several that takes writes."""
+
+    one_spoils_all = False
 
     def __init__(self, place: Place, *, writes: bool) -> None:
-        super().__init__()
+        super().__init__(place)
         self.place = place
+        self.meet: Callable[[Line], None] | None = None  # asked of each new line
+        self.look: Callable[[Line], None] | None = None  # asked before each use of one
         self._parameters = _parameters(place, writes=writes)
-        self._idle: list[Line] = []
-        self._count = 0
-        self._free = Condition()
 
-    def call(
-        self, work: Callable[[Line], T], *, repeatable: bool = True, writes: bool = False
-    ) -> T:
-        """Returns what `work` returns, given a line; repeats it as long as that may help.
+    def is_lost(self, exc: BaseException) -> bool:
+        return is_lost(exc) and _NOT_SENT not in getattr(exc, "__notes__", ())
 
-        With `writes`, an error says that the outcome is unknown if any attempt was lost.
-        """
-        self.check_open()
-        deadline = monotonic() + self.place.timeout_s
-        unknown = False
-        while True:
-            try:
-                with self._line(deadline) as line:
-                    return work(line)
-            except Exception as exc:
-                unknown = unknown or (writes and is_lost(exc) and not _never_sent(exc))
-                again = may_retry(exc) and (repeatable or _never_sent(exc))
-                if not again or monotonic() + _AGAIN_AFTER_S >= deadline:
-                    if isinstance(exc, UnavailableError) and unknown:
-                        exc.outcome_known = False
-                    ours = translate(exc, self.place, outcome_known=not unknown)
-                    if ours is None:
-                        raise
-                    raise ours from _scrubbed(exc, self.place)
-            with self._free:
-                self._free.wait(_AGAIN_AFTER_S)
-            self.check_open()
+    def may_retry(self, exc: BaseException) -> bool:
+        return may_retry(exc)
+
+    def is_answer(self, exc: BaseException) -> bool:
+        return isinstance(exc, psycopg.Error)
+
+    def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
+        return translate(exc, self.place, outcome_known=outcome_known)
+
+    def is_fit(self, line: Line) -> bool:
+        return line.pgconn.transaction_status == TransactionStatus.IDLE
 
     def connect(self, deadline: float) -> Line:
-        """Returns a new line, which the caller closes."""
         left_s = max(2, min(_CONNECT_S, int(deadline - monotonic()) + 1))
+        _connecting.deadline = deadline
         try:
             parameters: dict[str, Any] = {"connect_timeout": left_s, **self._parameters}
             line = Line.connect(**parameters, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as exc:
+        except (psycopg.Error, DeadlineError) as exc:
             exc.add_note(_NOT_SENT)
             raise
+        finally:
+            _connecting.deadline = float("inf")
         line.deadline = deadline
+        self._examine(line, self.meet)
         return line
 
-    @contextlib.contextmanager
-    def _line(self, deadline: float) -> Generator[Line]:
-        line = self._take(deadline)
-        healthy = False
-        try:
-            yield line
-            healthy = True
-        except BaseException as exc:
-            healthy = not may_retry(exc) and isinstance(exc, psycopg.Error)
-            raise
-        finally:
-            self._give_back(line, healthy)
+    def before_use(self, line: Line) -> None:
+        self._examine(line, self.look)
 
-    def _take(self, deadline: float) -> Line:
-        with self._free:
-            while True:
-                self.check_open()
-                while self._idle:
-                    line = self._idle.pop()
-                    if monotonic() - line.returned < _UNUSED_S:
-                        line.deadline = deadline
-                        return line
-                    self._count -= 1
-                    line.close()
-                if self._count < self.place.pool:
-                    self._count += 1
-                    break
-                if not self._free.wait(max(deadline - monotonic(), 0)):
-                    raise UnavailableError(
-                        f"all {self.place.pool} connections of this store were busy for "
-                        f"{self.place.timeout_s:g} s",
-                        hint="allow more with pool= in the URL",
-                    )
-        try:
-            return self.connect(deadline)
-        except BaseException:
-            self._forget_one()
-            raise
-
-    def _give_back(self, line: Line, healthy: bool) -> None:
-        idle = line.pgconn.transaction_status == TransactionStatus.IDLE
-        if healthy and idle and self.is_open:
-            line.returned = monotonic()
-            with self._free:
-                self._idle.append(line)
-                self._free.notify()
-            if self.is_open:
-                return
-            self._drop_idle()  # closed by another thread at this very moment
+    def _examine(self, line: Line, question: Callable[[Line], None] | None) -> None:
+        """Asks something about the server itself; a line that breaks over it was never used."""
+        if question is None:
             return
-        line.close()
-        self._forget_one()
-        if not idle:
-            # One broke: the others likely have too, if the server went. New ones cost little.
-            self._drop_idle()
-
-    def _forget_one(self) -> None:
-        with self._free:
-            self._count -= 1
-            self._free.notify()
-
-    def _drop_idle(self) -> None:
-        with self._free:
-            dropped, self._idle = self._idle, []
-            self._count -= len(dropped)
-            self._free.notify_all()
-        for line in dropped:
+        try:
+            question(line)
+        except LostCommitsError as exc:
+            self.lose(exc)
             line.close()
-
-    def close(self) -> bool:
-        """Closes every idle line; those in use are closed when they come back."""
-        if not self.mark_closed():
-            return False
-        self._drop_idle()
-        return True
+            raise
+        except BaseException as exc:
+            line.close()
+            exc.add_note(_NOT_SENT)
+            raise
 
     def after_fork(self) -> None:
         """Gives up the child's copies of the sockets, without a word to the server.
@@ -243,15 +184,6 @@ class Lines(Handle):
 
 
 _NOT_SENT = "nothing was sent"
-
-
-def _never_sent(exc: BaseException) -> bool:
-    return _NOT_SENT in getattr(exc, "__notes__", ())
-
-
-def _scrubbed(exc: Exception, place: Place) -> Exception | None:
-    """Returns the cause to show: none where its text holds a secret."""
-    return exc if place.hide(str(exc)) == str(exc) else None
 
 
 def _parameters(place: Place, *, writes: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from time import monotonic
 from msgspec import Struct
 
 from holdfast.backends.postgresql.errors import translate
-from holdfast.backends.postgresql.lines import Line, Lines
+from holdfast.backends.postgresql.lines import Line, PostgresqlLines
 from holdfast.backends.postgresql.place import Place
 from holdfast.backends.postgresql.schema import FORMAT, in_schema, prepare_schema
 from holdfast.backends.protocol import Durability
@@ -70,9 +70,9 @@ class Server(Struct, frozen=True):
 
 def open_lines(
     place: Place, clock: Clock, *, durability: Durability, create: bool, read_only: bool
-) -> tuple[Lines, Server, str]:
+) -> tuple[PostgresqlLines, Server, str]:
     """Returns the lines of a store that is there, its server, and the store's id."""
-    lines = Lines(place, writes=not read_only)
+    lines = PostgresqlLines(place, writes=not read_only)
     try:
         line = lines.connect(monotonic() + place.timeout_s)
         try:

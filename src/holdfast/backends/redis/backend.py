@@ -31,9 +31,9 @@ from holdfast.backends.redis.marks import RedisMarks
 from holdfast.backends.redis.objects import RedisObjects
 from holdfast.backends.redis.opening import open_lines
 from holdfast.backends.redis.place import place_of
-from holdfast.backends.redis.witness import Witness
+from holdfast.backends.redis.witness import RedisWitness
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, ExpiredError
 
 # One page is copied whole by the server before it goes out.
 _PAGE = 1000
@@ -61,7 +61,7 @@ class RedisBackend:
         self._reach = reach
         self._gate = gate = Gate(lines, store, read_only=read_only)
         self._keys = gate.keys
-        self._witness = Witness(gate)
+        self._witness = RedisWitness(gate)
         lines.recheck = self._witness.check
         self._follower = Follower(gate, self._newest, lines.check_open)
         self.leases: Leases = RedisLeases(gate)
@@ -138,7 +138,17 @@ class RedisBackend:
             if expected > until or (limit is not None and len(records) >= limit):
                 return records
             if len(entries) < count:
+                self._check_there(stream)
                 raise missing(stream, expected, where)
+
+    def _check_there(self, stream: str) -> None:
+        """Raises ExpiredError if the server has let the stream go, as it was told to."""
+        text, there = self._gate.ask(
+            ("HGET", self._keys.heads, stream), ("EXISTS", self._keys.events(stream))
+        )
+        head = decode_head(stream, text, self.place.shown)
+        if head is not None and head.expires_us and not there:
+            raise ExpiredError(stream, expires_us=head.expires_us)
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         self._gate.lines.check_open()
@@ -176,6 +186,8 @@ class RedisBackend:
         )
         records: list[Record] = []
         for (stream, first, count, position), entries in zip(ranges, answers, strict=True):
+            if not entries and self._is_let_go(stream):
+                continue
             part = [decode(stream, entry, where) for entry in entries]
             found = {(record.revision, record.position) for record in part}
             for revision in range(first, first + count):
@@ -183,6 +195,13 @@ class RedisBackend:
                     raise missing(stream, revision, where)
             records += part
         return records
+
+    def _is_let_go(self, stream: str) -> bool:
+        try:
+            self._check_there(stream)
+        except ExpiredError:
+            return True
+        return False
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         self._gate.lines.check_open()
@@ -238,6 +257,9 @@ class RedisBackend:
         """Returns the newest position. A script runs alone: what can be seen is final."""
         [position] = self._gate.ask(("HGET", self._keys.root, "position"))
         return int(position)
+
+    def now_us(self, stream: str) -> int:
+        return int(self._gate.look("now", (), ()))
 
     def close(self) -> None:
         self._gate.close()

@@ -10,7 +10,7 @@ from msgspec import msgpack
 
 from holdfast.backends.redis.errors import ReplyError
 from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.lines import Line, Lines, Word
+from holdfast.backends.redis.lines import Line, RedisLines, Word
 from holdfast.backends.redis.scripts import script
 from holdfast.errors import UsageError
 
@@ -24,7 +24,7 @@ class Gate:
     store in this one's place, is never taken for a store without events.
     """
 
-    def __init__(self, lines: Lines, store: str, *, read_only: bool) -> None:
+    def __init__(self, lines: RedisLines, store: str, *, read_only: bool) -> None:
         self.place = lines.place
         self.lines = lines
         self.keys = Keys(lines.place.application)

@@ -1,8 +1,4 @@
-"""Connections with a deadline, and the few that a store keeps open.
-
-A call has one deadline. It covers waiting for a free connection, connecting, asking again after a
-connection broke or a server went down, and the answer. While there is time a call that may be
-repeated is repeated: at once on another connection, then every 50 ms.
+"""Lines to a Redis server, or to the one of a cluster that has the store.
 
 redis-py makes the connections: it knows URLs, passwords and TLS. What is asked on one goes past it,
 straight to the socket and hiredis, because its own timeouts begin anew with every byte received.
@@ -16,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import hiredis
 import redis
@@ -27,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.retry import Retry
 
-from holdfast.backends.handle import Handle
+from holdfast.backends.lines import Lines
 from holdfast.backends.protocol import Durability
 from holdfast.backends.redis.errors import (
     CutError,
@@ -42,12 +37,10 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.place import Place
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.server import QUESTIONS, Server, server_of
-from holdfast.errors import LostCommitsError, UnavailableError, UsageError
+from holdfast.errors import HoldfastError, LostCommitsError
 
 _pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
-_AGAIN_AFTER_S = 0.05
 _CHUNK = 1 << 17
-T = TypeVar("T")
 Word = str | bytes | int
 Address = tuple[str, int]
 
@@ -60,6 +53,7 @@ class Line:
         self._socket: socket.socket = connection._sock
         self._reader = hiredis.Reader()
         self.deadline = deadline
+        self.returned = 0.0
         self.server: Server
         self.waits = False
 
@@ -138,70 +132,41 @@ class Line:
             os.close(self._socket.detach())
 
 
-class Lines(Handle):
-    """The lines of one open store: made when needed, kept, and thrown away when one has failed."""
+class RedisLines(Lines[Line]):
+    """Lines to the server that has the store: in a cluster, wherever it is now."""
 
     def __init__(self, place: Place, durability: Durability) -> None:
-        super().__init__()
+        super().__init__(place)
         self.place = place
         self.recheck: Callable[[Line], None] | None = None
         self._durability: Durability = durability
         self._root = Keys(place.application).root
         self._addresses: list[Address | None] = [None]  # None: as the URL says
         self._run_id: str | None = None
-        self._lost: LostCommitsError | None = None
-        self._idle: list[Line] = []
-        self._count = 0
-        self._free = threading.Condition()
 
-    def call(
-        self, work: Callable[[Line], T], *, repeatable: bool = True, writes: bool = False
-    ) -> T:
-        """Returns what `work` returns, given a line; repeats it as long as that may help.
+    def is_lost(self, exc: BaseException) -> bool:
+        return is_lost(exc)
 
-        With `writes`, an error says that the outcome is unknown if any attempt was lost.
-        """
-        self.check_open()
-        deadline = monotonic() + self.place.timeout_s
-        unknown = False
-        answer: ReplyError | None = None  # the server's last word
-        while True:
-            if self._lost is not None:
-                raise self._lost
-            try:
-                with self._line(deadline) as line:
-                    return work(line)
-            except Exception as exc:
-                unknown = unknown or (writes and is_lost(exc))
-                again = may_retry(exc) and (repeatable or not is_lost(exc))
-                if not again or monotonic() + _AGAIN_AFTER_S >= deadline:
-                    if isinstance(exc, UnavailableError | UsageError) and unknown:
-                        # Also of a server that came back unfit: the commit may have been its last.
-                        raise UnavailableError(
-                            exc.message, outcome_known=False, hint=exc.hint
-                        ) from None
-                    # That a server said no tells more than that time ran out while asking again.
-                    told = answer if isinstance(exc, UnreachedError) and answer else exc
-                    ours = translate(told, self.place, outcome_known=not unknown)
-                    if ours is None:
-                        raise
-                    raise ours from None
-                answer = exc if isinstance(exc, ReplyError) else answer
-                moved = isinstance(exc, ReplyError) and self._moved(exc)
-            if not moved:
-                with self._free:
-                    self._free.wait(_AGAIN_AFTER_S)
-            self.check_open()
+    def may_retry(self, exc: BaseException) -> bool:
+        return may_retry(exc)
 
-    def _moved(self, exc: ReplyError) -> bool:
-        """Takes note of where the store is now, if that is what the server said."""
-        if exc.code != "MOVED":
+    def is_answer(self, exc: BaseException) -> bool:
+        return isinstance(exc, ReplyError)
+
+    def is_unreached(self, exc: BaseException) -> bool:
+        return isinstance(exc, UnreachedError)
+
+    def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
+        return translate(exc, self.place, outcome_known=outcome_known)
+
+    def moved(self, exc: BaseException) -> bool:
+        if not isinstance(exc, ReplyError) or exc.code != "MOVED":
             return False
         host, _, port = str(exc).rpartition(" ")[2].rpartition(":")
         here = self._addresses[0]
         host = host or (here[0] if here else self.place.parameters.get("host", "localhost"))
         self._prefer((host, int(port)))
-        self._drop_idle()
+        self.drop_idle()
         return True
 
     def _prefer(self, address: Address | None) -> None:
@@ -260,7 +225,7 @@ class Lines(Handle):
             try:
                 self.recheck(line)
             except LostCommitsError as exc:
-                self._lost = exc
+                self.lose(exc)
                 raise
         self._run_id = server.run_id
 
@@ -269,75 +234,6 @@ class Lines(Handle):
         nodes = {(node[0].decode(), node[1]) for row in rows for node in row[2:] if node[0]}
         with self._free:
             self._addresses += sorted(nodes - set(self._addresses))
-
-    @contextlib.contextmanager
-    def _line(self, deadline: float) -> Generator[Line]:
-        line = self._take(deadline)
-        healthy = False
-        try:
-            yield line
-            healthy = True
-        except ReplyError as exc:
-            healthy = not may_retry(exc)
-            raise
-        finally:
-            self._give_back(line, healthy)
-
-    def _take(self, deadline: float) -> Line:
-        with self._free:
-            while True:
-                self.check_open()
-                if self._idle:
-                    line = self._idle.pop()
-                    line.deadline = deadline
-                    return line
-                if self._count < self.place.pool:
-                    self._count += 1
-                    break
-                if not self._free.wait(max(deadline - monotonic(), 0)):
-                    raise UnavailableError(
-                        f"all {self.place.pool} connections of this store were busy for "
-                        f"{self.place.timeout_s:g} s",
-                        hint="allow more with pool= in the URL",
-                    )
-        try:
-            return self.connect(deadline)
-        except BaseException:
-            self._forget_one()
-            raise
-
-    def _give_back(self, line: Line, healthy: bool) -> None:
-        if healthy and self.is_open:
-            with self._free:
-                self._idle.append(line)
-                self._free.notify()
-            if not self.is_open:
-                self._drop_idle()  # closed by another thread at this very moment
-            return
-        line.close()
-        self._forget_one()
-        # One broke: the others likely have too, if the server went. New ones cost little.
-        self._drop_idle()
-
-    def _forget_one(self) -> None:
-        with self._free:
-            self._count -= 1
-            self._free.notify()
-
-    def _drop_idle(self) -> None:
-        with self._free:
-            dropped, self._idle = self._idle, []
-            self._count -= len(dropped)
-            self._free.notify_all()
-        for line in dropped:
-            line.close()
-
-    def close(self) -> bool:
-        """Closes every idle line; those in use are closed when they come back."""
-        if not self.mark_closed():
-            return False
-        self._drop_idle()
-        return True
 
     def after_fork(self) -> None:
         for line in self._idle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.backends.protocol import Durability
 from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.lines import Line, Lines
+from holdfast.backends.redis.lines import Line, RedisLines
 from holdfast.backends.redis.place import Place
 from holdfast.backends.redis.scripts import opening
 from holdfast.clock import Clock
@@ -16,9 +16,9 @@ FORMAT = 1
 
 def open_lines(
     place: Place, clock: Clock, *, durability: Durability, create: bool
-) -> tuple[Lines, str]:
+) -> tuple[RedisLines, str]:
     """Returns the lines of a store that is there, and its id."""
-    lines = Lines(place, durability)
+    lines = RedisLines(place, durability)
     try:
         return lines, lines.call(lambda line: _store(line, place, clock, create=create))
     except BaseException:

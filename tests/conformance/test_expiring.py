@@ -1,0 +1,287 @@
+"""Scopes that end by themselves behave alike on every backend (BOOT-54, BOOT-55, guarantee 11, 0010).
+
+Each backend's own clock is moved by the test: this host's, or the one that the server's functions
+and scripts ask. That Redis lets go by itself, in its own time, is shown at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.aio
+from holdfast.copy import copy
+from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
+from holdfast.store import Store
+from holdfast.testing import FakeClock
+from tests.servers import redis
+from tests.servers.databases import database
+from tests.servers.postgresql import NEWEST
+from tests.servers.redis_clock import CLOCK, FAKE, shared_ground
+
+KINDS = ["memory", "files", "sqlite", "postgresql", "redis"]
+LARGE = "x" * 100_000
+
+
+class World:
+    """A kind of backend, and the clock that judges it."""
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind = kind
+        self.clock = FakeClock()
+        name = sha256(str(place).encode()).hexdigest()[:16]
+        if kind == "postgresql":
+            ground = database(NEWEST, "fake")
+            ground.follow(self.clock)
+            self.url = ground.url(application=name)
+        elif kind == "redis":
+            shared = shared_ground(redis.OLDEST)
+            shared.follow(self.clock)
+            self.url = shared.url(FAKE, name)
+        else:
+            self.url = {"memory": "memory:", "sqlite": f"sqlite:{place / 's.db'}"}.get(
+                kind, str(place / "files")
+            )
+
+    def open(self) -> Store:
+        store = holdfast.open(self.url, clock=self.clock, durability="none")
+        if self.kind == "redis":
+            backend: Any = store.log.backend
+            backend._gate.clock = CLOCK
+        return store
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return World(request.param, tmp_path)
+
+
+@pytest.fixture
+def store(world: World) -> Iterator[Store]:
+    with world.open() as store:
+        yield store
+
+
+def test_a_scope_is_there_until_its_end(world: World, store: Store) -> None:
+    chat = store.conversation("c1", ttl_s=60)
+    assert chat.expires_at is None
+    chat.set("stage", "triage", checkpoint="begun")
+    ends = chat.expires_at
+    assert ends is not None
+    assert abs(ends.timestamp() - world.clock.now_us() / 1e6 - 60) < 0.002
+    world.clock.advance(59)
+    store.conversation("c1").set("stage", "open")
+    assert chat.expires_at == ends
+    assert chat.at("begun") == {"stage": "triage"}
+    assert [event.type for event in chat.history()] == ["opened", "changed", "changed"]
+    assert [mark.key for mark in store.marks("scope.expires")] == ["conversation/c1"]
+
+
+def test_from_its_end_on_it_is_gone(world: World, store: Store) -> None:
+    """Whatever asks for it is told that it expired, and when."""
+    chat = store.conversation("c1", ttl_s=60)
+    chat.set("stage", "triage", key="k", checkpoint="begun")
+    ends = chat.expires_at
+    world.clock.advance(61)
+    asks: dict[str, Callable[[], object]] = {
+        "state": lambda: chat.state,
+        "revision": lambda: chat.revision,
+        "updated_at": lambda: chat.updated_at,
+        "expires_at": lambda: chat.expires_at,
+        "is_closed": lambda: chat.is_closed,
+        "at": lambda: chat.at(1),
+        "at name": lambda: chat.at("begun"),
+        "checkpoints": chat.checkpoints,
+        "history": lambda: list(chat.history()),
+        "diff": lambda: chat.diff(1),
+        "set": lambda: chat.set("stage", "open"),
+        "set without ttl": lambda: store.conversation("c1").set("stage", "open"),
+        "set again": lambda: chat.set("stage", "triage", key="k"),
+        "edit": lambda: chat.edit(lambda draft: draft.update(a=1)),
+        "undo": chat.undo,
+        "close": chat.close,
+        "fork": lambda: chat.fork("c2"),
+        "follow": lambda: list(store.follow(chat, after=0, timeout_s=0)),
+        "view": lambda: store.view().state(chat),
+    }
+    for name, ask in asks.items():
+        with pytest.raises(ExpiredError) as caught:
+            ask()
+        assert caught.value.ended == ends, name
+        assert isinstance(caught.value, NotFoundError)
+    with world.open() as other:
+        if world.kind == "memory":
+            return
+        for scope in (other.conversation("c1"), other.conversation("c1", ttl_s=60)):
+            with pytest.raises(ExpiredError, match="expired at"):
+                scope.get("stage")
+            with pytest.raises(ExpiredError):
+                scope.set("stage", "again")
+        assert [scope.name for scope in other.scopes()] == ["conversation/c1"]
+
+
+def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
+    team = store.team("red")
+    team.set("n", 1)
+    store.conversation("c1", ttl_s=60).set("a", 1)
+    middle = store.position
+    store.conversation("c1").set("a", 2)
+    team.set("n", 2)
+    world.clock.advance(61)
+    assert [event.stream for event in store.events()] == ["team/red", "team/red"]
+    with world.open() as other:
+        if world.kind != "memory":
+            assert [event.stream for event in other.events(after=middle)] == ["team/red"]
+    assert store.check().findings == []
+
+
+def test_what_expires_is_not_committed_with_what_lasts(store: Store) -> None:
+    team, chat = store.team("red"), store.conversation("c1", ttl_s=60)
+    for _ in range(2):  # neither when it begins nor later
+        with pytest.raises(UsageError, match="expires by itself"), store.commit() as tx:
+            tx.scope(team).set("n", 1)
+            tx.scope(chat).set("n", 1)
+        assert team.revision == 0
+        chat.set("begun", True)
+    with store.commit() as tx:
+        tx.scope(chat).set("n", 1)
+        tx.scope(store.conversation("c2", ttl_s=60)).set("n", 1)
+    assert store.conversation("c2").expires_at is not None
+
+
+def test_what_expires_may_be_read_as_a_guard(store: Store) -> None:
+    team, chat = store.team("red"), store.conversation("c1", ttl_s=60)
+    chat.set("n", 1)
+    with store.commit() as tx:
+        tx.scope(team).set("n", tx.scope(chat).get("n"))
+    assert team.get("n") == 1
+    pending = store.commit()
+    with pytest.raises(ConflictError), pending as tx:
+        tx.scope(team).set("n", tx.scope(chat).get("n"))
+        chat.set("n", 2)
+
+
+def test_what_expires_is_not_forked(store: Store) -> None:
+    chat = store.conversation("c1", ttl_s=60)
+    chat.set("n", 1)
+    with pytest.raises(UsageError, match="a fork of it would lose the past"):
+        chat.fork("c2")
+    assert store.conversation("c2").revision == 0
+
+
+def test_what_lasts_stays(world: World, store: Store) -> None:
+    store.conversation("c1").set("n", 1)
+    with pytest.raises(UsageError, match="begun without ttl_s"):
+        store.conversation("c1", ttl_s=60).set("n", 2)
+    world.clock.advance(61)
+    store.conversation("c1").set("n", 3)
+    assert store.conversation("c1").state == {"n": 3}
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf"), "60", True, 0.000_1])
+def test_a_lifetime_is_a_number_of_seconds(ttl_s: Any) -> None:
+    with holdfast.open("memory:", durability="none") as store, pytest.raises(UsageError):
+        store.conversation("c1", ttl_s=ttl_s)
+
+
+def test_large_values_last_as_long_as_what_needs_them(world: World, store: Store) -> None:
+    """A blob that a lasting scope shares with one that is gone is still there."""
+    chat, team = store.conversation("c1", ttl_s=60), store.team("red")
+    chat.set("text", LARGE)
+    team.set("text", LARGE)
+    assert chat.get("text") == LARGE
+    world.clock.advance(61)
+    with world.open() as other:
+        shown = store if world.kind == "memory" else other
+        assert shown.team("red").get("text") == LARGE
+    assert store.check().findings == []
+
+
+def test_a_scope_in_a_layer_above_expires_too(store: Store) -> None:
+    """Whatever is written first begins the scope as its handle says, a checkpoint for one."""
+    chat = store.conversation("c1", ttl_s=60, parent=store.team("red"))
+    chat.checkpoint("begun")
+    assert chat.expires_at is not None
+    assert chat.parent == store.team("red")
+
+
+def test_a_copy_has_the_same_end_and_leaves_out_what_is_gone(
+    world: World, store: Store, tmp_path: Path
+) -> None:
+    store.conversation("gone", ttl_s=60).set("n", 1)
+    store.conversation("there", ttl_s=600).set("n", 1)
+    store.conversation("lasts").set("n", 1)
+    world.clock.advance(61)
+    with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", clock=world.clock) as target:
+        copy(store.log, target.log)
+        assert target.conversation("there").expires_at == store.conversation("there").expires_at
+        names = [scope.name for scope in target.scopes()]
+        assert names == ["conversation/lasts", "conversation/there"]
+        world.clock.advance(600)
+        with pytest.raises(ExpiredError):
+            target.conversation("there").get("n")
+
+
+def test_asyncio_has_it_too() -> None:
+    async def work() -> None:
+        async with await holdfast.aio.open("memory:", durability="none") as store:
+            chat = store.conversation("c1", ttl_s=60)
+            await chat.set("n", 1)
+            assert await chat.expires_at is not None
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("name", redis.installations())
+def test_redis_lets_go_by_itself(name: str) -> None:
+    """What is left of such a scope is its name and head; the server itself removed the rest."""
+    import redis as driver
+
+    application = "lets-go"
+    running = redis.new_server(name)
+    try:
+        with holdfast.open(running.url(application=application), durability="none") as store:
+            client: Any = driver.Redis.from_url(running.url())  # type: ignore
+            lasting = store.conversation("lasts")
+            lasting.set("n", 1, key="k", checkpoint="p")
+            store.log.snapshots.flush({})
+            before = set(client.scan_iter(count=1000))
+            chat = store.conversation("c1", ttl_s=1.5)
+            chat.set("text", LARGE, key="k", checkpoint="p")
+            position = store.position
+            made = set(client.scan_iter(count=1000)) - before
+            lives = {key: client.pttl(key) for key in made if not _is_shared(key)}
+            assert len(lives) == 5  # events, keys, checkpoints, named, blob
+            assert all(0 < left <= 61_500 for left in lives.values()), lives
+            events = f"holdfast:{{{application}}}:events:conversation/c1"
+            deadline = time.monotonic() + 60
+            while client.exists(events) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert not client.exists(events)
+            with pytest.raises(ExpiredError):
+                chat.get("text")
+            with pytest.raises(ExpiredError):
+                store.log.backend.read("conversation/c1")
+            assert store.log.backend.find("conversation/c1", key="k") == []
+            assert [event.stream for event in store.events()] == ["conversation/lasts"]
+            assert list(store.events(after=position)) == []
+            assert store.check().findings == []
+            assert lasting.state == {"n": 1}
+            [head] = store.log.backend.heads(["conversation/c1"])
+            assert head is not None
+            assert head.revision == 2
+    finally:
+        running.stop()
+
+
+def _is_shared(key: bytes) -> bool:
+    """Returns whether a key belongs to the store and not to one stream."""
+    kind = key.decode().partition("}:")[2].partition(":")[0]
+    return kind not in ("events", "keys", "checkpoints", "named", "object")
