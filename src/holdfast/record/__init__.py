@@ -9,5 +9,9 @@ recovery    what dead workers left open, judged and closed or done again
 policy      nothing is done undecided
 facts       claims about the world, verified, dated
 stale       everything that is not to be trusted
+messages    Messages: what was said, added; changing and history are the rest of that class
+message     a message's events and fields; merging and repair are pure
+scan        which messages are there, found from the newest end backwards
+turns       brackets around messages, and whose worker is dead
 commands    verifiers that are commands of the project's configuration
 """

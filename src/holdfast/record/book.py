@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from holdfast.log import Log
+from holdfast.record.scan import Scans
 from holdfast.record.thing import Thing
 from holdfast.workers import Heart
 
@@ -26,6 +27,8 @@ class Book:
         """What else lists things that a silent worker left in progress (`stale.py`)."""
         self.numbers: dict[Thing, int] = {}
         """How many events things had when they were last looked at."""
+        self.scans = Scans(log)
+        """Which messages conversations have, as far as somebody looked."""
 
     @property
     def worker(self) -> str:

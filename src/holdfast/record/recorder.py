@@ -16,3 +16,13 @@ class Recorder(Protocol):
     def event_part(self, proposal: Proposal, key: str | None = None) -> Part:
         """Returns what a commit adds to the scope's stream to record an event."""
         ...
+
+    def events_part(
+        self,
+        proposals: tuple[Proposal, ...],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+    ) -> Part:
+        """Returns what a commit adds to the scope's stream to record several events."""
+        ...

@@ -18,7 +18,10 @@ from holdfast.record.book import Book
 from holdfast.record.decision import Decision, Link
 from holdfast.record.decisions import Decisions, IfExists, OpenDecision
 from holdfast.record.facts import Facts
+from holdfast.record.message import Message
+from holdfast.record.messages import Messages
 from holdfast.record.policy import check_effect
+from holdfast.record.turns import OpenTurn
 from holdfast.scope import Scope
 from holdfast.wanted import Part, Proposal
 
@@ -116,6 +119,21 @@ class RecordedScope(Scope):
         """Claims about the outside world, with how to verify them and until when they count."""
         return Facts(self.book, self)
 
+    # --- messages --------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> Messages:
+        """What was said: a sequence to read from either end, and everything that changes it."""
+        return Messages(self, self, self.book)
+
+    def say(self, content: str, *, role: str = "user") -> Message:
+        """Adds a message; durable when it returns. `messages.add` takes everything else."""
+        return self.messages.add(role, content)
+
+    def turn(self) -> OpenTurn:
+        """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`."""
+        return self.messages.turn()
+
     # --- parts -----------------------------------------------------------------------------------
 
     def close(self, *, keep: bool | None = None) -> int:
@@ -128,6 +146,16 @@ class RecordedScope(Scope):
         for entry in decisions.list(incomplete=True, scope=self):
             decisions.close_entry(entry, "the scope was closed", how="abandoned")
         return super().close(keep=keep)
+
+    def events_part(
+        self,
+        proposals: tuple[Proposal, ...],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+    ) -> Part:
+        """Returns what a commit adds to this scope's stream to record several events."""
+        return self._part(proposals, expected, key, None)
 
     def event_part(self, proposal: Proposal, key: str | None = None) -> Part:
         """Returns what a commit adds to this scope's stream to record an event."""

@@ -1,0 +1,269 @@
+"""A history made fit for the next request, without touching what is stored. Pure.
+
+A crash in the middle of a turn leaves tool calls without results, and every model refuses such a
+history. Three forms of items are known, and may stand in one history:
+
+    chat        {"tool_calls": [{"id"}]} and {"role": "tool", "tool_call_id"}, right behind it
+    responses   {"type": "…_call", "call_id"} and {"type": "…_call_output", "call_id"}, behind it
+    blocks      {"type": "tool_use", "id"} in a content, and {"type": "tool_result", "tool_use_id"}
+                in that of the next message
+
+What is done, in this order: an item, call or result that comes a second time is left out; a result
+without a call is left out; a result that stands elsewhere is moved behind its call; a call without
+a result gets one that says so. Everything else is passed on as it is, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from holdfast.errors import UsageError, show_value
+
+NO_RESULT = "[interrupted: no result of this call was recorded]"
+
+Item = dict[str, Any]
+
+
+class Mended(Struct, frozen=True):
+    """One thing that was not sound. `index` counts in the history as it was given."""
+
+    what: Literal["duplicate", "orphan", "moved", "missing"]
+    index: int
+    id: str
+
+
+class Repaired(Struct, frozen=True):
+    """A sound history, and what it took; nothing if it was sound."""
+
+    history: list[Any]
+    mended: list[Mended]
+
+
+class _Found(Struct):
+    """A result: where it was, and itself, as an item or as a block of one."""
+
+    index: int
+    value: Item
+    is_block: bool
+
+
+def repair(history: Iterable[Any]) -> Repaired:
+    """Returns a history that a model takes, and what was mended; the given one is left alone."""
+    if isinstance(history, str | bytes | dict) or not isinstance(history, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        found = show_value(cast("object", history))
+        raise UsageError(f"a history is a list of items, found {found}")
+    return _Repair(list(history)).run()
+
+
+class _Repair:
+    def __init__(self, history: list[Any]) -> None:
+        self._history = history
+        self._mended: list[Mended] = []
+        self._calls: dict[str, int] = {}
+        self._results: dict[str, _Found] = {}
+        self._items: list[tuple[int, Any]] = []  # what is passed on, without results
+
+    def run(self) -> Repaired:
+        seen: set[str] = set()
+        for index, item in enumerate(self._history):
+            if isinstance(item, dict):
+                item = cast("Item", item)
+                id = item.get("id")
+                if isinstance(id, str) and id in seen:
+                    self._note("duplicate", index, id)
+                    continue
+                if isinstance(id, str):
+                    seen.add(id)
+            self._take(index, item)
+        self._drop_orphans()
+        return Repaired(self._laid(), sorted(self._mended, key=lambda one: one.index))
+
+    def _note(self, what: Literal["duplicate", "orphan", "moved", "missing"], index: int,
+              id: str) -> None:  # fmt: skip
+        self._mended.append(Mended(what, index, id))
+
+    # --- taking apart ----------------------------------------------------------------------------
+
+    def _take(self, index: int, item: Any) -> None:
+        result = _result_id(item)
+        if result is not None:
+            self._take_result(index, result, item, is_block=False)
+            return
+        if isinstance(item, dict):
+            lean = self._without_second_calls(index, cast("Item", item))
+            item = self._without_results(index, lean)
+            if item is None:
+                return
+        self._items.append((index, item))
+
+    def _take_result(self, index: int, id: str, value: Item, *, is_block: bool) -> None:
+        if id in self._results:
+            self._note("duplicate", index, id)
+        else:
+            self._results[id] = _Found(index, value, is_block)
+
+    def _without_second_calls(self, index: int, item: Item) -> Item | None:
+        repeated: set[int] = set()
+        for number, id in enumerate(call_ids(item)):
+            if id in self._calls:
+                repeated.add(number)
+                self._note("duplicate", index, id)
+            else:
+                self._calls[id] = index
+        if not repeated:
+            return item
+        if "tool_calls" in item:
+            calls = [c for n, c in enumerate(item["tool_calls"]) if n not in repeated]
+            return _lean({**item, "tool_calls": calls}, "tool_calls")
+        if "call_id" in item:
+            return None
+        number = -1
+        blocks: list[Any] = []
+        for block in item["content"]:
+            number += _block_type(block) == "tool_use"
+            if _block_type(block) != "tool_use" or number not in repeated:
+                blocks.append(block)
+        return {**item, "content": blocks} if blocks else None
+
+    def _without_results(self, index: int, item: Item | None) -> Item | None:
+        if item is None or not isinstance(item.get("content"), list):
+            return item
+        rest: list[Any] = []
+        for block in item["content"]:
+            if _block_type(block) == "tool_result":
+                self._take_result(index, str(block.get("tool_use_id")), block, is_block=True)
+            else:
+                rest.append(block)
+        # One that is empty now stays as the place that its results go back to.
+        return item if len(rest) == len(item["content"]) else {**item, "content": rest}
+
+    def _drop_orphans(self) -> None:
+        for id, found in list(self._results.items()):
+            if id not in self._calls:
+                self._note("orphan", found.index, id)
+                del self._results[id]
+
+    # --- putting together ------------------------------------------------------------------------
+
+    def _laid(self) -> list[Any]:
+        late = {  # results of the second form stay where they are, if that is behind their call
+            found.index: found.value
+            for id, found in self._results.items()
+            if "call_id" in found.value and found.index > self._calls[id]
+        }
+        laid: list[Any] = []
+        waiting: list[Item] = []  # result blocks that belong into the next message
+        for index, item in self._items:
+            for at in sorted(at for at in late if at < index):
+                laid.append(late.pop(at))
+            if waiting:
+                item, before = _merged(waiting, item)
+                laid += before
+                waiting = []
+            if item is None or (isinstance(item, dict) and cast("Item", item).get("content") == []
+                                and self._had_results(index)):  # fmt: skip
+                continue
+            laid.append(item)
+            if isinstance(item, dict):
+                results, blocks = self._results_for(index, cast("Item", item))
+                laid += results
+                waiting = blocks
+        laid += [late[at] for at in sorted(late)]
+        if waiting:
+            laid.append({"role": "user", "content": waiting})
+        return laid
+
+    def _had_results(self, index: int) -> bool:
+        content = self._history[index].get("content")
+        return any(_block_type(block) == "tool_result" for block in content)
+
+    def _results_for(self, index: int, item: Item) -> tuple[list[Item], list[Item]]:
+        """Returns the items, and the blocks, that stand behind an item with calls."""
+        results: list[tuple[int, Item]] = []
+        blocks: list[tuple[int, Item]] = []
+        for id in call_ids(item):
+            found = self._results.get(id)
+            is_block = "tool_calls" not in item and "call_id" not in item
+            if found is None:
+                self._note("missing", index, id)
+                made = _made_result(item, id)
+                (blocks if is_block else results).append((len(self._history), made))
+            elif "call_id" in found.value and found.index > index:
+                continue
+            else:
+                if not self._is_in_place(found, index):
+                    self._note("moved", found.index, id)
+                (blocks if found.is_block else results).append((found.index, found.value))
+        ordered = [
+            [value for _, value in sorted(some, key=lambda one: one[0])]
+            for some in (results, blocks)
+        ]
+        return ordered[0], ordered[1]
+
+    def _is_in_place(self, found: _Found, index: int) -> bool:
+        """Says whether nothing but other results stood between a call and its result."""
+        between = self._history[index + 1 : found.index]
+        return found.index > index and all(_result_id(item) is not None for item in between)
+
+
+def call_ids(item: Any) -> list[str]:
+    """Returns the ids of the tool calls that an item makes and that need a result."""
+    if not isinstance(item, dict):
+        return []
+    item = cast("Item", item)
+    calls = item.get("tool_calls")
+    if isinstance(calls, list):
+        return [str(cast("Any", call).get("id")) for call in cast("list[Any]", calls)
+                if isinstance(call, dict)]  # fmt: skip
+    if str(item.get("type", "")).endswith("_call"):
+        return [item["call_id"]] if isinstance(item.get("call_id"), str) else []
+    content = item.get("content")
+    blocks = cast("list[Any]", content) if isinstance(content, list) else []
+    return [str(block.get("id")) for block in blocks if _block_type(block) == "tool_use"]
+
+
+def _result_id(item: Any) -> str | None:
+    """Returns the id of the call that an item is the result of."""
+    if not isinstance(item, dict):
+        return None
+    item = cast("Item", item)
+    if isinstance(item.get("tool_call_id"), str):
+        return item["tool_call_id"]
+    if str(item.get("type", "")).endswith("_call_output") and isinstance(item.get("call_id"), str):
+        return item["call_id"]
+    return None
+
+
+def _block_type(block: Any) -> str | None:
+    return cast("Item", block).get("type") if isinstance(block, dict) else None
+
+
+def _lean(item: Item, name: str) -> Item | None:
+    """Returns an item without an empty list; None if nothing is left that it would say."""
+    if item[name]:
+        return item
+    rest = {key: value for key, value in item.items() if key != name}
+    return rest if rest.get("content") else None
+
+
+def _made_result(item: Item, id: str) -> Item:
+    if "tool_calls" in item:
+        return {"role": "tool", "tool_call_id": id, "content": NO_RESULT}
+    if "call_id" in item:
+        return {"type": f"{item['type']}_output", "call_id": id, "output": NO_RESULT}
+    return {"type": "tool_result", "tool_use_id": id, "content": NO_RESULT, "is_error": True}
+
+
+def _merged(blocks: list[Item], item: Any) -> tuple[Any, list[Any]]:
+    """Returns the next item with result blocks in front, or the items to stand before it."""
+    if isinstance(item, dict) and cast("Item", item).get("role") == "user":
+        item = cast("Item", item)
+        content: Any = item.get("content") or []
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        together: Item = {**item, "content": [*blocks, *content]}
+        return together, []
+    return cast("Any", item), [{"role": "user", "content": blocks}]

@@ -1,0 +1,157 @@
+"""Turns: a bracket around the messages of one exchange.
+
+`turn.begun` is written together with the turn's first message, so a turn in which nothing is said
+leaves nothing; `turn.ended` when the block is left. A mark, set with the one and cleared with the
+other, finds every turn that was not ended without reading a stream. One whose worker is dead reads
+as `interrupted`: what it said is there, and it will never say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from holdfast import codec
+from holdfast.errors import UsageError
+from holdfast.event import to_datetime
+from holdfast.ids import new_id
+from holdfast.log import Log
+from holdfast.record.message import Message
+from holdfast.wanted import Cleared, Mark, Proposal, Record
+from holdfast.workers import Heart
+
+if TYPE_CHECKING:
+    from holdfast.record.messages import Messages
+
+BEGUN = "turn.begun"
+ENDED = "turn.ended"
+INDEX = "turn"
+
+Status = Literal["completed", "failed", "open", "interrupted"]
+
+
+class Turn(Struct, frozen=True):
+    """A turn as it was when it was read."""
+
+    id: str
+    scope: str
+    worker: str
+    status: Status
+    begun_at: datetime
+    ended_at: datetime | None = None
+    error: str | None = None
+
+
+class _Begun(Struct):
+    id: str
+    worker: str
+
+
+class _Ended(Struct):
+    id: str
+    outcome: Literal["completed", "failed"]
+    error: str | None = None
+
+
+class OpenTurn:
+    """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
+
+    def __init__(self, messages: Messages, heart: Heart, id: str) -> None:
+        self.id = id
+        self.name = messages.name
+        self._messages = messages
+        self._heart = heart
+        self._has_begun = False
+        self._is_over = False
+
+    def add(self, role: str, content: Any = None, **fields: Any) -> Message:
+        """Adds a message to the turn; see `messages.add`."""
+        return self._messages.add(role, content, turn=self, **fields)
+
+    def add_many(self, items: Any, *, key: str | None = None) -> list[Message]:
+        """Adds several messages in one commit; see `messages.add_many`."""
+        return self._messages.add_many(items, key=key, turn=self)
+
+    def begin(self) -> tuple[tuple[Proposal, ...], tuple[Mark | Cleared, ...]]:
+        """Returns what the first commit of the turn has beside its messages; then nothing.
+
+        The worker is registered before, so that its death can be told from its silence.
+        """
+        if self._is_over:
+            raise UsageError(f'turn "{self.id}" has ended: it takes no more messages')
+        if self._has_begun:
+            return (), ()
+        self._heart.beat()
+        begun = codec.encode_plain({"id": self.id, "worker": self._heart.worker})
+        return (Proposal(BEGUN, begun),), (self._mark(),)
+
+    def _mark(self) -> Mark:
+        return Mark(INDEX, self.id, group=self.name)
+
+    def committed(self) -> None:
+        """Notes that the first commit is durable."""
+        self._has_begun = True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the turn; one in which nothing was said leaves nothing."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._has_begun:
+            self._messages.commit((self.ending(error),), marks=(Cleared(INDEX, self.id),))
+
+    def ending(self, error: BaseException | None) -> Proposal:
+        """Returns the event that ends the turn."""
+        said: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
+        if error is not None:
+            said["error"] = f"{type(error).__name__}: {error}"[:1000]
+        return Proposal(ENDED, codec.encode(said))
+
+    def __enter__(self) -> OpenTurn:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
+        self.end(error)
+        return False
+
+
+def make_turn(messages: Messages, log: Log, heart: Heart) -> OpenTurn:
+    """Returns a turn that nothing was said in yet."""
+    return OpenTurn(messages, heart, new_id(log.clock))
+
+
+def read_turns(
+    path: Iterator[Record], scope: str, heart: Heart, *, seam: Callable[[], int]
+) -> Iterator[Turn]:
+    """Yields turns, newest first, from the events of a conversation, newest first.
+
+    Only a turn that was begun behind the `seam` (the newest event that rewound or forked the
+    stream) can still be open: whoever was in one before it goes on elsewhere, if at all.
+    """
+    ends: dict[str, tuple[_Ended, int]] = {}
+    for record in path:
+        if record.type == ENDED:
+            ended = codec.decode_as(record.payload, _Ended)
+            ends.setdefault(ended.id, (ended, record.time))
+        elif record.type == BEGUN:
+            begun = codec.decode_as(record.payload, _Begun)
+            ended, time = ends.pop(begun.id, (None, 0))
+            status: Status
+            if ended is not None:
+                status = ended.outcome
+            elif record.revision > seam() and heart.is_alive(begun.worker):
+                status = "open"
+            else:
+                status = "interrupted"
+            yield Turn(
+                begun.id,
+                scope,
+                begun.worker,
+                status,
+                to_datetime(record.time),
+                to_datetime(time) if ended is not None else None,
+                ended.error if ended is not None else None,
+            )
