@@ -382,12 +382,12 @@ def open_store(
 
 def _read_mix(url: object) -> tuple[object, dict[str, str]]:
     """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
-    if isinstance(url, str | os.PathLike):
-        path = os.fspath(cast("str | os.PathLike[str]", url))
-        if isinstance(path, str) and path.endswith(".toml") and os.path.isfile(path):  # pyright: ignore[reportUnnecessaryIsInstance]
-            from holdfast.backends.mixing import read_mix
+    is_path = isinstance(url, str | os.PathLike)
+    path: object = os.fspath(cast("str", url)) if is_path else None
+    if isinstance(path, str) and path.endswith(".toml") and os.path.isfile(path):
+        from holdfast.backends.mixing import read_mix
 
-            return read_mix(path)
+        return read_mix(path)
     return url, {}
 
 

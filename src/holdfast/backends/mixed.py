@@ -28,13 +28,17 @@ from holdfast.backends.protocol import (
     Found,
     Head,
     Held,
+    Inspection,
     Lease,
+    Leases,
     Mark,
+    Marks,
     Objects,
     Position,
     Receipt,
     Record,
     Refusal,
+    Routing,
 )
 from holdfast.backends.vector import Vectors, Watch
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
@@ -59,23 +63,26 @@ class MixedBackend:
 
     def __init__(self, routes: Mapping[str, Backend], shown: Mapping[str, str]) -> None:
         """`shown` has the URL of each level as it may be shown."""
-        self.parts: list[Backend] = []
+        parts: list[Backend] = []
         self._at: dict[str, int] = {}
         self._shown: list[str] = []
         # Sorted: positions must mean the same whatever the order of the mapping.
         for level in sorted(routes):
-            if routes[level] not in self.parts:
-                self.parts.append(routes[level])
+            if routes[level] not in parts:
+                parts.append(routes[level])
                 self._shown.append(shown[level])
-            self._at[level] = self.parts.index(routes[level])
+            self._at[level] = parts.index(routes[level])
+        self.parts: Sequence[Backend] = parts
         self._vectors = Vectors(len(self.parts), repr(self.levels()))
         self._watch = Watch(self.parts)
-        self.durability = min((part.durability for part in self.parts), key=_WEAKEST.index)
-        self.routing = self
-        self.objects = _MixedObjects(self)
-        self.leases = _MixedLeases(self)
-        self.marks = _MixedMarks(self)
-        self.inspect = _MixedInspection(self)
+        weakest = min(_WEAKEST.index(part.durability) for part in parts)
+        self.durability: Durability = _WEAKEST[weakest]
+        self.routing: Routing = self
+        self._marks = _MixedMarks(self)
+        self.objects: Objects = _MixedObjects(self)
+        self.leases: Leases = _MixedLeases(self)
+        self.marks: Marks = self._marks
+        self.inspect: Inspection = _MixedInspection(self)
 
     # --- where a name is kept --------------------------------------------------------------------
 
@@ -158,7 +165,7 @@ class MixedBackend:
         streams += [stream for stream, _ in commit.reads]
         place = self.place_of_all(streams, commit.fence and commit.fence.name)
         if place is None:
-            place = self.marks.place_of_all(commit)
+            place = self._marks.place_of_all(commit)
         return self._at[REST] if place is None else place
 
     def _commit(self, place: int, commits: list[Commit]) -> list[Receipt | Refusal]:

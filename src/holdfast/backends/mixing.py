@@ -101,7 +101,7 @@ def open_mix(
 
 
 def _same(url: object) -> object:
-    return os.fspath(url) if isinstance(url, os.PathLike) else url  # pyright: ignore[reportUnknownVariableType]
+    return os.fspath(cast("os.PathLike[str]", url)) if isinstance(url, os.PathLike) else url
 
 
 def _check(urls: Mapping[Any, Any], levels: Sequence[str]) -> None:
