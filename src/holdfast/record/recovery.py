@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import codec
-from holdfast.errors import ClosedError, ConflictError, HoldfastError, UsageError, show_value
+from holdfast.errors import ClosedError, ConflictError, ExistsError, HoldfastError, show_value
 from holdfast.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
 from holdfast.intent import verdict_name as name_verdict
 from holdfast.record.arguments import TEXT_CHARACTERS_MAX
@@ -42,6 +42,8 @@ def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
         except ConflictError:
             # Another worker was faster with this very decision: what it is now counts.
             entry = decisions.get(entry.id)
+        except ExistsError:
+            return None  # that other worker has closed it
         except ClosedError as closed:
             return _report(entry, verdict, "left open", closed.message)
     return None
@@ -66,7 +68,12 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
         said = f"{type(error).__name__}: {show_value(str(error))}"
         return _report(entry, verdict, "left open", said)
     text = _text(output)
-    decisions.close_entry(mine, text, how="done again", output=_storable(output))
+    try:
+        decisions.close_entry(mine, text, how="done again", output=_storable(output))
+    except (ConflictError, ExistsError) as overtaken:
+        # This worker was silent for so long that it was taken for dead. It did the act all the
+        # same, and whoever reads the report must know.
+        return _report(entry, verdict, "done again", f"{text}; {overtaken.message}")
     return _report(entry, verdict, "done again", text)
 
 
@@ -86,6 +93,6 @@ def _storable(output: Any) -> Any:
     """Returns an output that can be stored, else None: that it was done is worth more."""
     try:
         codec.encode(output)
-    except (HoldfastError, UsageError):
+    except HoldfastError:
         return None
     return output
