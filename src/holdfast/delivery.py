@@ -59,7 +59,7 @@ class _Spot(Struct, frozen=True):
 class Delivery:
     """An event that a member of a group is to deal with; it calls `done` when it has."""
 
-    __slots__ = ("_member", "again", "before", "event", "is_done", "key")
+    __slots__ = ("_member", "again", "before", "event", "is_done", "key", "lease")
 
     def __init__(self, member: Member, record: Record, before: _Spot, again: bool) -> None:
         self.event = Event(record)
@@ -67,6 +67,8 @@ class Delivery:
         """The same whenever this event is delivered to this group: an idempotency key."""
         self.again = again
         """It may have been delivered before, to a member that did not come to say `done`."""
+        self.lease = member.lease
+        """What a commit is fenced with that this delivery is the reason for."""
         self.before = before
         self.is_done = False
         self._member = member
@@ -141,18 +143,14 @@ class Member:
     def next(self) -> Delivery | None:
         """Returns the next delivery, or None if there is nothing more to read."""
         while not self._ready:
-            self._reach()
-            if not self._commits and not self._load():
-                self.rest()
-                return None
-            commit = self._commits[0]
-            wanted = [record for record in commit if self.where.takes(record)]
+            wanted = self._pass_over()
             if wanted:
                 self._make_room()
-            self._commits.popleft()
-            self._ready.extend(wanted)
-            self._at = commit[-1].position
-            self._skipped += len(commit) - len(wanted)
+                self._at = self._commits.popleft()[-1].position
+                self._ready.extend(wanted)
+            elif not self._load():
+                self.rest()
+                return None
         record = self._ready.popleft()
         # A commit is covered whole if it was begun within the bound.
         again = self._reached.made < self._seen and record.position <= self._newest
@@ -168,6 +166,7 @@ class Member:
         While deliveries come, `batch` of them are one move. When they end, the last ones wait a
         while for more: what is lost meanwhile is delivered again, which it may be anyway.
         """
+        self._reach()
         now = now or monotonic() - self._busy_at >= _REST_S
         if (now and self._safe().made > self._recorded.made) or self._skipped >= _SKIPPED_MAX:
             self._move(self.batch)
@@ -175,8 +174,8 @@ class Member:
     def leave(self) -> None:
         """Says exactly what is not done, and gives the lease back."""
         if not self.is_lost():
-            self._reach()
-            if self._recorded != self._safe() or self._open != self._bound(0):
+            self._pass_over()
+            if self._safe().made > self._recorded.made or self._open != self._bound(0):
                 self._move(0)
         self._left = True
         self._heart.drop(self.lease)
@@ -187,6 +186,18 @@ class Member:
         if self._at is not None and not self._ready:
             self._reached = _Spot(self._at, self._made)
             self._at = None
+
+    def _pass_over(self) -> list[Record]:
+        """Returns what is wanted of the next commit at hand, and passes those that have nothing."""
+        self._reach()
+        while self._commits and not self._ready:
+            commit = self._commits[0]
+            wanted = [record for record in commit if self.where.takes(record)]
+            if wanted:
+                return wanted
+            self._skipped += len(self._commits.popleft())
+            self._reached = _Spot(commit[-1].position, self._made)
+        return []
 
     def _load(self) -> bool:
         newest = self._log.position()

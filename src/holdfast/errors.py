@@ -161,7 +161,7 @@ class FormatError(HoldfastError):
 class OtherStoreError(HoldfastError):
     """A stored position belongs to another store: say where to go on in this one."""
 
-    exit_code = 11
+    exit_code = 16
 
 
 class LostCommitsError(CorruptError):

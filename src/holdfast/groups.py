@@ -67,16 +67,10 @@ class Group:
     ) -> None:
         self.name = name
         self.where = where
-        self.start = start
+        self.start: Start = start
         self.batch = batch
         self.ttl_s = ttl_s
         self._groups = groups
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease of the active member, to fence commits with; None while this stands by."""
-        member = self._groups.member(self.name)
-        return member and member.lease
 
     @property
     def after(self) -> Position | None:
@@ -298,7 +292,7 @@ class Groups:
     def _begin(self, start: Start) -> Position:
         if start == "first":
             return START
-        return self.log.position() if start == "now" else cast("Position", start)
+        return self.log.position() if start == "now" else start
 
     def _place(self, name: str) -> Place | None:
         stream = f"group/{name}"
@@ -359,8 +353,10 @@ def check_types(types: object) -> tuple[str, ...] | None:
     """Returns types of events, or raises UsageError."""
     if types is None:
         return None
-    if not isinstance(types, tuple | list | set | frozenset) or not types:
-        raise UsageError(f"types are a tuple of event types or None, found {show_value(types)}")
+    if not isinstance(types, tuple) or not types:
+        raise UsageError(
+            f"types are a tuple of event types or None, found {show_value(cast('object', types))}"
+        )
     return tuple(sorted(check_name(each, "type") for each in cast("tuple[object, ...]", types)))
 
 

@@ -219,7 +219,8 @@ class Heart(Handle):
         if thread is not None and thread is not threading.current_thread():
             # A call that hangs is not waited for: what it renews is given back all the same.
             thread.join(_CLOSE_S)
-        for kept in list(self._kept.values()):
+        # Its own lease, the first that it took, goes last: a worker that holds something is seen.
+        for kept in reversed(list(self._kept.values())):
             with contextlib.suppress(HoldfastError):
                 self._log.backend.leases.release(kept.lease)
 

@@ -186,15 +186,50 @@ def hold(store: Store, name: str, number: int) -> None:
     say([*answers, "renewed" if renewed else "not renewed"])
 
 
+def live(store: Store, name: str, number: int) -> None:
+    """Keeps the lease of `number` milliseconds, and writes under it each time it is told to."""
+    lease = store.lease("boss", ttl_s=number / 1000, keep=True)
+    say([store.worker, lease.epoch])
+    while (told := listen()) != "end":
+        try:
+            with store.commit(lease=lease) as tx:
+                tx.scope(store.scope(SHARED)).set("boss", f"{name} {told}")
+            answer = "written"
+        except LeaseLostError:
+            answer = "refused"
+        say([answer, store.heart.lost(lease)])
+
+
+def consume(store: Store, name: str, number: int) -> None:
+    """Gets deliveries, `number` at most undone; counts each once; says it before and after."""
+    group = store.group("billing", prefix="team/", batch=number, ttl_s=1.0)
+    ledger = store.workflow("ledger")
+    say("ready")
+    for delivery in group:
+        say([delivery.key, delivery.again])
+        listen()
+        try:
+            with store.commit(key=delivery.key, lease=delivery.lease) as tx:
+                tx.scope(ledger).increment("n", 1)
+            delivery.done()
+            say("done")
+        except LeaseLostError:
+            say("lost")
+        if listen() == "end":
+            return
+
+
 PARTS: dict[str, Callable[[Store, str, int], None]] = {
     "append": append,
     "follow": follow,
     "write_twins": write_twins,
     "watch_twins": watch_twins,
     "hold": hold,
+    "live": live,
+    "consume": consume,
 }
 
 
 if __name__ == "__main__":
-    with holdfast.open(sys.argv[1]) as opened:
+    with holdfast.open(sys.argv[1], heartbeat_s=0.7) as opened:
         PARTS[sys.argv[3]](opened, sys.argv[2], int(sys.argv[4]))

@@ -7,12 +7,15 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast
 import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
@@ -92,6 +95,25 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("init")
     cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
     cli("set", SCOPE, "stage", "done")
+    leave_a_suspect("store")
+
+
+def leave_a_suspect(place: str) -> None:
+    """A worker is killed while it holds a lease, a claim and a group's delivery."""
+    with holdfast.open(place) as store, store.commit() as tx:
+        tx.mark("tasks", "t1")
+    killed = subprocess.run([sys.executable, "-c", SUSPECT, place], check=False, timeout=60)
+    assert killed.returncode == -9
+
+
+SUSPECT = """
+import os, signal, sys, holdfast
+store = holdfast.open(sys.argv[1], actor="ada")
+store.lease("nightly", keep=True)
+store.claim("tasks", ttl_s=600)
+store.group("billing").take()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 COMMANDS = {
@@ -104,6 +126,8 @@ COMMANDS = {
     "diff": ["diff", SCOPE, "one"],
     "checkpoints": ["checkpoints", SCOPE],
     "follow": ["follow", SCOPE, "--after", "1", "--timeout", "0"],
+    "workers": ["workers", "--suspects"],
+    "groups": ["groups"],
     "set": ["set", SCOPE, "stage", "new"],
     "delete": ["delete", SCOPE, "stage"],
     "checkpoint": ["checkpoint", SCOPE, "two"],

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from holdfast.aio.loop import Loop
 from holdfast.arguments import check_timeout
-from holdfast.backends.protocol import Lease, Position
+from holdfast.backends.protocol import Position
 from holdfast.delivery import Delivery
 from holdfast.groups import STANDBY_S, Group, Start
 
@@ -20,10 +20,6 @@ class AsyncGroup:
         self._loop = loop
         self._group = group
         self.name = group.name
-
-    @property
-    def lease(self) -> Lease | None:
-        return self._group.lease
 
     @property
     def after(self) -> Position | None:

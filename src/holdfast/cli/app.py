@@ -9,7 +9,19 @@ from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError
 
 import holdfast
-from holdfast.cli import demo, doctor, following, history, returning, selftest, states, stores
+from holdfast.cli import (
+    claiming,
+    deciding,
+    demo,
+    doctor,
+    following,
+    history,
+    returning,
+    selftest,
+    sharing,
+    states,
+    stores,
+)
 from holdfast.cli.advising import advise_backend
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, clean, encode_json, escape_json, is_terminal
@@ -44,6 +56,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("diff", history.diff, _LOOK),
     ("checkpoints", history.checkpoints, _LOOK),
     ("follow", following.follow, _LOOK),
+    ("workers", sharing.workers, _LOOK),
+    ("groups", sharing.groups, _LOOK),
+    ("decisions", deciding.decisions, _LOOK),
+    ("stale", claiming.stale, _LOOK),
     ("set", states.set_value, _CHANGE),
     ("delete", states.delete, _CHANGE),
     ("checkpoint", returning.checkpoint, _CHANGE),

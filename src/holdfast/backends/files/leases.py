@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "leases.json"
 # A lease that ended is remembered until a new epoch would be greater by the clock alone, with a day
-# to spare for a clock that is set back.
+# to spare for a clock that is set back; one that lapsed is shown for a day (clause 19).
 _REMEMBERED_MS = 24 * 3600 * 1000
 _ALL = 1 << 40
 
@@ -183,7 +183,8 @@ class FileLeases:
         # one that is set back later must not give the same epoch again.
         kept: dict[str, _Held] = {}
         for name, held in book.leases.items():
-            if held.expires_us > now_us or held.epoch > now_ms - _REMEMBERED_MS:
+            shown = held.expires_us and held.expires_us > now_us - _REMEMBERED_MS * 1000
+            if shown or held.epoch > now_ms - _REMEMBERED_MS:
                 kept[name] = held
             else:
                 book.forgotten = max(book.forgotten, held.epoch)

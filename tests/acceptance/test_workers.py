@@ -1,0 +1,288 @@
+"""Heartbeats and kept leases, by a clock under the test's hand (guarantee 4, BOOT-70, VIC-31)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
+from holdfast.backends.protocol import Lease
+from holdfast.testing import FakeClock
+from holdfast.workers import FORGET_S
+
+BEAT_S = 1000.0
+LEASE_S = 3 * BEAT_S
+
+Open = Callable[[], Store]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["files", "sqlite"])
+def open_store(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Open]:
+    """Opens one store again and again, each time as another worker, whose heart the test beats.
+
+    tests/servers/test_workers.py has hearts that beat by themselves.
+    """
+
+    def dead(*_: object) -> None:
+        return
+
+    monkeypatch.setattr("holdfast.workers._live", dead)
+    url = str(tmp_path / "s") if request.param == "files" else f"sqlite:{tmp_path / 's.db'}"
+    stores: list[Store] = []
+
+    def opened() -> Store:
+        stores.append(holdfast.open(url, clock=clock, heartbeat_s=BEAT_S))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        store.close()
+
+
+def types_of(store: Store, stream: str) -> list[str]:
+    return [event.type for event in store.events() if event.stream == stream]
+
+
+def test_only_what_others_must_know_of_registers_a_worker(hf: Store) -> None:
+    hf.team("a").set("n", 1)
+    list(hf.events())
+    lease = hf.lease("plain")
+    hf.renew(lease)
+    hf.release(lease)
+    assert hf.workers() == hf.suspects() == []
+    assert types_of(hf, "store/workers") == []
+    hf.heart.beat()
+    hf.heart.beat()
+    [worker] = hf.workers()
+    assert (worker.id, worker.alive, worker.pid) == (hf.worker, True, os.getpid())
+    assert worker.host
+    assert worker.actor == hf.worker
+    assert worker.started is not None
+    assert 0 <= worker.silent_s < 30
+    assert types_of(hf, "store/workers") == ["worker.registered"]
+
+
+def test_boot_70_a_silent_worker_is_a_suspect_until_it_returns(
+    open_store: Open, clock: FakeClock
+) -> None:
+    one, other = open_store(), open_store()
+    boss = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    with one.commit() as tx:
+        tx.mark("todo", "t1")
+        tx.mark("todo", "t2")
+    assert [mark.key for mark in one.claim("todo", n=2, ttl_s=10 * LEASE_S)] == ["t1", "t2"]
+    one.log.backend.marks.release("todo", "t2", one.worker)
+    clock.advance(LEASE_S - 1)
+    assert other.suspects() == []
+    assert other.heart.is_alive(one.worker)
+    clock.advance(2)
+    [suspect] = other.suspects()
+    assert (suspect.id, suspect.leases, suspect.claims) == (
+        one.worker,
+        ("boss",),
+        (("todo", "t1"),),
+    )
+    assert suspect.silent_s == pytest.approx(LEASE_S + 1, abs=0.1)
+    assert (suspect.last_heartbeat.timestamp() + suspect.silent_s) * 1e6 == pytest.approx(
+        clock.now_us(), abs=10
+    )
+    assert not other.heart.is_alive(one.worker)
+    assert one.heart.is_alive(one.worker)
+    one.heart.tend()
+    assert other.suspects() == []
+    assert one.heart.lost(boss)
+    assert types_of(other, "store/workers") == ["worker.registered", "worker.returned"]
+    with pytest.raises(LeaseLostError), one.commit(lease=boss) as tx:
+        tx.scope(one.team("a")).set("n", 1)
+
+
+def test_a_heart_that_beats_keeps_its_leases_and_writes_no_events(
+    open_store: Open, clock: FakeClock
+) -> None:
+    one, other = open_store(), open_store()
+    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    before = len(list(one.events()))
+    for _ in range(20):
+        clock.advance(BEAT_S)
+        assert one.heart.tend() == pytest.approx(BEAT_S)
+    assert not one.heart.lost(lease)
+    assert [worker.alive for worker in other.workers()] == [True]
+    assert len(list(one.events())) == before
+    with one.commit(lease=lease) as tx:
+        tx.scope(one.team("a")).set("n", 1)
+    one.heart.drop(lease)
+    clock.advance(LEASE_S + 1)
+    one.heart.tend()
+    assert other.lease("boss").epoch > lease.epoch
+
+
+def test_a_lease_counts_as_lost_when_nobody_could_be_asked_for_its_time(
+    open_store: Open, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = open_store()
+    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise UnavailableError("the server is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.log.backend.leases, "renew", unreachable)
+        clock.advance(LEASE_S - 1)
+        assert one.heart.tend() <= 1
+        assert not one.heart.lost(lease)
+        clock.advance(1)
+        assert one.heart.lost(lease)
+    # The backend's word counts in the end, and it says the same: the time was over there too.
+    one.heart.tend()
+    assert one.heart.lost(lease)
+
+
+def test_a_heart_that_comes_through_in_time_has_lost_nothing(
+    open_store: Open, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = open_store()
+    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise UnavailableError("the server is away")
+
+    for _ in range(5):
+        with monkeypatch.context() as patch:
+            patch.setattr(one.log.backend.leases, "renew", unreachable)
+            clock.advance(LEASE_S - 2)
+            one.heart.tend()
+        clock.advance(1)
+        one.heart.tend()
+        assert not one.heart.lost(lease)
+
+
+def test_the_dead_are_struck_off_after_a_day_by_whoever_registers(
+    open_store: Open, clock: FakeClock
+) -> None:
+    one, other = open_store(), open_store()
+    one.lease("boss", ttl_s=LEASE_S, keep=True)
+    clock.advance(LEASE_S + FORGET_S - 1)
+    other.heart.beat()
+    assert [suspect.id for suspect in other.suspects()] == [one.worker]
+    clock.advance(2)
+    third = open_store()
+    assert [suspect.id for suspect in third.suspects()] == [one.worker]
+    third.heart.beat()
+    assert [worker.id for worker in third.workers()] == sorted([other.worker, third.worker])
+    assert third.lease("boss").epoch > 0
+
+
+def test_a_host_that_was_started_again_leaves_suspects(open_store: Open, clock: FakeClock) -> None:
+    one = open_store()
+    one.lease("boss", ttl_s=LEASE_S, keep=True)
+    other = open_store()
+    clock.reboot()
+    [suspect] = other.suspects()
+    assert (suspect.id, suspect.leases) == (one.worker, ("boss",))
+
+
+def test_a_clean_end_leaves_nothing(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    one.close()
+    one.close()
+    assert other.workers() == []
+    assert other.lease("boss").epoch > lease.epoch
+    for call in (one.heart.beat, one.workers, lambda: one.heart.lost(lease)):
+        with pytest.raises(UsageError, match="closed"):
+            call()
+
+
+def test_a_forked_child_has_no_heart_and_its_parent_keeps_its_own(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            one.heart.beat()
+        except UsageError:
+            one.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert other.heart.is_alive(one.worker)
+    assert not one.heart.lost(lease)
+
+
+def test_keep_and_lost_speak_of_leases_that_are_held(hf: Store) -> None:
+    lease = hf.lease("boss")
+    with pytest.raises(UsageError, match="not kept"):
+        hf.heart.lost(lease)
+    hf.heart.keep(lease)
+    assert not hf.heart.lost(lease)
+    hf.release(lease)
+    with pytest.raises(UsageError, match="not kept"):
+        hf.heart.lost(lease)
+    with pytest.raises(LeaseLostError, match="no longer held"):
+        hf.heart.keep(lease)
+    hf.heart.drop(lease)
+    for wrong in (None, 1, "boss"):
+        with pytest.raises(UsageError):
+            hf.heart.keep(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            hf.heart.lost(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        hf.lease("boss", keep="yes")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        hf.lease("boss", ttl_s=0, keep=True)
+    with pytest.raises(UsageError):
+        hf.heart.is_alive(7)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="heartbeat_s"):
+        holdfast.open("memory:", heartbeat_s=0)
+    assert not hf.heart.is_alive("nobody")
+
+
+def test_what_a_worker_said_of_itself_may_be_lost(hf: Store) -> None:
+    """The lease alone says that it lives."""
+    assert hf.log.backend.leases.acquire("worker/w9", "w9", ttl_s=600) is not None
+    [worker] = hf.workers()
+    assert (worker.id, worker.alive, worker.host, worker.started) == ("w9", True, None, None)
+    hf.log.backend.leases.release(Lease("worker/w9", "w9", 0, 0))
+
+
+def test_a_store_that_was_let_go_of_has_no_heart_left() -> None:
+    before = set(threading.enumerate())
+    store = holdfast.open("memory:", heartbeat_s=0.1)
+    store.heart.beat()
+    [thread] = set(threading.enumerate()) - before
+    assert thread.name == "holdfast-heart"
+    del store
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_the_heart_in_asyncio(url: str) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            lease = await hf.lease("boss", keep=True)
+            assert not hf.heart.lost(lease)
+            [worker] = await hf.workers()
+            assert (worker.id, worker.leases) == (hf.worker, ("boss",))
+            assert await hf.suspects() == []
+
+    asyncio.run(main())
