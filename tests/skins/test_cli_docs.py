@@ -112,6 +112,7 @@ store = holdfast.open(sys.argv[1], actor="ada")
 store.lease("nightly", keep=True)
 store.claim("tasks", ttl_s=600)
 store.group("billing").take()
+store.scope("team/support").decide("refund", key="left")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -128,6 +129,12 @@ COMMANDS = {
     "follow": ["follow", SCOPE, "--after", "1", "--timeout", "0"],
     "workers": ["workers", "--suspects"],
     "groups": ["groups"],
+    "decisions": ["decisions", SCOPE],
+    "stale": ["stale"],
+    "decide": ["decide", SCOPE, "refund", "--because", "broken"],
+    "outcome": ["outcome", f"left@{SCOPE}", "looked"],
+    "fact": ["fact", SCOPE, "branch", "main"],
+    "recover": ["recover"],
     "set": ["set", SCOPE, "stage", "new"],
     "delete": ["delete", SCOPE, "stage"],
     "checkpoint": ["checkpoint", SCOPE, "two"],

@@ -23,6 +23,7 @@ from holdfast import codec
 from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.ids import check_name
 from holdfast.levels import CONVERSATION, split_name
+from holdfast.record.scope import RecordedScope
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -123,7 +124,7 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
+def find_scope(store: Store, name: str, *, must_exist: bool = True) -> RecordedScope:
     """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
 
     An application may have registered levels that are unknown here. Their scopes can be read
