@@ -75,6 +75,7 @@ def _views_now(backend: Any) -> Any:
     return backend
 
 
+SERVERS = ("t9-postgresql", "t9-redis")
 ALL = ("t9-memory", "t9-files", "t9-sqlite")
 SHARED = ("t9-files", "t9-sqlite")
 LOST = ("lost-append", "half-commit")
@@ -101,10 +102,16 @@ _PLANTS = (
         "no-guard",
         "streams that were only read are not guarded",
         ("G2", "G-single"),
-        ALL,
+        (*ALL, "t9-redis"),
         around.GuardsNothing,
     ),
-    Plant("stale-heads", "heads come from a cache", ("G-single",), ALL, around.RemembersHeads),
+    Plant(
+        "stale-heads",
+        "heads come from a cache",
+        ("G-single",),
+        (*ALL, "t9-postgresql"),
+        around.RemembersHeads,
+    ),
     Plant(
         "old-snapshot",
         "reads go backwards: a replica that is behind answers now and then",
@@ -149,7 +156,7 @@ _PLANTS = (
         "no-keys",
         "a retry is written again: keys are not kept",
         ("duplicate-append",),
-        ALL,
+        (*ALL, *SERVERS),
         around.ForgetsKeys,
     ),
     Plant(
@@ -164,14 +171,14 @@ _PLANTS = (
         "no-fence",
         "a commit under a lease that passed on is let in",
         ("not-linearisable",),
-        SHARED,
+        (*SHARED, "t9-postgresql"),
         around.FencesNothing,
     ),
     Plant(
         "leases-of-one-process",
         "a lease is seen only by the process that took it",
         ("not-linearisable",),
-        SHARED,
+        (*SHARED, "t9-redis"),
         around.KeepsLeasesToItself,
     ),
     Plant(

@@ -27,6 +27,7 @@ from pathlib import Path
 from tests.servers import ground
 
 PATIENCE_S = 60.0
+_TEMPLATE = "HOLDFAST_TEST_POSTGRESQL_TEMPLATE_{}"
 PASSWORD = "not-to-be-seen-in-any-text"
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
@@ -220,10 +221,22 @@ def new_server(version: int, *settings: str, stranger: bool = False) -> Server:
     return Server(version, *settings, stranger=stranger)
 
 
+def prepare() -> None:
+    """Makes what every server is copied from, so that processes started from here need not."""
+    for version in installations():
+        _template(version)
+
+
 @cache
 def _template(version: int) -> Path:
+    """Returns what the servers of this process are copied from, its parent's if that has one."""
+    variable = _TEMPLATE.format(version)
+    made = Path(os.environ.get(variable, ""))
+    if made.name and made.exists():
+        return made
     directory = ground.new_directory(f"template{version}")
     _initdb(version, directory)
+    os.environ[variable] = str(directory / "data")
     return directory / "data"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
-BOTH = ("t12-postgresql", "t12-redis")
+AGES_S = 1e6
 
 
 def _nothing(kind: str) -> None:
@@ -16,58 +17,49 @@ def _nothing(kind: str) -> None:
 def _no_deadline_on_connect(kind: str) -> None:
     """Whoever connects waits as long as it takes."""
     if kind == "postgresql":
-        from holdfast.backends.postgresql.lines import PostgresqlLines
+        from holdfast.backends.postgresql import lines as postgresql
 
-        sound: Any = PostgresqlLines.connect
+        sound: Any = postgresql.PostgresqlLines.connect
+        postgresql._CONNECT_S = int(AGES_S)  # type: ignore[misc]
 
         def connect(self: Any, deadline: float) -> Any:
-            line = sound(self, float("inf"))
+            line = sound(self, deadline + AGES_S)
             line.deadline = deadline
             return line
 
-        PostgresqlLines.connect = connect  # type: ignore[method-assign]
+        postgresql.PostgresqlLines.connect = connect  # type: ignore[method-assign]
     else:
-        from holdfast.backends.redis import lines
+        from holdfast.backends.redis import lines as redis
 
-        made: Any = lines._connection
+        made: Any = redis._connection
 
         def connection(place: Any, address: Any, deadline: float, *, patient: bool) -> Any:
-            return made(place, address, deadline + 1e6, patient=patient)
+            return made(place, address, deadline + AGES_S, patient=patient)
 
-        lines._connection = connection  # type: ignore[assignment]
+        redis._connection = connection  # type: ignore[assignment]
 
 
 def _deadline_anew(kind: str) -> None:
     """The time that is left begins anew with whatever comes in, as drivers' own timeouts do."""
     if kind == "postgresql":
-        from holdfast.backends.postgresql import lines
+        from holdfast.backends.postgresql.lines import Line
 
-        class Patient(lines.Line):
-            @property
-            def deadline(self) -> float:  # type: ignore[override]
-                return lines.monotonic() + 1.0
-
-            @deadline.setter
-            def deadline(self, value: float) -> None:
-                return None
-
-        lines.Line = Patient  # type: ignore[misc]
+        Line.deadline = property(  # type: ignore[assignment]
+            lambda self: monotonic() + 1.0, lambda self, value: None
+        )
     else:
-        from holdfast.backends.redis.lines import Line
+        from holdfast.backends.redis.lines import Line as RedisLine
 
-        Line._left_s = lambda self: 1.0  # type: ignore[method-assign]
+        RedisLine._left_s = lambda self: 1.0  # type: ignore[method-assign]
 
 
 def _said_known(kind: str) -> None:
     """A connection that broke is taken for a server that said no."""
-    if kind == "postgresql":
-        from holdfast.backends.postgresql import lines as postgresql
+    from holdfast.backends.postgresql.lines import PostgresqlLines
+    from holdfast.backends.redis.lines import RedisLines
 
-        postgresql.is_lost = lambda exc: False
-    else:
-        from holdfast.backends.redis import lines as redis
-
-        redis.is_lost = lambda exc: False
+    for lines in (PostgresqlLines, RedisLines):
+        lines.is_lost = lambda self, exc: False  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -75,21 +67,34 @@ class Plant:
     """A fault of the backend, planted in this process, or of the client itself."""
 
     broken: str
+    within: dict[str, int]
+    """The programmes that must find it, and within how many points."""
     plant: Callable[[str], None] = _nothing
     forgets_keys: bool = False
-    within: int = 51
 
 
 PLANTS = {
-    "no-deadline-on-connect": Plant("connecting takes what it takes", _no_deadline_on_connect),
-    "deadline-anew": Plant("a deadline begins anew with every byte", _deadline_anew),
-    "outcome-said-known": Plant("a lost answer is told as a refusal", _said_known),
+    "no-deadline-on-connect": Plant(
+        "connecting takes what it takes",
+        {"t12-postgresql": 51, "t12-redis": 51},
+        _no_deadline_on_connect,
+    ),
+    "deadline-anew": Plant(
+        "a deadline begins anew with every byte",
+        {"t12-postgresql": 51, "t12-redis": 51},
+        _deadline_anew,
+    ),
+    "outcome-said-known": Plant(
+        "a lost answer is told as a refusal",
+        {"t12-postgresql": 51, "t12-redis": 51},
+        _said_known,
+    ),
     "retried-without-key": Plant(
-        "an unknown outcome is done again as something new", forgets_keys=True
+        "an unknown outcome is done again as something new", {"t12-redis": 51}, forgets_keys=True
     ),
 }
 
 
 def plants_of(programme: str) -> dict[str, int]:
     """Returns the faults that a programme must find, and within how many points."""
-    return {name: one.within for name, one in PLANTS.items() if programme in BOTH}
+    return {name: one.within[programme] for name, one in PLANTS.items() if programme in one.within}

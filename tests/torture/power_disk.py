@@ -55,10 +55,11 @@ def _is_admin() -> bool:
 class Volume:
     """A file system whose power can be cut; a context that takes everything away."""
 
-    def __init__(self, kind: str, place: Path) -> None:
+    def __init__(self, kind: str, place: Path, *, size: int = 0) -> None:
         self.mount = place / "mount"
         self.mount.mkdir()
         self._kind = kind
+        self._size = size or SIZES[kind]
         # Whether the image itself is on a disk changes nothing: the mounted file system is what
         # loses its unwritten pages.
         ground = MEMORY if os.access(MEMORY, os.W_OK) else place
@@ -68,7 +69,7 @@ class Volume:
     def __enter__(self) -> Volume:
         enter_namespace()
         with open(self._image, "wb") as image:
-            image.truncate(SIZES[self._kind])
+            image.truncate(self._size)
         _run(*MKFS[self._kind], str(self._image))
         self._mount()
         return self

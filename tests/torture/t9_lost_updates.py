@@ -7,7 +7,9 @@ processes are killed, one of them at a named point inside a commit; another goes
 and retries by key what they had begun. A fresh process reads what is there at the end. Cases are
 the operations in the history that is checked.
 
-`t9-memory` does the same with 8 handles on one store in one process, and nobody is killed.
+On a server (`t9-postgresql`, `t9-redis`) the whole server is killed too, twice in every second
+run, while they work. `t9-memory` does the same with 8 handles on one store in one process, and
+nobody is killed.
 
 Planted faults: those of `tests/broken/plants.py`, each with the anomaly by which it must be found.
 """
@@ -19,6 +21,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +38,7 @@ from tests.checker.anomalies import check
 from tests.checker.history import parse
 from tests.checker.order import Finding
 from tests.torture.programme import Broken, Point, Programme
+from tests.torture.t2_servers import Server, server
 from tests.torture.updates_clients import Line, Recorder, play, retry, together
 
 PROCESSES = 8
@@ -44,7 +48,11 @@ PATIENCE_S = 60
 CRASH_POINTS = {
     "files": ("files.ring.written", "files.ring.synced", "files.text.appended", "files.published"),
     "sqlite": ("sqlite.inserted", "sqlite.committed"),
+    "postgresql": ("postgresql.commit", "postgresql.committed"),
+    "redis": ("redis.commit", "redis.committed"),
 }
+SERVERS = ("postgresql", "redis")
+DEATHS = 2
 SHOWN = 5
 
 
@@ -58,6 +66,11 @@ class Run:
         self.plant = PLANTS[point.plant] if point.plant else Plant("", "", ())
         place = point.place / ("store.db" if kind == "sqlite" else "store")
         self.url = f"sqlite:{place}" if kind == "sqlite" else str(place)
+        self.server: Server | None = None
+        if kind in SERVERS:
+            self.server = server(kind, point.number, ())
+            application = f"t9-{point.seed}-{point.number}-{os.getpid()}"
+            self.url = self.server.url(application=application, timeout=PATIENCE_S)
         self.seed = f"{point.seed} {point.number}"
         self.said: list[Path] = []
         self.lines: list[Line] = []
@@ -137,8 +150,9 @@ class Processes(Run):
             children[self._fork(process, recorder, work)] = process
         os.close(reader)
         os.close(writer)
+        deaths = self._deaths()
         while children:
-            pid, status = os.wait()
+            pid, status = self._await_one(children, deaths)
             process = children.pop(pid)
             self._note_end(process)
             code = os.waitstatus_to_exitcode(status)
@@ -149,6 +163,29 @@ class Processes(Run):
                 children[self._succeed(process, successor)] = successor
         self._read_all()
         return self.judge()
+
+    def _deaths(self) -> list[int]:
+        """Returns how much is to have been said when the server dies, for each of its deaths."""
+        if self.server is None or self.point.number % 2 or self.point.plant:
+            return []
+        return sorted(self.random.randint(10_000, 120_000) for _ in range(DEATHS))
+
+    def _await_one(self, children: dict[int, int], deaths: list[int]) -> tuple[int, int]:
+        """Waits for the end of one of our processes, and kills the server when its time comes.
+
+        Each is asked for by its number: the server is a child too.
+        """
+        while True:
+            for pid in children:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    return ended, status
+            said = sum(path.stat().st_size for path in self.said)
+            if deaths and self.server is not None and said > deaths[0]:
+                del deaths[0]
+                self.server.kill()
+                self.server.start()
+            time.sleep(0.002)
 
     def _fork(self, process: int, recorder: Recorder, work: Callable[[], None]) -> int:
         pid = os.fork()
@@ -302,5 +339,7 @@ PROGRAMMES = tuple(
         ("memory", 10, 400, 1),
         ("files", 40, 400, 2),
         ("sqlite", 40, 400, 2),
+        ("postgresql", 8, 400, 1),
+        ("redis", 8, 400, 1),
     )
 )

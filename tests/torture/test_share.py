@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers import postgresql
 from tests.torture.programme import Programme, programmes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,6 +36,8 @@ def parts(one: Programme) -> list[Any]:
 
 def torture(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs points in a process of their own: they fork, and pytest's worker has threads."""
+    if "postgresql" in arguments[0]:
+        postgresql.prepare()
     return subprocess.run(
         [sys.executable, "-m", "tests.torture", *arguments],
         cwd=ROOT,
