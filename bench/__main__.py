@@ -6,7 +6,18 @@ import argparse
 import os
 import time
 
-from bench import conversation, harness, inside, instructions, reading, scaling, sessions, writing
+from bench import (
+    conversation,
+    following,
+    harness,
+    inside,
+    instructions,
+    reading,
+    scaling,
+    servers,
+    sessions,
+    writing,
+)
 
 BENCHMARKS = {
     "a": writing.one_writer,
@@ -28,6 +39,9 @@ BENCHMARKS = {
     "writers": scaling.writers,
     "processes": scaling.processes,
     "instructions": instructions.instructions,
+    "postgresql": servers.postgresql,
+    "redis": servers.redis,
+    "follow": following.follow,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -14,9 +14,11 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import (
     START,
     Append,
+    Claim,
     Commit,
     Found,
     Head,
+    Held,
     Lease,
     Mark,
     Position,
@@ -179,6 +181,7 @@ class StartsEpochsAgain(MemoryBackend):
 
         class Forgetful:
             acquire, renew, holder = inner.acquire, inner.renew, inner.holder
+            list = inner.list
 
             def release(self, lease: Lease) -> None:
                 held = inner.holder(lease.name)
@@ -202,6 +205,33 @@ class ClaimsTwice(MemoryBackend):
             return taken
 
         marks.claim = forgetful  # type: ignore[method-assign]
+
+
+class HidesTheLapsed(MemoryBackend):
+    """Lists only the leases that are held."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        every = self._leases.list
+
+        def held(*, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+            return [one for one in every(prefix=prefix, after=after, limit=limit) if one.is_held]
+
+        self._leases.list = held  # type: ignore[method-assign]
+
+
+class ListsClaimsThatEnded(MemoryBackend):
+    """Lists claims whose time is over."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        marks = self._marks
+
+        def claims(*, limit: int = 1000) -> list[Claim]:
+            found = sorted(marks._claims.items())
+            return [Claim(*place, owner, ends) for place, (owner, ends) in found][:limit]
+
+        marks.claims = claims  # type: ignore[method-assign]
 
 
 # --- what only shows while others are at work: for T9 --------------------------------------------

@@ -114,6 +114,17 @@ def follow(store: Store, name: str, number: int) -> None:
     say(seen)
 
 
+def clock(store: Store, name: str, number: int) -> None:
+    """Says when it saw each of `number` changes of the shared scope."""
+    say("ready")
+    seen: list[float] = []
+    for _ in store.follow(SHARED, after=0):
+        seen.append(time.monotonic())
+        if len(seen) == number:
+            break
+    say(seen)
+
+
 def write_twins(store: Store, name: str, number: int) -> None:
     """Writes the same number into two scopes, each time one more than what it read there."""
     left, right = store.scope(LEFT), store.scope(RIGHT)
@@ -221,6 +232,7 @@ def consume(store: Store, name: str, number: int) -> None:
 
 PARTS: dict[str, Callable[[Store, str, int], None]] = {
     "append": append,
+    "clock": clock,
     "follow": follow,
     "write_twins": write_twins,
     "watch_twins": watch_twins,

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from holdfast.backends.protocol import Position
 
-POLL_S = 0.05
+# Below twenty a second together with the question that each call of `wait` begins with.
+POLL_S = 0.055
 _GLANCE_S = 1.0
 
 

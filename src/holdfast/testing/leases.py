@@ -371,6 +371,7 @@ class MarkClauses(Trial):
     def test_clause_19_claims_are_listed_while_their_time_is_not_over(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder
     ) -> None:
+        assert backend.marks.claims() == []
         marks = [Mark("i", "m"), Mark("i", "n"), Mark("j", "m"), Mark("j", "free")]
         accepted(backend, build.commit(marks=marks))
         assert backend.marks.claims() == []
