@@ -9,11 +9,12 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
-from holdfast.aio.record import AsyncFacts, AsyncOpenDecision
+from holdfast.aio.record import AsyncFacts, AsyncOpenDecision, AsyncTasks
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
 from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.scope import RecordedScope
+from holdfast.record.tasks import Tasks
 from holdfast.together import PendingCommit, View
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "wanted", "finish"}
@@ -34,6 +35,7 @@ def public(cls: type) -> dict[str, Any]:
         (Store, aio.AsyncStore),
         (RecordedScope, aio.AsyncScope),
         (Facts, AsyncFacts),
+        (Tasks, AsyncTasks),
         (OpenDecision, AsyncOpenDecision),
         (PendingCommit, AsyncPendingCommit),
         (View, AsyncView),
@@ -42,7 +44,7 @@ def public(cls: type) -> dict[str, Any]:
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:
     ours, theirs = public(sync), public(async_)
     assert set(ours) <= set(theirs)
-    assert set(theirs) - {"written", "entry"} <= set(ours)
+    assert set(theirs) - {"written", "stored"} <= set(ours)
     for name, member in ours.items():
         assert isinstance(member, property) == isinstance(theirs[name], property), name
         if inspect.isfunction(member):

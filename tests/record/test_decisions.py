@@ -47,7 +47,7 @@ def test_a_decision_is_there_before_its_act_and_closed_by_its_outcome(hf: Store)
         priority="high",
     ) as d:
         [found] = hf.decisions(incomplete=True)
-        assert found == d.entry == hf.decision(d.id)
+        assert found == d.stored == hf.decision(d.id)
         assert (found.outcome, found.completed_at, found.closed_by) == (None, None, None)
         closed = d.outcome("refunded 12.00")
     assert hf.decision(d.id) == closed
@@ -249,7 +249,7 @@ def test_standing_orders_count_until_they_are_superseded(hf: Store) -> None:
     ]
     older = hf.decision(push.id)
     assert (older.status, older.superseded_by) == ("superseded", newer.id)
-    assert newer.entry.supersedes == push.id
+    assert newer.stored.supersedes == push.id
     assert hf.marks("superseding") == []
     with pytest.raises(ExistsError, match="superseded already"):
         team.decide("again", supersedes=push.id)
@@ -275,12 +275,12 @@ def test_a_key_decides_once(hf: Store) -> None:
     with pytest.raises(ExistsError, match="made already"):
         chat.decide("refund", key="run/1:pay", action="POST")
     same = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
-    assert same.entry == d.entry
+    assert same.stored == d.stored
     with pytest.raises(UsageError, match="another one"):
         chat.decide("refund twice", key="run/1:pay", if_exists="attach")
     same.outcome("paid")
     closed = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
-    assert closed.entry.outcome == "paid"
+    assert closed.stored.outcome == "paid"
     assert hf.conversation("d").decide("refund", key="run/1:pay").id != d.id
 
 
@@ -346,7 +346,7 @@ def test_a_decision_of_a_dead_owner_is_taken_over_by_its_key(durable: str, tmp_p
         first.conversation("c").decide("x", key="k")
     with holdfast.open(url) as second:
         with second.conversation("c").decide("x", key="k", if_exists="attach") as d:
-            assert d.entry.owner == second.worker
+            assert d.stored.owner == second.worker
             d.outcome("done")
         assert second.decisions(incomplete=True) == []
 
@@ -435,7 +435,7 @@ def test_the_same_for_asyncio(url: str) -> None:
                     async with chat.effect("POST"):
                         pass
                 await d.outcome("refunded")
-            assert d.entry.outcome == "refunded"
+            assert d.stored.outcome == "refunded"
             with pytest.raises(ZeroDivisionError):
                 async with chat.decide("divide") as failed:
                     1 / 0  # noqa: B018

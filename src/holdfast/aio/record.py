@@ -11,6 +11,7 @@ from holdfast.aio.loop import Loop
 from holdfast.record.decision import Decision
 from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
+from holdfast.record.tasks import Tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,8 +57,8 @@ class AsyncOpenDecision:
         self.key = decision.key
 
     @property
-    def entry(self) -> Decision:
-        return self.sync.entry
+    def stored(self) -> Decision:
+        return self.sync.stored
 
     outcome = mirror(OpenDecision.outcome)
     prioritise = mirror(OpenDecision.prioritise)
@@ -105,3 +106,23 @@ class AsyncFacts:
     list = mirror(Facts.list)
     check = mirror(Facts.check)
     withdraw = mirror(Facts.withdraw)
+
+
+class AsyncTasks:
+    """The tasks of one scope; see `Tasks` for what each method does."""
+
+    def __init__(self, loop: Loop, tasks: Tasks) -> None:
+        self._loop = loop
+        self.sync = tasks
+
+    get = mirror(Tasks.get)
+    list = mirror(Tasks.list)
+    add = mirror(Tasks.add)
+    update = mirror(Tasks.update)
+    claim = mirror(Tasks.claim)
+    heartbeat = mirror(Tasks.heartbeat)
+    release = mirror(Tasks.release)
+    block = mirror(Tasks.block)
+    unblock = mirror(Tasks.unblock)
+    close = mirror(Tasks.close)
+    reopen = mirror(Tasks.reopen)

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from msgspec.structs import asdict
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.cli.shapes import encode_value, show_time, time_text
 from holdfast.cli.words import find_scope
 from holdfast.record.commands import FILE, load_verifiers
 from holdfast.record.decision import Decision
+from holdfast.store import Store
 
 COLUMNS = ("id", "time", "status", "decision")
 Config = Annotated[Path | None, Parameter(show_default=False)]
@@ -26,6 +27,12 @@ def load_config(config: Path | None) -> None:
         load_verifiers(config)
     elif Path(FILE).exists():
         load_verifiers(FILE)
+
+
+def open_configured(options: Options, config: Path | None) -> Store:
+    """Opens the store to write, with the verifiers of the configuration file."""
+    load_config(config)
+    return open_writing(options)
 
 
 def decide(
@@ -74,8 +81,7 @@ def decide(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    load_config(config)
-    with open_writing(options) as store:
+    with open_configured(options, config) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,
             because=because,
@@ -88,8 +94,7 @@ def decide(
             supersedes=supersedes,
             standing=standing,
         )
-        print_decision(opened.entry, options)
-    print_note(f"next: {command(f'outcome {opened.id} TEXT', options.place)}")
+        print_decision(opened.stored, options)
 
 
 def outcome(
@@ -165,8 +170,7 @@ def recover(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    load_config(config)
-    with open_writing(options) as store:
+    with open_configured(options, config) as store:
         name = None if scope is None else find_scope(store, scope).name
         report = store.recover(scope=name)
         if options.json:

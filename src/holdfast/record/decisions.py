@@ -384,23 +384,23 @@ class OpenDecision:
 
     def __init__(self, decisions: Decisions, entry: Decision) -> None:
         self._decisions = decisions
-        self.entry = entry
+        self.stored = entry
         self.id = entry.id
         self.key = entry.key
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
         """Closes it: what came of it, and what it gave. Returns the decision as it is now."""
-        self.entry = self._decisions.close_entry(self.entry, text, output=output)
-        return self.entry
+        self.stored = self._decisions.close_entry(self.stored, text, output=output)
+        return self.stored
 
     def prioritise(self, priority: int | str) -> Decision:
         """Gives it another priority: a whole number, or low, normal or high."""
-        self.entry = self._decisions.prioritise(self.id, priority)
-        return self.entry
+        self.stored = self._decisions.prioritise(self.id, priority)
+        return self.stored
 
     def enter(self) -> None:
         """Says that what runs in this context from here on is covered by this decision."""
-        if self.entry.status == "standing":
+        if self.stored.status == "standing":
             raise UsageError(
                 "a standing order has no block: it counts until it is superseded",
                 hint="keep what decide() returns, or leave standing out",
@@ -414,14 +414,14 @@ class OpenDecision:
 
     def settle(self, error: BaseException | None) -> None:
         """Records how the block ended. Never hides the error that ended it."""
-        if not self.entry.is_open:
+        if not self.stored.is_open:
             return
         try:
             if error is None:
                 stated = forms.NO_OUTCOME
-                self.entry = self._decisions.close_entry(self.entry, stated, how="unstated")
+                self.stored = self._decisions.close_entry(self.stored, stated, how="unstated")
             else:
-                self.entry = self._decisions.fail(self.entry, error)
+                self.stored = self._decisions.fail(self.stored, error)
         except HoldfastError as trouble:
             if error is None:
                 raise
@@ -442,7 +442,7 @@ class OpenDecision:
         return False
 
     def __repr__(self) -> str:
-        return f"<OpenDecision {self.id} {self.entry.status}>"
+        return f"<OpenDecision {self.id} {self.stored.status}>"
 
 
 class _Envelope(Struct, frozen=True):
