@@ -23,6 +23,7 @@ from holdfast.record.decision import Decision, Link
 from holdfast.record.facts import Contradicted, Fact, Holds
 from holdfast.record.policy import UndecidedWarning
 from holdfast.record.stale import Stale
+from holdfast.record.task import Task
 from holdfast.scope import Scope
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
 from holdfast.store import Store
@@ -60,6 +61,7 @@ __all__ = [
     "Stale",
     "State",
     "Store",
+    "Task",
     "TeamState",
     "UnavailableError",
     "UndecidedError",

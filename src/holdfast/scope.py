@@ -311,18 +311,20 @@ class Scope:
 
     def restore(self, to: Moment, *, expected: int | None = None) -> int:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
-        target_revision = self.revision_of(to)
-        target = self._log.at(self.name, target_revision)
+        return self._restore(self.revision_of(to), expected, is_whole=True)
+
+    def _restore(self, revision: int, expected: int | None, *, is_whole: bool) -> int:
+        target = self._log.at(self.name, revision)
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
             way = tree.diff_ops(now.root, target.root, is_same_stream=True)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
-            payload = restored_payload(target_revision, tree.encode_ops(ops))
-            proposal = Proposal(event.RESTORED, payload, ops)
+            payload = restored_payload(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
+            part = self._part((Proposal(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit(self._part((proposal,), guard, None, None)).revision
+                return self._commit_restored(part, revision if is_whole else None)
             except ConflictError:
                 if expected is not None:
                     raise
@@ -337,7 +339,7 @@ class Scope:
         for revision in range(self.revision, 0, -1):
             record = self._log.records(self.name, after=revision - 1, until=revision)[0]
             if ops_of(record):
-                return self.restore(revision - 1)
+                return self._restore(revision - 1, None, is_whole=False)
         raise NotFoundError(f'scope "{self.name}" has no change to undo')
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
@@ -426,6 +428,10 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return Part(self.name, proposals, expected, key, checkpoint, parent, expires=self._expires)
+
+    def _commit_restored(self, part: Part, to: int | None) -> int:
+        """Commits a restore to a revision, or with None that of the state alone."""
+        return self._commit(part).revision
 
     def _commit(self, part: Part) -> Written:
         written = self._log.commit(Wanted((part,)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from holdfast.intent import Recovery
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
+from holdfast.record import backlog
 from holdfast.record.book import Book
 from holdfast.record.decision import Decision
 from holdfast.record.decisions import Decisions
@@ -29,6 +30,7 @@ from holdfast.record.policy import Mode, Policy
 from holdfast.record.recovery import recover
 from holdfast.record.scope import RecordedScope
 from holdfast.record.stale import Stale, stale
+from holdfast.record.task import Task
 from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
 from holdfast.workers import HEARTBEAT_S, Heart, Worker
@@ -57,6 +59,7 @@ class Store:
         self.levels = levels or Levels()
         self._subscribers = Subscribers()
         self._book = Book(log, self.heart)
+        self._book.stale_sources.append(lambda: backlog.left_in_progress(self._book))
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -285,9 +288,34 @@ class Store:
 
     def stale(self, *, verify: bool = True) -> list[Stale]:
         """Returns what is not to be trusted: facts past their time, facts that a verifier
-        contradicts (each is asked, unless `verify` is False), acts that a silent worker left open.
+        contradicts (each is asked, unless `verify` is False), acts that a silent worker left open,
+        tasks whose owner is silent.
         """
         return stale(self._book, verify=check_flag(verify, "verify"))
+
+    def tasks(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        owner: str | None = None,
+        epic: str | None = None,
+        tag: str | None = None,
+        suspect: bool | None = None,
+        limit: int | None = None,
+    ) -> list[Task]:
+        """Returns the tasks of all scopes that are not closed, highest priority first, then oldest.
+
+        They are found by their marks; `suspect=True` are those whose owner is silent.
+        """
+        return backlog.unclosed(
+            self._book,
+            status=status,
+            owner=owner,
+            epic=epic,
+            tag=tag,
+            suspect=suspect,
+            limit=limit,
+        )
 
     def policy(self, mode: Mode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
-from holdfast.aio.record import AsyncFacts, deciding, mirror
+from holdfast.aio.record import AsyncFacts, AsyncTasks, deciding, mirror
 from holdfast.arguments import Path, check_path, update_ops
 from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
@@ -243,6 +243,10 @@ class AsyncScope:
     @property
     def facts(self) -> AsyncFacts:
         return AsyncFacts(self._loop, self.sync.facts)
+
+    @property
+    def tasks(self) -> AsyncTasks:
+        return AsyncTasks(self._loop, self.sync.tasks)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self.sync.subscribe(subscriber)

@@ -246,6 +246,7 @@ class AsyncStore:
     prioritise = mirror(Store.prioritise, of="_store")
     recover = mirror(Store.recover, of="_store")
     stale = mirror(Store.stale, of="_store")
+    tasks = mirror(Store.tasks, of="_store")
 
     def policy(self, mode: Mode) -> Policy:
         return self._store.policy(mode)

@@ -9,6 +9,11 @@ recovery    what dead workers left open, judged and closed or done again
 policy      nothing is done undecided
 facts       claims about the world, verified, dated
 stale       everything that is not to be trusted
+task        a scope's task events folded into a table; pure
+table       the table of a scope's tasks, kept, brought up to date and written by
+owners      whether the owners of tasks live
+tasks       tasks: added, claimed, closed
+backlog     the tasks of all scopes; what becomes of them when a scope ends or goes back
 messages    Messages: what was said, added; changing and history are the rest of that class
 message     a message's events and fields; merging and repair are pure
 scan        which messages are there, found from the newest end backwards

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.log import Log
 from holdfast.record.scan import Scans
+from holdfast.record.table import Tables
 from holdfast.record.thing import Thing
 from holdfast.workers import Heart
 
@@ -29,6 +30,8 @@ class Book:
         """How many events things had when they were last looked at."""
         self.scans = Scans(log)
         """Which messages conversations have, as far as somebody looked."""
+        self.tables = Tables(log)
+        """The tasks of the scopes that somebody asked for."""
 
     @property
     def worker(self) -> str:

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.arguments import check_whole
 from holdfast.changes import Subscribers
 from holdfast.levels import Levels
+from holdfast.record import backlog
+from holdfast.record import thing as things
 from holdfast.record.book import Book
 from holdfast.record.decision import Decision, Link
 from holdfast.record.decisions import Decisions, IfExists, OpenDecision
@@ -21,6 +24,7 @@ from holdfast.record.facts import Facts
 from holdfast.record.message import Message
 from holdfast.record.messages import Messages
 from holdfast.record.policy import check_effect
+from holdfast.record.tasks import Tasks
 from holdfast.record.turns import OpenTurn
 from holdfast.scope import Scope
 from holdfast.wanted import Part, Proposal
@@ -134,17 +138,26 @@ class RecordedScope(Scope):
         """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`."""
         return self.messages.turn()
 
+    # --- tasks -----------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Tasks:
+        """What is to be done here, by whom, in which order."""
+        return Tasks(self.book, self)
+
     # --- parts -----------------------------------------------------------------------------------
 
     def close(self, *, keep: bool | None = None) -> int:
         """Ends the scope: it takes no more writes. Returns the new revision.
 
-        Decisions that are open in it are closed as abandoned first, each in a commit of its own.
+        Decisions that are open in it are closed as abandoned first, each in a commit of its own;
+        tasks that are not closed are cancelled.
         See `Scope.close` for `keep`.
         """
         decisions = Decisions(self.book)
         for entry in decisions.list(incomplete=True, scope=self):
             decisions.close_entry(entry, "the scope was closed", how="abandoned")
+        backlog.end(self.book, self, "the scope was closed")
         return super().close(keep=keep)
 
     def events_part(
@@ -160,6 +173,16 @@ class RecordedScope(Scope):
     def event_part(self, proposal: Proposal, key: str | None = None) -> Part:
         """Returns what a commit adds to this scope's stream to record an event."""
         return self._part((proposal,), None, key, None)
+
+    def _commit_restored(self, part: Part, to: int | None) -> int:
+        # Taking back one change of the state is no word about tasks: only a restore brings them.
+        back = None if to is None else backlog.restored(self.book, self.name, to)
+        if back is None:
+            return super()._commit_restored(part, to)
+        part = replace(part, proposals=(*part.proposals, back.proposal), key=back.key)
+        written = things.append(self._log, back.events, back.number, part, marks=back.marks)
+        self.subscribers.tell(part, written.before[0], written.after[0])
+        return written.revision
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         return type(self)(

@@ -1,0 +1,425 @@
+"""Tasks: what is to be done, by whom, in which order, and whether its owner still lives.
+
+A claim is an event, and stands on the lease by which the worker says that it lives: the heart keeps
+it, no claim needs a lease of its own. When that lease has lapsed the task is suspect and another
+may claim it. Whoever owned it before cannot write to it any more, however late it wakes up: every
+event of a scope's tasks is numbered, and one that was meant to follow the old claim is refused
+because the new claim has its number (`table.py`). No clock has a part in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from holdfast.arguments import check_duration, check_whole
+from holdfast.errors import (
+    ConflictError,
+    ExistsError,
+    LeaseLostError,
+    NotFoundError,
+    UsageError,
+    show_value,
+)
+from holdfast.record import task as forms
+from holdfast.record import thing as things
+from holdfast.record.arguments import check_text, older_bound
+from holdfast.record.book import Book
+from holdfast.record.owners import Eyes, waits_for
+from holdfast.record.recorder import Recorder
+from holdfast.record.table import Table
+from holdfast.record.task import Task, check_fields, check_status
+from holdfast.wanted import Lease
+
+_ALL = 1 << 31
+
+Step = tuple[str, dict[str, Any]]
+
+
+class Tasks:
+    """The tasks of one scope; a fork's inherited ones included."""
+
+    def __init__(self, book: Book, scope: Recorder) -> None:
+        self._book = book
+        self._log = book.log
+        self._scope = scope
+        self._stream = scope.name
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Task:
+        """Returns a task as it is now."""
+        table = self._fresh()
+        with table.lock:
+            return self._seen(table.tasks, self._find(table, id), Eyes(self._book))
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        owner: str | None = None,
+        epic: str | None = None,
+        tag: str | None = None,
+        suspect: bool | None = None,
+        older_than: object = None,
+        at: int | None = None,
+        limit: int | None = None,
+    ) -> list[Task]:
+        """Returns tasks, highest priority first, then oldest; those that fit what is given.
+
+        `status` is one or several; `older_than` a length of time since the last change; `at` a
+        revision of the scope, to see the tasks as they were.
+        """
+        statuses = None if status is None else check_status(status)
+        latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
+        limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
+        table = self._fresh()
+        with table.lock:
+            known = table.tasks if at is None else table.at(check_whole(at, "at"))
+            eyes = Eyes(self._book) if at is None else None
+            found = [
+                self._seen(known, task, eyes)
+                for task in sorted(known.values(), key=_rank)
+                if (statuses is None or task.status in statuses)
+                and owner in (None, task.owner)
+                and epic in (None, task.epic)
+                and (tag is None or tag in task.tags)
+                and (latest is None or task.updated_at <= latest)
+            ]
+        return [task for task in found if suspect in (None, task.suspect)][:limit]
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def add(
+        self,
+        title: str,
+        *,
+        priority: int | str = 0,
+        epic: str | None = None,
+        tags: Sequence[str] = (),
+        depends_on: Sequence[str] = (),
+        id: str | None = None,
+        key: str | None = None,
+    ) -> Task:
+        """Adds a task; durable when it returns. Without an id it gets the next of t1, t2, …
+
+        The same `key` adds once: again, with the same words, it returns the task that is there.
+        """
+        fields = {"title": title, "priority": priority, "epic": epic, "tags": tags}
+        said = check_fields({**fields, "dependencies": depends_on})
+        said = {name: value for name, value in said.items() if value not in (None, [], 0)}
+        if id is not None:
+            id = things.check_thing_name(id, "a task's id")
+        if key is not None:
+            said["key"] = things.check_thing_name(key, "a task's key")
+
+        def make(table: Table) -> Task | Step:
+            for task in table.tasks.values():
+                if key is not None and task.key == key:
+                    _check_same(task, said, id)
+                    return task
+            name = _free_id(table.tasks) if id is None else id
+            if name in table.tasks:
+                raise ExistsError(
+                    f'"{self._stream}" has a task "{name}" already', hint="use another id"
+                )
+            self._check_dependencies(table, name, said.get("dependencies", []))
+            return forms.ADDED, {"id": name, **said}
+
+        return self._write(make)
+
+    def update(self, task: Task | str, **fields: Any) -> Task:
+        """Changes title, priority, epic, tags or depends_on, or adds a note; whoever owns it."""
+        if "depends_on" in fields:
+            fields["dependencies"] = fields.pop("depends_on")
+        said = check_fields(fields)
+        if not said:
+            raise UsageError("update was given nothing to change")
+
+        def make(table: Table) -> Step:
+            known = self._find(table, task)
+            if known.is_closed and said.keys() != {"note"}:
+                raise self._wrong_status(table, known, "be changed")
+            self._check_dependencies(table, known.id, said.get("dependencies", []))
+            return forms.CHANGED, {"id": known.id, **said}
+
+        return self._write(make)
+
+    def claim(
+        self,
+        id: Task | str | None = None,
+        *,
+        owner: str | None = None,
+        epic: str | None = None,
+        tag: str | None = None,
+        lasts: object = None,
+    ) -> Task | None:
+        """Takes a task for this worker: the given one, or the next; None if there is none.
+
+        The next is the one of highest priority whose dependencies are closed and which nobody
+        holds, or whose owner is silent. The claim lasts while this worker lives. One for somebody
+        who is no worker has a name and a length of time: `claim("t1", owner="ana", lasts="8h")`.
+        """
+        named = None if owner is None else things.check_thing_name(owner, "an owner")
+        lasts_s = None if lasts is None else check_duration(lasts, "lasts")
+        if lasts_s is not None and named is None:
+            raise UsageError("a claim that lasts a time needs a name: owner=")
+        own = None if lasts_s is not None else self._own_lease()
+
+        def make(table: Table) -> Step | None:
+            eyes = Eyes(self._book)
+            if id is None:
+                found = self._next(table, eyes, epic, tag)
+                if found is None:
+                    return None
+            else:
+                found = self._find(table, id)
+                self._check_claimable(table, eyes, found)
+            said: dict[str, Any] = {"id": found.id, "owner": named or self._book.worker}
+            if lasts_s is not None:
+                said["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
+            elif own is not None:
+                said |= {"worker": own.owner, "epoch": own.epoch}
+            return forms.CLAIMED, said
+
+        return self._write_or_not(make)
+
+    def heartbeat(
+        self, task: Task | str, *, owner: str | None = None, lasts: object = None
+    ) -> Task:
+        """Says that the owner lives and has the task still; LeaseLostError if it has not.
+
+        A worker's claim needs none of this. One by name goes on for `lasts`.
+        """
+        lasts_s = None if lasts is None else check_duration(lasts, "lasts")
+
+        def make(table: Table) -> Task | Step:
+            known = self._find(table, task)
+            if known.status != "in_progress":
+                raise self._lost(known)
+            self._check_holds(table, known, task, owner, or_suspect=False)
+            if known.until is None:
+                return known
+            if lasts_s is None:
+                raise UsageError(f'the claim of task "{known.id}" has a time: say lasts=')
+            until = self._log.clock.now_us() + round(lasts_s * 1_000_000)
+            return forms.HELD, {"id": known.id, "until": until}
+
+        return self._write(make)
+
+    def release(
+        self, task: Task | str, *, owner: str | None = None, why: str | None = None
+    ) -> Task:
+        """Gives a task back, undone: it is open again. Anybody may do so for a silent owner."""
+        return self._move(task, owner, forms.RELEASED, {"why": _check_why(why)})
+
+    def block(self, task: Task | str, *, owner: str | None = None, why: str | None = None) -> Task:
+        """Says that nothing can be done about a task for now: nobody can claim it."""
+        return self._move(task, owner, forms.BLOCKED, {"why": _check_why(why)})
+
+    def unblock(self, task: Task | str) -> Task:
+        """Opens a blocked task again."""
+        return self._move(task, None, forms.UNBLOCKED, {})
+
+    def close(
+        self,
+        task: Task | str,
+        outcome: str,
+        *,
+        status: Literal["completed", "cancelled"] = "completed",
+        owner: str | None = None,
+    ) -> Task:
+        """Ends a task with its outcome; what depended on it can be claimed."""
+        if status not in forms.ENDS:
+            raise UsageError(f"a task ends {' or '.join(forms.ENDS)}, found {show_value(status)}")
+        said = {"status": status, "outcome": check_text(outcome, "an outcome")}
+        return self._move(task, owner, forms.CLOSED, said)
+
+    def reopen(self, task: Task | str, *, why: str | None = None) -> Task:
+        """Opens a task again that was closed."""
+        return self._move(task, None, forms.REOPENED, {"why": _check_why(why)})
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _seen(self, tasks: dict[str, Task], task: Task, eyes: Eyes | None) -> Task:
+        if eyes is not None:
+            return eyes.look(self._stream, tasks, task)
+        return replace(task, scope=self._stream, waits_for=waits_for(tasks, task))
+
+    def _fresh(self) -> Table:
+        table = self._book.tables.of(self._stream)
+        table.refresh()
+        return table
+
+    def _find(self, table: Table, task: object) -> Task:
+        id = task.id if isinstance(task, Task) else task
+        if not isinstance(id, str):
+            raise UsageError(f"a task is a Task or its id, found {show_value(id)}")
+        if id not in table.tasks:
+            raise NotFoundError(
+                f'"{self._stream}" has no task {show_value(id)}',
+                hint="tasks.list() shows those that it has",
+            )
+        return table.tasks[id]
+
+    def _move(self, task: Task | str, owner: str | None, type: str, said: dict[str, Any]) -> Task:
+        said = {name: value for name, value in said.items() if value is not None}
+        sources, target = forms.STEPS[type]
+
+        def make(table: Table) -> Step:
+            known = self._find(table, task)
+            if _was_held(task) or known.status == "in_progress":
+                self._check_holds(table, known, task, owner, or_suspect=True)
+            if known.status not in sources:
+                raise self._wrong_status(table, known, f"become {target}")
+            return type, {"id": known.id, **said}
+
+        return self._write(make)
+
+    def _write(self, make: Callable[[Table], Task | Step]) -> Task:
+        found = self._write_or_not(make)
+        assert found is not None, "BUG: a change that made nothing"
+        return found
+
+    def _write_or_not(self, make: Callable[[Table], Task | Step | None]) -> Task | None:
+        """Commits what `make` wants of the newest table, as often as another writer is faster.
+
+        Each turn is another writer's event of this scope's tasks, so somebody always gets on.
+        """
+        table = self._book.tables.of(self._stream)
+        with table.lock:
+            while True:
+                table.refresh()
+                step = make(table)
+                if step is None:
+                    return None
+                if isinstance(step, Task):
+                    return self._seen(table.tasks, step, Eyes(self._book))
+                type, said = step
+                try:
+                    table.commit(self._scope, type, {**said, "by": self._book.worker})
+                except ConflictError:
+                    continue
+                return self._seen(table.tasks, table.tasks[said["id"]], Eyes(self._book))
+
+    def _own_lease(self) -> Lease:
+        heart = self._book.heart
+        while True:
+            heart.beat()
+            lease = self._log.backend.leases.holder(f"worker/{heart.worker}")
+            if lease is not None:
+                return lease
+            # It lapsed while this process was stopped: the heart is about to take it again.
+            self._log.clock.sleep(0.01)
+
+    def _next(self, table: Table, eyes: Eyes, epic: str | None, tag: str | None) -> Task | None:
+        for task in sorted(table.tasks.values(), key=_rank):
+            if epic not in (None, task.epic) or (tag is not None and tag not in task.tags):
+                continue
+            if task.status not in forms.STEPS[forms.CLAIMED][0] or waits_for(table.tasks, task):
+                continue
+            if task.status == "open" or not eyes.is_held(task):
+                return task
+        return None
+
+    def _check_claimable(self, table: Table, eyes: Eyes, task: Task) -> None:
+        if task.status not in forms.STEPS[forms.CLAIMED][0]:
+            raise self._wrong_status(table, task, "be claimed")
+        if task.status == "in_progress" and eyes.is_held(task):
+            raise self._lost(task)
+        if waits := waits_for(table.tasks, task):
+            names = ", ".join(f'"{id}"' for id in waits)
+            raise _conflict(
+                table, f'task "{task.id}" waits for {names}', "close what it depends on first"
+            )
+
+    def _check_holds(
+        self,
+        table: Table,
+        known: Task,
+        given: Task | str,
+        owner: str | None,
+        *,
+        or_suspect: bool,
+    ) -> None:
+        """Raises LeaseLostError unless the caller has the task, or its owner is silent."""
+        if isinstance(given, Task) and given.claim != known.claim and _was_held(given):
+            raise self._lost(known)
+        if known.status != "in_progress":
+            raise self._lost(known)
+        name = owner or (given.owner if isinstance(given, Task) else None)
+        if known.until is not None:
+            is_mine = name == known.owner
+        else:
+            is_mine = known.worker == self._book.worker and name in (None, known.owner)
+        if not is_mine and not (or_suspect and not Eyes(self._book).is_held(known)):
+            raise self._lost(known)
+
+    def _lost(self, task: Task) -> LeaseLostError:
+        if task.status == "in_progress":
+            found = f'is held by "{task.owner}"'
+        else:
+            found = f"is {task.status}, and nobody holds it"
+        return LeaseLostError(
+            f'task "{task.id}" of "{self._stream}" {found}',
+            lease=f"task/{task.id}",
+            epoch=task.claim,
+            hint="stop the work on it, or claim it when its owner is silent",
+        )
+
+    def _wrong_status(self, table: Table, task: Task, wanted: str) -> ConflictError:
+        return _conflict(
+            table,
+            f'task "{task.id}" is {task.status}: it cannot {wanted}',
+            "reopen it first" if task.is_closed else "unblock or claim it first",
+        )
+
+    def _check_dependencies(self, table: Table, id: str, dependencies: Sequence[str]) -> None:
+        for one in dependencies:
+            if one not in table.tasks and one != id:
+                raise NotFoundError(
+                    f'task "{id}" cannot depend on "{one}": "{self._stream}" has no such task',
+                    hint="add that one first",
+                )
+        if cycle := forms.find_cycle(table.tasks, id, dependencies):
+            raise UsageError(
+                f'task "{id}" would wait for itself: {" -> ".join(cycle)}',
+                hint="take one of these dependencies away",
+            )
+
+
+def _rank(task: Task) -> tuple[int, int]:
+    return -task.priority, task.order
+
+
+def _was_held(given: Task | str) -> bool:
+    return isinstance(given, Task) and given.status == "in_progress"
+
+
+def _check_why(why: object) -> Any:
+    return check_text(why, "why", optional=True)
+
+
+def _check_same(task: Task, said: dict[str, Any], id: str | None) -> None:
+    """Raises UsageError if a key was used for another task than this one was added as."""
+    if id not in (None, task.id) or task.title != said["title"]:
+        raise UsageError(
+            f'key "{task.key}" was used for another task: "{task.id}", {show_value(task.title)}',
+            hint="use a new key",
+        )
+
+
+def _free_id(tasks: dict[str, Task]) -> str:
+    number = len(tasks) + 1
+    while f"t{number}" in tasks:
+        number += 1
+    return f"t{number}"
+
+
+def _conflict(table: Table, message: str, hint: str) -> ConflictError:
+    revision = table.revision
+    return ConflictError(
+        message, stream=table.stream, expected=revision, actual=revision, hint=hint
+    )
