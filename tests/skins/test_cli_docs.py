@@ -146,6 +146,7 @@ COMMANDS = {
     "copy": ["copy", "store", "other"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
+    "advise": ["advise", "--machines", "1"],
 }
 
 

@@ -62,6 +62,8 @@ def advise_backend(
         Nothing may have to be deployed or operated.
     has
         A server that is operated already: redis or postgresql; may be given twice.
+    json
+        Print one JSON document instead of lines.
     """
     given: dict[str, Any] = {
         name: value

@@ -243,6 +243,6 @@ class Tenths:
 
     def show(self, passed: int, total: int) -> None:
         tenths = 10 * passed // total
-        if tenths > self._shown:
+        if tenths > self._shown and (self._shown or passed < total):  # not of a moment's work
             self._shown = tenths
             print(f"{passed} of {total} events ({tenths}0 %)", file=sys.stderr, flush=True)
