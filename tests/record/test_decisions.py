@@ -12,6 +12,7 @@ import holdfast
 from holdfast import (
     ClosedError,
     ConflictError,
+    CorruptError,
     ExistsError,
     Link,
     NotFoundError,
@@ -23,6 +24,7 @@ from holdfast import (
     aio,
 )
 from holdfast.codec import encode
+from holdfast.errors import ExpiredError
 from holdfast.testing import FakeClock
 from holdfast.wanted import Part, Proposal, Wanted
 from tests.record.stores import new_url
@@ -453,3 +455,77 @@ def test_the_same_for_asyncio(url: str) -> None:
             assert (await hf.recover()).acts == []
 
     asyncio.run(main())
+
+
+# --- scopes that end, several backends, hostile events --------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "files", "sqlite"])
+def test_what_was_in_a_scope_that_expired_is_gone(kind: str, tmp_path: Any) -> None:
+    clock = FakeClock()
+    with holdfast.open(new_url(kind, tmp_path), clock=clock) as hf:
+        chat = hf.conversation("c", ttl_s=10)
+        d = chat.decide("x", verify=was_done)
+        order = chat.decide("always", standing=True)
+        chat.facts.state("f", 1, valid_for="1s")
+        team = hf.team("t")
+        team.decide("y")
+        clock.advance(20)
+        assert [one.decision for one in hf.decisions(incomplete=True)] == ["y"]
+        assert [one.decision for one in hf.decisions()] == ["y"]
+        assert hf.stale() == hf.recover().acts == team.recall().orders == []
+        for gone in (lambda: hf.decision(d.id), lambda: hf.outcome(order.id, "x")):
+            with pytest.raises(ExpiredError):
+                gone()
+
+
+def test_decisions_over_two_backends(tmp_path: Any) -> None:
+    """A decision supersedes one that another backend keeps; everything is listed together."""
+    stores = {"conversation": str(tmp_path / "chats"), "*": f"sqlite:{tmp_path / 'state.db'}"}
+    with holdfast.open(stores) as hf:
+        chat, team = hf.conversation("c"), hf.team("t")
+        old = team.decide("plan a", priority=1)
+        chat.facts.state("f", 1)
+        team.facts.state("g", 2)
+        new = chat.decide("plan b", supersedes=old.id)
+        assert hf.decision(old.id).superseded_by == new.id
+        assert [d.id for d in hf.decisions(incomplete=True)] == [new.id]
+        assert hf.marks("superseding") == []
+        assert [d.decision for d in hf.decisions()] == ["plan b", "plan a"]
+        assert [fact.name for fact in chat.facts.list()] == ["f"]
+        new.outcome("done")
+        assert hf.recover().acts == []
+
+
+def test_closing_a_scope_ends_its_standing_orders(hf: Store) -> None:
+    team = hf.team("t")
+    team.decide("never push", standing=True)
+    team.close()
+    assert hf.conversation("c", parent=team).recall().orders == []
+    assert hf.marks("order") == []
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [
+        ("decision.opened", 7),
+        ("decision.opened", {}),
+        ("decision.opened", {"key": "k", "decision": "x", "links": [1]}),
+        ("decision.closed", [1]),
+        ("decision_made", "x"),
+        ("decision_prioritized", {"decision_id": 1, "priority": "x"}),
+        ("decision_outcome", {}),
+    ],
+)
+def test_events_that_nobody_of_us_wrote_are_named(type: str, data: Any) -> None:
+    """Guarantee 7: an error that says where, never a default and never a bare exception."""
+    with holdfast.open("memory:") as hf:
+        chat = hf.conversation("c")
+        write_old(hf, chat.name, ("decision_made", {"text": "fine"}))
+        write_old(hf, chat.name, (type, data))
+        if data == {"decision_id": 1, "priority": "x"}:
+            assert hf.decisions(scope=chat)[0].priority == 0
+            return
+        with pytest.raises(CorruptError, match="event 2 of") as caught:
+            hf.decisions(scope=chat)
+        assert (caught.value.stream, caught.value.revision) == (chat.name, 2)

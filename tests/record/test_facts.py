@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import (
     Contradicted,
+    CorruptError,
     Fact,
     Holds,
     NotFoundError,
@@ -22,7 +23,9 @@ from holdfast import (
     Unknown,
     UsageError,
 )
+from holdfast.codec import encode
 from holdfast.testing import FakeClock
+from holdfast.wanted import Part, Proposal, Wanted
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
 from tests.record.test_recovery import die, run_and_kill
@@ -389,3 +392,13 @@ def test_the_hook_for_what_else_a_silent_worker_leaves(tmp_path: Path) -> None:
         [mine] = hf.stale()
         hf.conversation("c").book.stale_sources.append(lambda: [mine])
         assert hf.stale() == [mine, mine]
+
+
+def test_events_that_nobody_of_us_wrote_are_named() -> None:
+    """Guarantee 7."""
+    for type, data in (("fact.stated", {"name": "f"}), ("fact.verified", 7), ("fact.stated", [])):
+        with holdfast.open("memory:") as hf:
+            proposal = Proposal(type, encode(data))
+            hf.log.commit(Wanted((Part("conversation/c", (proposal,), key="fact#1:f"),)))
+            with pytest.raises(CorruptError, match="event 1 of"):
+                hf.conversation("c").facts.get("f")

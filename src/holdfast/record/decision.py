@@ -14,14 +14,15 @@ one, here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import UsageError, show_value
+from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.event import Event, to_datetime
 
 OPENED = "decision.opened"
@@ -144,22 +145,19 @@ def project(events: Iterable[Event]) -> dict[str, Decision]:
     Events of other types are passed over, and so are those of a decision that was made elsewhere.
     """
     found: dict[str, Decision] = {}
-    numbered: list[str] = []
+    made = 0
     for event in events:
         if not is_of_decision(event.type):
             continue
-        type, data = upcast(event.type, event.data)
-        key = data.get("key")
-        if key is None and type == OPENED:
-            key = str(len(numbered) + 1)
-        elif isinstance(key, int):
-            key = str(key)
-        id = make_id(str(key), event.stream)
-        if type == OPENED:
-            numbered.append(id)
-            found[id] = opened(event.record, {**data, "key": key})
-        elif id in found:
-            found[id] = advance(found[id], event.time, type, data)
+        with _readable(event):
+            type, data = upcast(event.type, event.data)
+            made += type == OPENED
+            key = str(data.get("key", made))  # old ones are known by their number
+            id = make_id(key, event.stream)
+            if type == OPENED:
+                found[id] = opened(event.record, {**data, "key": key})
+            elif id in found:
+                found[id] = advance(found[id], event.time, type, data)
     return found
 
 
@@ -167,12 +165,32 @@ def fold(events: Iterable[Event]) -> Decision | None:
     """Returns the decision that all its own events, oldest first, make; None if there are none."""
     decision = None
     for event in events:
-        type, data = upcast(event.type, event.data)
-        if decision is None:
-            decision = opened(event.record, data)
-        else:
-            decision = advance(decision, event.time, type, data)
+        with _readable(event):
+            type, data = upcast(event.type, event.data)
+            if decision is None:
+                decision = opened(event.record, data)
+            else:
+                decision = advance(decision, event.time, type, data)
     return decision
+
+
+def key_of(event: Event) -> str:
+    """Returns the key of the decision that an event of today's types is about."""
+    with _readable(event):
+        return event.data["key"]
+
+
+@contextmanager
+def _readable(event: Event) -> Generator[None]:
+    """Turns data that no version of ours has written into an error that says where it is."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptError(
+            f'event {event.revision} of "{event.stream}" is not what "{event.type}" holds',
+            stream=event.stream,
+            revision=event.revision,
+        ) from error
 
 
 class Envelope(Protocol):

@@ -9,6 +9,7 @@ its worker dead, and `recovery.py` judges it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, Literal
@@ -19,8 +20,10 @@ from msgspec.structs import replace
 from holdfast import codec
 from holdfast.arguments import check_flag, check_whole
 from holdfast.errors import (
+    ClosedError,
     ConflictError,
     ExistsError,
+    ExpiredError,
     HoldfastError,
     NotFoundError,
     UsageError,
@@ -145,18 +148,30 @@ class Decisions:
         assert newer.supersedes is not None, "BUG: a decision that supersedes none"
         done = _thing(newer).cleared(INDEX_SUPERSEDING)
         while True:
-            older = self.get(newer.supersedes)
-            if older.status not in ("open", "standing"):
-                self.log.commit(Wanted((), marks=(done,)))
-                return
-            cleared = _thing(older).cleared(_index(older))
-            said = {"key": older.key, "by": newer.id}
             try:
-                self._next(older, forms.SUPERSEDED, said, cleared, done)
+                older = self.get(newer.supersedes)
+                if older.status not in ("open", "standing"):
+                    break
+                cleared = [_thing(older).cleared(_index(older))]
+                if older.scope == newer.scope:  # else it may be kept by another backend
+                    cleared.append(done)
+                said = {"key": older.key, "by": newer.id}
+                self._next(older, forms.SUPERSEDED, said, *cleared)
             except ConflictError:
                 continue  # on what another writer made of it meanwhile
+            except (ClosedError, ExpiredError):
+                break  # its scope has ended, and it with that
             self.book.open_here.pop(older.id, None)
-            return
+            if done in cleared:
+                return
+        self.log.commit(Wanted((), marks=(done,)))
+
+    def abandon(self, scope: Scope, why: str) -> None:
+        """Closes what still counts in a scope that is about to end, each in its own commit."""
+        for index in (INDEX_OPEN, INDEX_STANDING):
+            for entry in self._marked(index, scope.name):
+                with suppress(ExistsError):  # its owner was faster
+                    self.close_entry(entry, why, how="abandoned")
 
     def superseding(self) -> list[Decision]:
         """Returns the decisions that a crash kept from closing what they supersede."""
@@ -323,7 +338,10 @@ class Decisions:
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
         for mark in self.log.backend.marks.list(index, limit=_ALL):
             if stream is None or mark.group == stream:
-                entry = self._read(things.of_mark(KIND, mark))
+                try:
+                    entry = self._read(things.of_mark(KIND, mark))
+                except ExpiredError:
+                    continue  # its scope has ended by itself, and what was open in it
                 # It may have been closed since the marks were listed.
                 if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
                     yield entry
@@ -346,7 +364,7 @@ class Decisions:
                 if not forms.is_of_decision(record.type):
                     continue
                 event = Event(record)
-                key = record.stream, event.data["key"]
+                key = record.stream, forms.key_of(event)
                 if record.type != forms.OPENED:
                     later.setdefault(key, []).append(event)
                 elif record.revision <= last:
@@ -368,7 +386,8 @@ class Decisions:
         after = ""
         while names := self.log.backend.streams(after=after):
             for name in names:
-                found += islice(self._made_in(name, None), limit)
+                with suppress(ExpiredError):
+                    found += islice(self._made_in(name, None), limit)
             after = names[-1]
         # A fork tells of what it inherited: that is counted once.
         unique = {entry.id: entry for entry in found}

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast import codec
 from holdfast.arguments import check_duration
-from holdfast.errors import ConflictError, NotFoundError, show_value
+from holdfast.errors import ConflictError, CorruptError, ExpiredError, NotFoundError, show_value
 from holdfast.event import to_datetime
 from holdfast.intent import Unknown, verifiers
 from holdfast.record import thing as things
@@ -261,7 +261,10 @@ def append(book: Book, thing: Thing, make: Callable[[int, int], Part], due: int 
 def marked(book: Book, *, due_before: int | None = None) -> Iterator[Fact]:
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
     for mark in _marks(book, due_before):
-        records = read(book, things.of_mark(KIND, mark))
+        try:
+            records = read(book, things.of_mark(KIND, mark))
+        except ExpiredError:
+            continue  # its scope has ended by itself
         fact = None if records is None else fold(book, *records)
         if fact is not None:
             yield fact
@@ -341,4 +344,12 @@ def _data(book: Book, record: Record) -> dict[str, Any]:
     def blob(name: str, size: int) -> Any:
         return codec.decode(book.log.blobs.read(name, size))
 
-    return codec.decode(record.payload, blob=blob)
+    data = codec.decode(record.payload, blob=blob)
+    wanted = ("name", "value", "by") if record.type == STATED else ("name", "of", "by")
+    if not isinstance(data, dict) or not all(field in data for field in wanted):
+        raise CorruptError(
+            f'event {record.revision} of "{record.stream}" is not what "{record.type}" holds',
+            stream=record.stream,
+            revision=record.revision,
+        )
+    return cast("dict[str, Any]", data)

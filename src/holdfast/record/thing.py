@@ -86,8 +86,13 @@ def record_at(log: Log, thing: Thing, revision: int) -> Record:
 
 
 def records_of(log: Log, thing: Thing) -> list[Record]:
-    """Returns all events of a thing, oldest first; none if there is no such thing."""
+    """Returns all events of a thing, oldest first; none if there is no such thing.
+
+    Raises ExpiredError if its scope has ended by itself.
+    """
     records: list[Record] = []
+    if log.head(thing.stream) is None:
+        return records
     while revision := find(log, thing, len(records) + 1):
         records.append(record_at(log, thing, revision))
     return records
@@ -100,7 +105,10 @@ def newest_of(
 
     Numbers have no gaps, so the newest is found by leaps and then by halves: a fact that was
     stated a million times costs 40 looks, one whose number is known from the last look costs one.
+    Raises ExpiredError if its scope has ended by itself.
     """
+    if log.head(thing.stream) is None:
+        return None
     low, revision, leap = 0, 0, 1
     if known and (revision := find(log, thing, known, until)):
         low = known
