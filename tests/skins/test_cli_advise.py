@@ -121,11 +121,11 @@ def test_the_log_of_a_mixed_store_is_merged_by_time(mix: str, cli: Any) -> None:
     assert len(followed.splitlines()) == 6
 
 
-def test_a_mixed_store_is_copied(mix: str, cli: Any) -> None:
+def test_a_mixed_store_is_copied(mix: str, tmp_path: Path, cli: Any) -> None:
     cli("init", "--store", mix)
     cli("set", "conversation/c1", "n", 1, "--store", mix)
     cli("set", "team/red", "n", 1, "--store", mix)
-    copied = cli("copy", mix, "sqlite:one.db", "--json").document
+    copied = cli("copy", mix, f"sqlite:{tmp_path}/one.db", "--json").document
     assert (copied["events"], copied["is_behind"], copied["marks"]) == (2, False, 0)
     assert copied["digest"] == cli("check", "--store", mix, "--json").document["digest"]
 
