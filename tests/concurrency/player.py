@@ -5,6 +5,7 @@ python -m tests.concurrency.player <url> <name> <part> [number]
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 import holdfast
-from holdfast import ConflictError, LeaseLostError, Store
+from holdfast import ConflictError, LeaseLostError, Store, aio
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 60.0
@@ -123,6 +124,27 @@ def clock(store: Store, name: str, number: int) -> None:
         if len(seen) == number:
             break
     say(seen)
+
+
+def clock_in_asyncio(store: Store, name: str, number: int) -> None:
+    """The same with three followers of one loop: only one of them is to ask."""
+
+    async def watch(hf: aio.AsyncStore) -> list[float]:
+        seen: list[float] = []
+        async for _ in hf.follow(SHARED, after=0):
+            seen.append(time.monotonic())
+            if len(seen) == number:
+                break
+        return seen
+
+    async def main() -> list[float]:
+        async with await aio.open(sys.argv[1]) as hf:
+            watching = [asyncio.create_task(watch(hf)) for _ in range(3)]
+            await asyncio.sleep(1)  # so that what they ask at first is not taken for waiting
+            say("ready")
+            return (await asyncio.gather(*watching))[0]
+
+    say(asyncio.run(main()))
 
 
 def write_twins(store: Store, name: str, number: int) -> None:
@@ -233,6 +255,7 @@ def consume(store: Store, name: str, number: int) -> None:
 PARTS: dict[str, Callable[[Store, str, int], None]] = {
     "append": append,
     "clock": clock,
+    "clock_in_asyncio": clock_in_asyncio,
     "follow": follow,
     "write_twins": write_twins,
     "watch_twins": watch_twins,

@@ -18,17 +18,18 @@ COMMITS = 40
 IDLE_S = 4.0
 
 
+@pytest.mark.parametrize("part", ["clock", "clock_in_asyncio"])
 @pytest.mark.parametrize("kind", ["redis", "postgresql"])
-def test_a_follower_asks_at_most_twenty_times_a_second(kind: str) -> None:
+def test_a_follower_asks_at_most_twenty_times_a_second(kind: str, part: str) -> None:
     """Every request is counted on its way to the server. Times are printed, and not judged."""
     running = {
         "redis": lambda: redis.server(redis.OLDEST),
         "postgresql": lambda: postgresql.server(postgresql.NEWEST),
     }[kind]()
     with Proxy(running.port) as proxy:
-        url = running.tcp_url(application=f"following-{kind}")
+        url = running.tcp_url(application=f"following-{part}")
         through = url.replace(f":{running.port}", f":{proxy.port}")
-        with holdfast.open(url) as store, Player(through, "f", "clock", COMMITS) as follower:
+        with holdfast.open(url) as store, Player(through, "f", part, COMMITS) as follower:
             assert follower.hear() == "ready"
             before, began = proxy.requests, monotonic()
             select.select([], [], [], IDLE_S)
@@ -42,7 +43,7 @@ def test_a_follower_asks_at_most_twenty_times_a_second(kind: str) -> None:
             seen = follower.hear()
     took = [max(late - early, 0.0) * 1000 for late, early in zip(seen, committed, strict=True)]
     print(
-        f"{kind}: {asked:.1f} requests a second when idle; a commit is seen after "
+        f"{kind}, {part}: {asked:.1f} requests a second when idle; a commit is seen after "
         f"{median(took):.0f} ms at the median, {quantiles(took, n=100)[98]:.0f} ms at p99"
     )
     assert 0 < asked <= 20

@@ -25,8 +25,7 @@ from holdfast.wanted import Wanted, Written
 T = TypeVar("T")
 
 STEP_ITEMS = 200
-POLL_S_MIN = 0.001
-POLL_S_MAX = 0.025
+LOOK_S = 1.0
 
 
 class Reading(Generic[T]):
@@ -48,6 +47,7 @@ class Loop:
         self.store = store
         self.executor = executor
         self.loop = asyncio.get_running_loop()
+        self._look: asyncio.Future[Position] | None = None
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous call in our executor, with the caller's context variables."""
@@ -103,18 +103,27 @@ class Loop:
                 yield item
 
     async def wait_behind(self, after: Position, timeout_s: float | None) -> Position:
-        """Waits, without a thread, until something is committed behind `after`.
+        """Waits until something is committed behind `after`, or nothing came for `timeout_s`.
 
-        Returns the newest position then, or when nothing came for `timeout_s`. The look is cheap
-        on the backends that live in this host: a word of shared memory, or one pragma.
+        Returns the newest position. However many wait in this loop, one thread waits for them: a
+        look may be a question to a server, which must not block the loop.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
-        pause_s = POLL_S_MIN
-        while (newest := self.store.log.position()) <= after:
-            if deadline is not None and self.loop.time() >= deadline:
+        newest = await self.hop(self.store.log.position)
+        while newest <= after:
+            left_s = None if deadline is None else deadline - self.loop.time()
+            if left_s is not None and left_s <= 0:
                 break
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, POLL_S_MAX)
+            if self._look is None or self._look.done():
+                self._look = asyncio.ensure_future(
+                    self.hop(self.store.log.backend.wait, newest, timeout_s=LOOK_S)
+                )
+                # Its error is for those who wait; if none is left, it is nobody's.
+                self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
+            look = self._look
+            await asyncio.wait((look,), timeout=left_s)
+            if look.done():
+                newest = look.result()
         return newest
 
 
