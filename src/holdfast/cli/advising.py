@@ -65,25 +65,11 @@ def advise_backend(
     json
         Print one JSON document instead of lines.
     """
+    # Each parameter is a field of Needs by the same name; what was not given has its default.
+    words = {name: value for name, value in locals().items() if name != "json"}
     given: dict[str, Any] = {
-        name: value
-        for name, value in {
-            "survive": survive,
-            "machines": machines,
-            "writers": writers,
-            "commits_per_second": commits_per_second,
-            "readable": readable,
-            "diffs": diffs,
-            "queries": queries,
-            "schema": schema,
-            "embeddings": embeddings,
-            "expiry": expiry,
-            "no_server": no_server,
-        }.items()
-        if value is not None
+        name: value for name, value in words.items() if value not in (None, ())
     }
-    if has:
-        given["has"] = has
     if not given:
         given = ask(input)
     advice = advise(Needs(**given))
