@@ -243,7 +243,13 @@ class TakesNoLock(MemoryBackend):
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         outcomes: list[Receipt | Refusal] = []
         for commit in commits:
-            refusal = judge(commit, self._heads.get, self._key_of, self._leases.fence_holds)
+            refusal = judge(
+                commit,
+                self._heads.get,
+                self._key_of,
+                self._leases.fence_holds,
+                self._gate.clock.now_us,
+            )
             outcomes.append(refusal or self._write(commit))
         return outcomes
 
