@@ -10,7 +10,12 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLostError,
     LostCommitsError,
+    NeedsAttentionError,
     NotFoundError,
+    RunCancelledError,
+    RunFailedError,
+    StepError,
+    StillRunningError,
     UnavailableError,
     UndecidedError,
     UsageError,
@@ -24,6 +29,7 @@ from holdfast.record.facts import Contradicted, Fact, Holds
 from holdfast.record.policy import UndecidedWarning
 from holdfast.record.stale import Stale
 from holdfast.record.task import Task
+from holdfast.runs import Context, Outcome, Progress, Retry, Run, run, step
 from holdfast.scope import Scope
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
 from holdfast.store import Store
@@ -38,6 +44,7 @@ __all__ = [
     "Checkpoint",
     "ClosedError",
     "ConflictError",
+    "Context",
     "Contradicted",
     "ConversationState",
     "CorruptError",
@@ -53,13 +60,22 @@ __all__ = [
     "LeaseLostError",
     "Link",
     "LostCommitsError",
+    "NeedsAttentionError",
     "NotDone",
     "NotFoundError",
+    "Outcome",
+    "Progress",
     "Recovered",
     "Recovery",
+    "Retry",
+    "Run",
+    "RunCancelledError",
+    "RunFailedError",
     "Scope",
     "Stale",
     "State",
+    "StepError",
+    "StillRunningError",
     "Store",
     "Task",
     "TeamState",
@@ -73,5 +89,7 @@ __all__ = [
     "act",
     "load_verifiers",
     "open",
+    "run",
+    "step",
     "verifier",
 ]

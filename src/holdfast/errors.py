@@ -192,7 +192,7 @@ class StepError(HoldfastError):
 
 
 class RunFailedError(HoldfastError):
-    """A run ended with an error of its own: `kind`, `text`, `data`; look, then fork or start again."""
+    """A run ended with an error of its own (`kind`, `text`, `data`): look, then fork it."""
 
     exit_code = 12
 

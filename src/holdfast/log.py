@@ -20,6 +20,7 @@ from holdfast.backends.protocol import START, Backend, Head, Position, Receipt, 
 from holdfast.batch import Queue, Request, Waker
 from holdfast.blobs import Blobs
 from holdfast.clock import Clock
+from holdfast.current import prepared
 from holdfast.errors import (
     ClosedError,
     CorruptError,
@@ -71,6 +72,7 @@ class Log(Lineage):
 
         UnavailableError with `outcome_known` False is the one exception: nobody knows.
         """
+        wanted = prepared(wanted)
         self.routes.check(wanted)
         return self._queue.commit(Request(wanted))
 
@@ -79,6 +81,7 @@ class Log(Lineage):
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        wanted = prepared(wanted)
         self.routes.check(wanted)
         request = Request(wanted, waker, context)
         self._queue.submit(request)

@@ -31,6 +31,9 @@ from holdfast.record.recovery import recover
 from holdfast.record.scope import RecordedScope
 from holdfast.record.stale import Stale, stale
 from holdfast.record.task import Task
+from holdfast.runs.engine import Engine
+from holdfast.runs.offered import RunStore
+from holdfast.runs.tended import recovered_steps
 from holdfast.scope import Scope
 from holdfast.together import PendingCommit, View
 from holdfast.workers import HEARTBEAT_S, Heart, Worker
@@ -39,7 +42,7 @@ DEFAULT_PLACE = ".holdfast"
 DURABILITIES = ("full", "process", "none")
 
 
-class Store:
+class Store(RunStore):
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
     def __init__(
@@ -60,6 +63,7 @@ class Store:
         self._subscribers = Subscribers()
         self._book = Book(log, self.heart)
         self._book.stale_sources.append(lambda: backlog.left_in_progress(self._book))
+        self.engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -284,7 +288,9 @@ class Store:
         What was done is closed; what was not and has a registered act is done again, by one worker
         only; everything else is left open, for you.
         """
-        return recover(Decisions(self._book), scope=scope)
+        found = recover(Decisions(self._book), scope=scope)
+        steps = recovered_steps(self.engine) if scope is None else []
+        return Recovery([*found.acts, *steps])
 
     def stale(self, *, verify: bool = True) -> list[Stale]:
         """Returns what is not to be trusted: facts past their time, facts that a verifier
@@ -338,6 +344,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self.engine.close()
         self._groups.close()
         self.heart.close()
         self.log.close()

@@ -12,6 +12,7 @@ from holdfast import tree
 from holdfast.aio.group import AsyncGroup
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.record import mirror
+from holdfast.aio.runs import AsyncRuns, AsyncRunStore
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
 from holdfast.backends.protocol import START, Lease, Mark, Position
@@ -100,7 +101,7 @@ class AsyncView:
         return tree.get(await self.state(scope), check_path(path), default)
 
 
-class AsyncStore:
+class AsyncStore(AsyncRunStore):
     """A store for one event loop; see `Store` for what each method does."""
 
     def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
@@ -111,6 +112,8 @@ class AsyncStore:
         self.levels = store.levels
         self.log = store.log
         self.heart = store.heart
+        self.engine = store.engine
+        self._runs = AsyncRuns(self._loop, store.engine)
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -258,6 +261,7 @@ class AsyncStore:
         return await self._loop.hop(self._store.status)
 
     async def close(self) -> None:
+        await self._runs.close()
         await self._loop.hop_shielded(self._store.close)
         self._loop.executor.shutdown(wait=False)
 

@@ -1,0 +1,366 @@
+"""Runs for asyncio: the same operations over the same journal, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.aio.record import mirror
+from holdfast.aio.scope import AsyncScope
+from holdfast.arguments import check_timeout
+from holdfast.current import WRITER
+from holdfast.errors import ConflictError, StillRunningError, UsageError
+from holdfast.runs import acts
+from holdfast.runs.acts import Operation
+from holdfast.runs.blocks import Joining, Progress, branch_body
+from holdfast.runs.context import Operations
+from holdfast.runs.control import Cancelled, Stopped
+from holdfast.runs.define import CURRENT, RunFunction, Step
+from holdfast.runs.ending import life
+from holdfast.runs.engine import SLICE_S, Engine
+from holdfast.runs.events import Status
+from holdfast.runs.execution import Execution
+from holdfast.runs.handle import Run, result_of
+from holdfast.runs.journal import Block, Journal
+from holdfast.runs.offered import RunStore
+from holdfast.runs.pool import Job
+from holdfast.runs.writers import StepWriter
+
+P = ParamSpec("P")
+
+
+class AsyncContext(Operations):
+    """What the body of an `async def` run gets as its `ctx`: what acts or waits is awaited.
+
+    A step takes its place in the journal when it is called, not when it is awaited, so
+    `asyncio.gather(ctx.step(a), ctx.step(b))` is the same at every replay.
+    """
+
+    def __init__(
+        self, execution: Execution, block: Block, parent: Any, engine: Engine, loop: Loop
+    ) -> None:
+        super().__init__(execution, block, parent, engine)
+        self._home = loop
+
+    def drive(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        return self._drive(operation)
+
+    async def _drive(self, operation: Operation) -> Any:
+        try:
+            act = next(operation)
+            while True:
+                try:
+                    sent = await _PERFORM[type(act)](self, act)
+                except asyncio.CancelledError as cancelled:
+                    act = operation.throw(self._cancelled(cancelled))
+                except BaseException as error:
+                    act = operation.throw(error)
+                else:
+                    act = operation.send(sent)
+        except StopIteration as stop:
+            return stop.value
+
+    def _cancelled(self, cancelled: BaseException) -> BaseException:
+        """Returns what a cancelled await is to the run: a stop if one was asked for."""
+        run = self.execution
+        if self.is_stopped:
+            return self.poisoned(Stopped("another branch decided the block"))
+        if run.stop_wanted:
+            run.poison = run.poison or Cancelled(f'run "{run.id}" is to stop')
+            return run.poison
+        return cancelled
+
+    def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(function, Step) and not function.is_async:
+            raise UsageError(
+                f'step "{function.name}" is a plain function and was called in an async run',
+                hint=f"write await ctx.step({function.name}, …)",
+            )
+        return super().call_plainly(function, args, kwargs)
+
+    def run(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(function, RunFunction) and not function.is_async:
+            raise UsageError(
+                f'run "{function.name}" is a plain function: an async run cannot enter it',
+                hint="start it with ctx.child, or make it async def",
+            )
+        return super().run(function, *args, **kwargs)
+
+    @property
+    def state(self) -> AsyncScope:
+        return AsyncScope(self._home, self.engine.state_of(self.execution.id))
+
+    def inner(self, block: Block) -> AsyncContext:
+        """Returns the context of a branch."""
+        return AsyncContext(self.execution, block, self, self.engine, self._home)
+
+    # --- acts ------------------------------------------------------------------------------------
+
+    async def _commit(self, act: acts.Commit) -> None:
+        await self._put(())
+
+    async def _finish(self, act: acts.Finish) -> None:
+        await self._put(act.marks)
+
+    async def _put(self, marks: tuple[Any, ...]) -> None:
+        run = self.execution
+        try:
+            task = run.put(self._home.enqueue, marks)
+            written = None if task is None else await shielded(task)
+            run.check_line()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            raise run.lost(error) from error
+        if run.has_news(written):
+            await self._home.hop(run.look)
+
+    async def _commit_with(self, act: acts.CommitWith) -> Any:
+        run = self.execution
+        try:
+            written = await self._home.commit(run.joint(act.event, act.extra))
+            run.check_line()
+        except (ConflictError, UsageError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise run.lost(error) from error
+        run.joined(act.event)
+        if run.has_news(written):
+            await self._home.hop(run.look)
+        return written
+
+    async def _call(self, act: acts.Call) -> Any:
+        inside = CURRENT.set(None)
+        writing = WRITER.set(StepWriter(self.execution, act.path))
+        try:
+            if act.is_async:
+                return await act.function(*act.args, **act.kwargs)
+            return await self._in_thread(lambda: act.function(*act.args, **act.kwargs))
+        finally:
+            WRITER.reset(writing)
+            CURRENT.reset(inside)
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Calls a sync step in a thread of the engine's: the store's own few stay free."""
+        loop, context = self._home.loop, copy_context()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return  # the run was cancelled meanwhile: what the step did is uncertain
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = context.run(function)
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(settle, value, error)
+
+        self.engine.pool.submit(Job(work))
+        return await future
+
+    async def _enter(self, act: acts.Enter) -> Any:
+        inside = CURRENT.set(act.context)
+        writing = WRITER.set(act.context.writer)
+        try:
+            result = act.function(*act.args, **act.kwargs)
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            WRITER.reset(writing)
+            CURRENT.reset(inside)
+
+    async def _pause(self, act: acts.Pause) -> None:
+        clock = self.execution.log.clock
+        while (left := act.until - clock.now_us()) > 0:
+            self.execution.check()
+            await asyncio.sleep(min(left / 1e6, SLICE_S))
+
+    async def _look(self, act: acts.Look) -> None:
+        await self._home.hop(self.execution.look)
+
+    async def _fork(self, act: acts.Fork) -> None:
+        joining: Joining = act.joining
+        names = {
+            asyncio.create_task(context.live(name, joining)): name
+            for name, context in joining.contexts.items()
+        }
+        waiting = set(names)
+        try:
+            while waiting and not joining.decided:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                joining.contexts[names[task]].is_stopped = True
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def live(self, name: str, joining: Joining) -> None:
+        """The task of one branch."""
+        run = self.execution
+        run.contexts.append(self)
+        run.forked(1)
+        try:
+            error, fault = await self._drive(branch_body(self, name, joining))
+        finally:
+            run.contexts.remove(self)
+            run.forked(-1)
+        joining.ended(name, error, fault)
+
+
+_PERFORM: dict[type, Any] = {
+    acts.Commit: AsyncContext._commit,  # pyright: ignore[reportPrivateUsage]
+    acts.CommitWith: AsyncContext._commit_with,  # pyright: ignore[reportPrivateUsage]
+    acts.Call: AsyncContext._call,  # pyright: ignore[reportPrivateUsage]
+    acts.Enter: AsyncContext._enter,  # pyright: ignore[reportPrivateUsage]
+    acts.Pause: AsyncContext._pause,  # pyright: ignore[reportPrivateUsage]
+    acts.Finish: AsyncContext._finish,  # pyright: ignore[reportPrivateUsage]
+    acts.Look: AsyncContext._look,  # pyright: ignore[reportPrivateUsage]
+    acts.Fork: AsyncContext._fork,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+class AsyncRuns:
+    """Executes the `async def` runs of a store on one event loop."""
+
+    def __init__(self, loop: Loop, engine: Engine) -> None:
+        self.loop = loop
+        self.engine = engine
+        self._tasks: set[asyncio.Task[None]] = set()
+        engine.launch_async = self._launch
+
+    def _launch(self, run: Execution) -> None:
+        """Called from any thread: the run begins on the loop."""
+        self.loop.loop.call_soon_threadsafe(self._begin, run)
+
+    def _begin(self, run: Execution) -> None:
+        task = self.loop.loop.create_task(self._live(run))
+        run.when_stopped = lambda: self._stop(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self, task: asyncio.Task[None]) -> None:
+        with suppress(RuntimeError):
+            self.loop.loop.call_soon_threadsafe(task.cancel)
+
+    async def _live(self, run: Execution) -> None:
+        context = AsyncContext(run, Block(run.journal), None, self.engine, self.loop)
+        run.contexts.append(context)
+        control: BaseException | None = None
+        try:
+            control = await context.drive(life(context))
+        except BaseException as error:
+            control = run.lost(error)
+        finally:
+            await shielded(asyncio.ensure_future(self.loop.hop(self.engine.left, run, control)))
+
+    async def close(self) -> None:
+        """Stops every run where it is; each can be resumed."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class AsyncRun:
+    """One run of a store; see `Run`."""
+
+    def __init__(self, loop: Loop, run: Run) -> None:
+        self._loop = loop
+        self._engine = loop.store.engine
+        self.sync = run
+        self.id = run.id
+
+    @property
+    def status(self) -> Reading[Status]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.status))
+
+    @property
+    def progress(self) -> Reading[Progress]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.progress))
+
+    @property
+    def journal(self) -> Reading[Journal]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.journal))
+
+    @property
+    def variables(self) -> Reading[dict[str, Any]]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.variables))
+
+    async def result(self, timeout: float | None = None) -> Any:
+        left_s = check_timeout(timeout)
+        engine = self._engine
+        while True:
+            run = engine.active.get(self.id)
+            ended = await self._loop.hop(engine.look_at, self.id, run)
+            if ended is not None:
+                return result_of(engine, self.id, ended)
+            if left_s is not None and left_s <= 0:
+                raise StillRunningError(self.id, await self.status)
+            slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)
+            await self._pause(slice_s)
+            left_s = None if left_s is None else left_s - slice_s
+
+    async def _pause(self, slice_s: float) -> None:
+        """Waits until the run is over here, or for a while if it is elsewhere."""
+        run = self._engine.active.get(self.id)
+        if run is None:
+            position = await self._loop.hop(self._loop.store.log.position)
+            await self._loop.wait_behind(position, slice_s)
+            return
+        over = asyncio.Event()
+        tell = self._loop.loop.call_soon_threadsafe
+
+        def wake() -> None:
+            tell(over.set)
+
+        run.when_over.append(wake)
+        if not run.over.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(over.wait(), slice_s)
+
+    async def cancel(self) -> None:
+        await self._loop.hop_shielded(self.sync.cancel)
+
+    def __repr__(self) -> str:
+        return f"<AsyncRun {self.id}>"
+
+
+def _giving_run(
+    function: Callable[Concatenate[Any, P], Run],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun]]:
+    """Returns the method for asyncio of one that gives a run."""
+
+    @wraps(function)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
+        method = getattr(self._store, function.__name__)
+        found = await self._loop.hop_shielded(method, *args, **kwargs)
+        return AsyncRun(self._loop, found)
+
+    return call
+
+
+class AsyncRunStore:
+    """The part of an AsyncStore that executes runs; see `RunStore`."""
+
+    start = _giving_run(RunStore.start)
+    resume = _giving_run(RunStore.resume)
+    run = _giving_run(RunStore.run)
+    fork = _giving_run(RunStore.fork)
+    runs = mirror(RunStore.runs, of="_store")
+    cancel = mirror(RunStore.cancel, of="_store")
+    answer = mirror(RunStore.answer, of="_store")
+    signal = mirror(RunStore.signal, of="_store")
+    send = mirror(RunStore.send, of="_store")
+    settle = mirror(RunStore.settle, of="_store")
+    adopt = mirror(RunStore.adopt, of="_store")

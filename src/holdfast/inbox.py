@@ -1,0 +1,146 @@
+"""The inbox: messages to a run or a coordinator, which each are taken exactly once.
+
+The inbox of `run/r1` is the stream `inbox/run/r1`. Anybody may add to it; only whoever holds the
+owner's lease takes from it. A run records what it took in its own journal, in the commit that uses
+it; a coordinator in the inbox itself, with `take`. Either way the record is fenced and names
+revisions, so a message that was taken is never handed out again, and one that was not is not lost.
+
+    inbox.sent   {"kind": …, "name": …, "value": …}    a message
+    inbox.taken  {"revisions": [3, 5]}                 these were taken, by `take`
+
+The five kinds, and what they do to an owner that is busy or waiting:
+
+    stop        the work is to end: a run is cancelled
+    interrupt   wakes a waiting owner, and is the first that it is handed
+    steer       wakes a waiting owner; to be heeded in what it does next
+    follow-up   wakes nobody; to be done after what it does now
+    ambient     wakes nobody; good to know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Raw, Struct
+
+from holdfast import codec
+from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
+from holdfast.errors import UsageError, show_value
+from holdfast.event import to_datetime
+from holdfast.ids import check_name
+from holdfast.log import Log
+from holdfast.wanted import Part, Proposal, Wanted, check_lease
+
+SENT = "inbox.sent"
+TAKEN = "inbox.taken"
+
+Kind = Literal["stop", "interrupt", "steer", "follow-up", "ambient"]
+KINDS: tuple[Kind, ...] = ("stop", "interrupt", "steer", "follow-up", "ambient")
+"""The kinds, most urgent first."""
+WAKING = frozenset(("stop", "interrupt", "steer"))
+
+
+class Message(Struct, frozen=True):
+    """One message; `revision` is its place in the inbox, and its identity."""
+
+    revision: int
+    kind: Kind
+    name: str | None
+    value: Any
+    sender: str
+    time: datetime
+
+
+class _Sent(Struct, frozen=True, omit_defaults=True):
+    kind: Kind
+    value: Raw
+    name: str | None = None
+
+
+class _Taken(Struct, frozen=True):
+    revisions: list[int]
+
+
+def stream_of(owner: str) -> str:
+    """Returns the name of the inbox of a stream or a coordinator."""
+    return f"inbox/{owner}"
+
+
+def send(
+    log: Log,
+    owner: str,
+    kind: str,
+    value: Any = None,
+    *,
+    name: str | None = None,
+    id: str | None = None,
+    marks: tuple[Mark | Cleared, ...] = (),
+) -> int:
+    """Adds a message and returns its revision; one with a known `id` is sent once."""
+    if kind not in KINDS:
+        raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
+    if name is not None:
+        name = check_name(name, "message name")
+    if id is not None:
+        id = check_name(id, "message id")
+    payload = codec.encode_plain(_Sent(kind, Raw(codec.encode(value)), name))
+    part = Part(stream_of(owner), (Proposal(SENT, payload),), key=id)
+    return log.commit(Wanted((part,), marks=marks)).revision
+
+
+class Inbox:
+    """What came for one owner, as far as it was read."""
+
+    def __init__(self, log: Log, owner: str) -> None:
+        self.stream = stream_of(owner)
+        self.revision = 0
+        self.messages: list[Message] = []
+        self.taken: set[int] = set()
+        self._log = log
+
+    def look(self) -> bool:
+        """Reads what came since the last look; says whether anything did."""
+        records = self._log.records(self.stream, after=self.revision)
+        for record in records:
+            self.revision = record.revision
+            if record.type == SENT:
+                sent = codec.decode_as(record.payload, _Sent)
+                self.messages.append(
+                    Message(
+                        record.revision,
+                        sent.kind,
+                        sent.name,
+                        codec.decode(sent.value),
+                        record.actor,
+                        to_datetime(record.time),
+                    )
+                )
+            elif record.type == TAKEN:
+                self.taken.update(codec.decode_as(record.payload, _Taken).revisions)
+        return bool(records)
+
+    def waiting(self, taken: Collection[int] = ()) -> Iterator[Message]:
+        """Yields what nobody took yet, most urgent first, then oldest; `taken` by other records."""
+        left = [
+            m for m in self.messages if m.revision not in self.taken and m.revision not in taken
+        ]
+        yield from sorted(left, key=lambda message: (KINDS.index(message.kind), message.revision))
+
+    def take(
+        self, lease: Lease, *, wants: Callable[[Message], bool] = lambda message: True
+    ) -> list[Message]:
+        """Takes what is waiting, under the owner's lease, and returns it: nobody gets it again.
+
+        Raises LeaseLostError if the lease has passed on; then nothing was taken.
+        """
+        check_lease(lease)
+        self.look()
+        found = [message for message in self.waiting() if wants(message)]
+        if found:
+            taken = _Taken([message.revision for message in found])
+            part = Part(self.stream, (Proposal(TAKEN, codec.encode_plain(taken)),))
+            self._log.commit(Wanted((part,), fence=Fence(lease.name, lease.owner, lease.epoch)))
+            self.taken.update(taken.revisions)
+        return found

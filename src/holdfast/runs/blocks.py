@@ -1,0 +1,446 @@
+"""Blocks of a run: parallel branches, folds, nested runs; and what it is doing now. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from holdfast import codec
+from holdfast.errors import StepError, UsageError, show_value
+from holdfast.runs import events, values
+from holdfast.runs.acts import Enter, Fork, Operation
+from holdfast.runs.control import Control, Stopped, Suspended
+from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
+from holdfast.runs.events import Fault
+from holdfast.runs.execution import Execution
+from holdfast.runs.journal import Answer, Block, Entry, Journal, escape, iteration
+
+
+class Frame(Struct, frozen=True):
+    """A loop that the run is in."""
+
+    name: str
+    index: int
+    total: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: iteration {self.index + 1} of {self.total}"
+
+
+class Doing(Struct, frozen=True):
+    """The operation that a block is at."""
+
+    path: str
+    label: str
+    attempts: int
+
+
+class Progress(Struct, frozen=True):
+    """What a run is doing now: one line for each block that is at work (OP-5)."""
+
+    status: events.Status
+    statements: tuple[str, ...]
+    blocks: tuple[str, ...]
+    last_done: str | None
+
+    def __str__(self) -> str:
+        where = ", ".join(self.blocks)
+        what = "; ".join(self.statements)
+        return " / ".join(part for part in (self.status, where, what) if part)
+
+
+def progress_of(run: Execution) -> Progress:
+    """Returns what a run in this process is doing."""
+    statements: list[str] = []
+    frames: dict[str, None] = {}
+    for context in list(run.contexts):
+        doing: Doing | None = context.doing
+        for frame in list(context.frames):
+            frames[str(frame)] = None
+        if doing is not None:
+            entry = run.journal.entries.get(doing.path)
+            attempt = 1 if entry is None else entry.attempt
+            tries = f" (attempt {attempt} of {doing.attempts})" if doing.attempts > 1 else ""
+            statements.append(f"{doing.path}{tries}")
+    status = "cancelling" if run.stop_wanted else run.journal.status
+    return Progress(status, tuple(statements), tuple(frames), run.journal.last_done)
+
+
+def recorded_progress(journal: Journal) -> Progress:
+    """Returns what a run was doing when its journal was written."""
+    latest = max(journal.entries.values(), key=lambda entry: entry.revision, default=None)
+    statements = [] if latest is None else [latest.path]
+    frames = [] if latest is None else _frames_of(journal, latest.path)
+    return Progress(journal.status, tuple(statements), tuple(frames), journal.last_done)
+
+
+def _frames_of(journal: Journal, path: str) -> list[str]:
+    """Returns the loops around a path, from the totals that they were opened with."""
+    found: list[str] = []
+    for end in [place for place, char in enumerate(path) if char == "]"]:
+        loop, _, index = path[:end].rpartition("[")
+        entry = journal.entries.get(loop)
+        if entry is not None and index.isdigit():
+            name = entry.label or entry.name or entry.kind
+            found.append(str(Frame(name, int(index), entry.total)))
+    return found
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def done_of(
+    answer: Answer,
+    kind: str,
+    name: str,
+    effect: str,
+    value: Raw,
+    digest: str | None = None,
+    taken: tuple[int, ...] = (),
+) -> events.Done:
+    """Returns the record of an operation that had no intent."""
+    return events.Done(
+        answer.path, value, None, taken, 1, answer.ordinal, kind, name, effect, digest
+    )
+
+
+def opened(
+    answer: Answer,
+    kind: str,
+    name: str,
+    total: int | None,
+    label: str | None,
+    digest: str | None = None,
+) -> events.Intended:
+    """Returns the record of a block that opened."""
+    return events.Intended(
+        answer.path,
+        answer.ordinal,
+        kind,
+        name,
+        "pure",
+        digest=digest,
+        total=total,
+        displaced=answer.displaced,
+        label=label,
+    )
+
+
+def txn_step(function: Callable[..., Any]) -> Step[..., Any]:
+    """Returns a function as a step of the class txn."""
+    if not callable(function):
+        raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
+    name = getattr(function, "__name__", "txn")
+    return Step(function, effect="txn", name=name, verify=None, retry=ONCE, not_done=(), ignore=())
+
+
+# --- calling bodies ------------------------------------------------------------------------------
+
+
+def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
+    """Calls the body of a block: a step, a run, or a function that gets `ctx` if it asks for it."""
+    if is_step(function):
+        operation: Operation = context.step_operation(function, args, kwargs)
+        return (yield from operation)
+    body = function.function if is_run(function) else function
+    if first_parameter(body) == "ctx":
+        args = (context, *args)
+    return (yield Enter(body, args, kwargs, context))
+
+
+@lru_cache(maxsize=512)
+def first_parameter(function: Callable[..., Any]) -> str:
+    """Returns the name of what a function takes first."""
+    return values.Signature(function).first
+
+
+def nested(
+    context: Any,
+    answer: Answer,
+    function: RunFunction[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    label: str | None,
+) -> Operation:
+    """Runs another run's body as a block of this one; a finished one is not entered again."""
+    run: Execution = context.execution
+    if answer.verdict == "diverged":
+        raise run.diverge(answer)
+    if answer.verdict == "replay":
+        assert answer.entry is not None, "BUG: a replay of nothing"
+        return function.signature.rebuild("return", run.load(answer.entry.value))
+    digest = values.digest(function.signature.inputs(args, kwargs))
+    if answer.verdict == "execute":
+        run.record(opened(answer, "run", name, None, label, digest))
+    outer = context.block
+    block = context.block = Block(run.journal, answer.path, displaced=answer.displaced)
+    try:
+        value = yield from invoke(context, function, args, kwargs)
+        context.close_block(block)
+    finally:
+        context.block = outer
+    encoded = values.encode(value)
+    run.record(events.Done(answer.path, run.store(encoded)))
+    return function.signature.rebuild("return", codec.decode(encoded))
+
+
+def fold(
+    context: Any,
+    answer: Answer,
+    name: str,
+    items: list[Any],
+    init: Any,
+    body: Any,
+    label: str | None,
+) -> Operation:
+    """Carries an accumulator through a body, from the first iteration that has no record."""
+    run: Execution = context.execution
+    if answer.verdict == "diverged":
+        raise run.diverge(answer)
+    if answer.verdict == "replay":
+        assert answer.entry is not None, "BUG: a replay of nothing"
+        return run.load(answer.entry.value)
+    if answer.verdict == "execute":
+        run.record(opened(answer, "fold", name, len(items), label))
+    encoded = values.encode(init)
+    outer, depth = context.block, len(context.frames)
+    try:
+        for number, item in enumerate(items):
+            path = iteration(answer.path, number)
+            digest = values.digest(values.encode(item))
+            entry = run.journal.entries.get(path)
+            if entry is not None:
+                if entry.digest != digest and (path, "inputs") not in run.journal.adopted:
+                    found = f"item {number} with digest {digest}"
+                    expected = f"item {number} with digest {entry.digest}"
+                    raise run.park_diverged(path, "inputs", expected, found, "")
+                assert entry.value, "BUG: an iteration without a value"
+                encoded = bytes(entry.value)
+                continue
+            block = context.block = Block(run.journal, path, displaced=answer.displaced)
+            context.frames[depth:] = [Frame(label or name, number, len(items))]
+            carried = values.decode(encoded, run.log.blobs.read)
+            value = yield from invoke(context, body, (carried, item), {})
+            context.close_block(block)
+            encoded = bytes(run.store(values.encode(value)))
+            run.record(
+                events.Done(
+                    path, Raw(encoded), kind="iteration", name=name, effect="pure", digest=digest
+                )
+            )
+    finally:
+        context.block = outer
+        del context.frames[depth:]
+    run.record(events.Done(answer.path, Raw(encoded)))
+    return values.decode(encoded, run.log.blobs.read)
+
+
+# --- parallel ------------------------------------------------------------------------------------
+
+
+class Branch(Struct, frozen=True):
+    """One arm of a parallel block, not yet begun."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Outcome(Struct, frozen=True):
+    """How a branch ended: its value, or its error."""
+
+    value: Any = None
+    error: StepError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has a value."""
+        return self.error is None
+
+
+class Joining:
+    """The branches of a parallel block on their way, and whether enough of them have ended."""
+
+    def __init__(self, branches: dict[str, Branch], join: str | int) -> None:
+        self.branches = branches
+        self.join = join
+        self.order: list[str] = []  # those that ended with a value, in the order they did
+        self.faults: dict[str, Fault] = {}
+        self.causes: dict[str, BaseException] = {}
+        self.controls: list[Control] = []
+        self.contexts: dict[str, Any] = {}
+
+    @property
+    def needed(self) -> int:
+        """How many must end with a value."""
+        if isinstance(self.join, int):
+            return self.join
+        return 1 if self.join == "first" else len(self.branches)
+
+    @property
+    def decided(self) -> bool:
+        """Whether what the other branches do no longer counts."""
+        if self.join == "settle":
+            return len(self.order) + len(self.faults) == len(self.branches)
+        spare = len(self.branches) - self.needed
+        return len(self.order) >= self.needed or len(self.faults) > spare
+
+    @property
+    def returns_early(self) -> bool:
+        """Whether a branch that is still at work may be left behind."""
+        return self.join not in ("all", "settle")
+
+    def ended(self, name: str, error: BaseException | None, fault: Fault | None) -> None:
+        """Counts a branch that has ended."""
+        if isinstance(error, Control):
+            self.controls.append(error)
+        elif fault is not None:
+            self.faults[name] = fault
+            if error is not None:
+                self.causes[name] = error
+        else:
+            self.order.append(name)
+
+    def control(self) -> Control | None:
+        """Returns what the whole block is left with if it is undecided: the gravest of them."""
+        left = [control for control in self.controls if not isinstance(control, Stopped)]
+        for control in left:
+            if not isinstance(control, Suspended):
+                return control
+        waiting = [control for control in left if isinstance(control, Suspended)]
+        if not waiting:
+            return None
+        times = [control.until for control in waiting if control.until is not None]
+        reason = "; ".join(control.reason for control in waiting)
+        return Suspended(reason, min(times, default=None))
+
+
+def check_join(join: object, count: int) -> str | int:
+    """Returns a join policy, or raises UsageError."""
+    if not count:
+        raise UsageError("parallel was given no branches")
+    if join in ("all", "settle", "first"):
+        return str(join)
+    if isinstance(join, bool) or not isinstance(join, int) or not 1 <= join <= count:
+        raise UsageError(
+            f'join is "all", "settle", "first" or a number up to {count}, found {show_value(join)}'
+        )
+    return join
+
+
+def shape_of(branches: dict[str, Branch]) -> str:
+    """Returns what two parallel blocks with the same branches have in common."""
+    for name, branch in branches.items():
+        values.check_name_text(name, "a branch's name")
+        if not isinstance(branch, Branch):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f'branch "{name}" is {show_value(branch)}', hint="wrap it: ctx.branch(function, …)"
+            )
+    return values.digest(codec.encode(sorted(branches)))
+
+
+def parallel(context: Any, answer: Answer, joining: Joining, label: str | None) -> Operation:
+    """Runs what has not ended yet, and returns what the join policy makes of it."""
+    run: Execution = context.execution
+    path, entries = answer.path, run.journal.entries
+    if answer.verdict == "diverged":
+        raise run.diverge(answer)
+    if answer.verdict == "replay":
+        assert answer.entry is not None, "BUG: a replay of nothing"
+        return _joined(run, joining, answer.entry)
+    if answer.verdict == "execute":
+        shape = shape_of(joining.branches)
+        run.record(opened(answer, "parallel", "", len(joining.branches), label, shape))
+    places = {name: f"{path}/{escape(name)}" for name in joining.branches}
+    for name, place in _by_end(entries, places):
+        entry = entries[place]
+        joining.ended(name, None, entry.error)
+    if not joining.decided:
+        for name in joining.branches:
+            if name not in joining.order and name not in joining.faults:
+                block = Block(run.journal, places[name], displaced=answer.displaced)
+                joining.contexts[name] = context.inner(block)
+        yield Fork(joining)
+        if not joining.decided and (control := joining.control()) is not None:
+            raise control
+    error = _verdict(joining)
+    if error is not None:
+        run.record(events.Failed(path, error[1]))
+        raise values.error_of(error[1], path) from joining.causes.get(error[0])
+    order = joining.order if not joining.returns_early else joining.order[: joining.needed]
+    run.record(events.Done(path, run.store(codec.encode(order))))
+    return _joined(run, joining, entries[path])
+
+
+def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str, str]]:
+    """Returns the branches that have ended already, in the order in which they did."""
+    ended = [
+        (name, place)
+        for name, place in places.items()
+        if place in entries and entries[place].state != "open"
+    ]
+    return sorted(ended, key=lambda one: entries[one[1]].revision)
+
+
+def _verdict(joining: Joining) -> tuple[str, Fault] | None:
+    """Returns the failure that the whole block fails with; None if it does not."""
+    if joining.join == "settle" or len(joining.order) >= joining.needed:
+        return None
+    return next(iter(joining.faults.items()))
+
+
+def _joined(run: Execution, joining: Joining, entry: Entry) -> dict[str, Any]:
+    """Returns the values by branch, or raises, from the records alone: live equals replay."""
+    if entry.error is not None:
+        raise values.error_of(entry.error, entry.path)
+    found: dict[str, Any] = {}
+    order = run.load(entry.value)
+    for name in joining.branches:
+        ended = run.journal.entries.get(f"{entry.path}/{escape(name)}")
+        if ended is None:
+            continue
+        if joining.join == "settle":
+            if ended.error is not None:
+                found[name] = Outcome(error=values.error_of(ended.error, ended.path))
+            else:
+                found[name] = Outcome(_rebuilt(run, joining, name, ended))
+        elif name in order:
+            found[name] = _rebuilt(run, joining, name, ended)
+    return found
+
+
+def _rebuilt(run: Execution, joining: Joining, name: str, entry: Entry) -> Any:
+    function = joining.branches[name].function
+    value = run.load(entry.value)
+    if is_step(function) or is_run(function):
+        return function.signature.rebuild("return", value)
+    return value
+
+
+def branch_body(context: Any, name: str, joining: Joining) -> Operation:
+    """The whole life of one branch: its body, its end, and the record of both."""
+    run: Execution = context.execution
+    branch = joining.branches[name]
+    path = context.block.path
+    error: BaseException | None = None
+    fault: Fault | None = None
+    try:
+        value = yield from invoke(context, branch.function, branch.args, branch.kwargs)
+        if context.left_with is not None:
+            raise context.left_with  # it was swallowed: what the body returned does not count
+        context.close_block(context.block)
+        encoded = values.encode(value)
+        run.record(events.Done(path, run.store(encoded), kind="branch", name=name, effect="pure"))
+    except BaseException as raised:
+        error = context.left_with or raised
+        if isinstance(error, Exception):
+            fault = values.fault_of(error)
+            failed = events.Failed(path, fault, kind="branch", name=name, effect="pure")
+            run.record(failed)
+        elif not isinstance(error, Control):
+            error = run.lost(raised)
+    return error, fault

@@ -1,0 +1,70 @@
+"""Control exceptions: how a run is left without an outcome of its own.
+
+They are BaseExceptions, so that `except Exception` in a run's body lets them pass. One that was
+swallowed all the same has poisoned its block: whatever the body does next raises it again, and what
+it returns does not count.
+"""
+
+from __future__ import annotations
+
+from types import FrameType, TracebackType
+
+
+class Control(BaseException):
+    """The base of all control exceptions."""
+
+
+class Suspended(Control):
+    """The run waits, without a thread, until a time or until something comes for it."""
+
+    def __init__(self, reason: str, until: int | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.until = until
+
+
+class Parked(Control):
+    """The run needs a person: a divergence, or an act whose outcome nobody knows."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+
+
+class Cancelled(Control):
+    """The run was asked to stop."""
+
+
+class Stopped(Control):
+    """The branch is no longer wanted: another one decided its parallel block."""
+
+
+class OwnerLost(Control):
+    """The run belongs to another worker, or its journal could not be written: stop here."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def passed_through(error: BaseException) -> str:
+    """Returns file and line of the outermost frame that an exception came through."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def calling_line(frame: FrameType | None) -> str:
+    """Returns file and line of the nearest caller that is not part of the engine."""
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module: str = frame.f_globals.get("__name__", "")
+    return module.startswith(
+        ("holdfast.runs", "holdfast.aio", "asyncio", "concurrent", "threading")
+    )

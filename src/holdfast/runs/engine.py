@@ -1,0 +1,459 @@
+"""The engine: starts, resumes and ends the runs of one store in this process (rule 10)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from contextvars import Context as ContextVars
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol
+
+from msgspec import Raw
+
+from holdfast import inbox
+from holdfast.arguments import check_timeout
+from holdfast.backends.protocol import Fence, Lease
+from holdfast.errors import (
+    ConflictError,
+    ExistsError,
+    HoldfastError,
+    NotFoundError,
+    StillRunningError,
+    UsageError,
+    show_value,
+)
+from holdfast.ids import check_name, new_id
+from holdfast.log import Log
+from holdfast.runs import blocks, events, values
+from holdfast.runs.control import OwnerLost, Suspended
+from holdfast.runs.define import RunFunction, find_run, has_run, is_run
+from holdfast.runs.driver import Context
+from holdfast.runs.ending import Marks, life, status_marks
+from holdfast.runs.execution import Execution, stored
+from holdfast.runs.handle import Run, attention_of
+from holdfast.runs.journal import Block, Journal
+from holdfast.runs.pool import Job, Pool
+from holdfast.runs.tending import Tending
+from holdfast.runs.waits import ChildSpec, message_name
+from holdfast.scope import Scope
+from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.workers import Heart
+
+LEASE_S = 30.0
+ID_BYTES_MAX = 400
+SLICE_S = 0.25
+Launcher = Callable[[Execution], None]
+
+
+class Host(Protocol):
+    """The store, as far as the engine needs it."""
+
+    log: Log
+    heart: Heart
+    worker: str
+
+    def workflow(self, id: str) -> Scope: ...
+
+
+class Engine:
+    """The runs that this process owns, and a way to all others."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.pool = Pool("holdfast-run")
+        self.active: dict[str, Execution] = {}
+        self.jobs: dict[str, Job] = {}
+        self.launch_async: Launcher | None = None
+        self.tending = Tending(self)
+        self._mutex = threading.Lock()
+        self._free = threading.Condition()
+        self._busy: set[str] = set()
+        self._is_open = True
+
+    @property
+    def log(self) -> Log:
+        """The store's log."""
+        return self.host.log
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def start(
+        self,
+        function: object,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        id: str | None = None,
+        if_exists: str = "error",
+        queue: str | None = None,
+    ) -> Run:
+        """Commits `created` and runs it in this process; with a queue it is only put in line."""
+        defined = self._check_function(function, queue)
+        if if_exists not in ("error", "attach"):
+            raise UsageError(f'if_exists is "error" or "attach", found {show_value(if_exists)}')
+        id = check_id(new_id(self.log.clock) if id is None else id)
+        if queue is not None:
+            queue = check_name(queue, "queue")
+        inputs = defined.signature.inputs(args, kwargs)
+        created = events.Created(defined.name, Raw(inputs), queue=queue)
+        if self._create(id, defined, created, queue):
+            return Run(self, id)
+        if if_exists == "error":
+            raise ExistsError(
+                f'run "{id}" exists already', hint='resume it, or start with if_exists="attach"'
+            )
+        return self.resume(id)
+
+    def _create(
+        self, id: str, function: RunFunction[..., Any], created: events.Created, queue: str | None
+    ) -> bool:
+        """Makes a run, and launches it unless it is queued; False if there is one of that id."""
+        with self._only_one(id):
+            if id in self.active or self.log.head(f"run/{id}") is not None:
+                return False
+            journal = Journal()
+            if queue is not None:
+                marks = status_marks(id, "pending", self.log.clock.now_us())
+                return self._begin(id, journal, [created], marks, None)
+            lease = self.own(id)
+            if lease is None:
+                return False
+            claimed = events.Claimed(lease.owner, lease.epoch)
+            try:
+                marks = status_marks(id, "running")
+                is_new = self._begin(id, journal, [created, claimed], marks, lease)
+            except BaseException:
+                self.disown(lease)
+                raise
+            if not is_new:
+                self.disown(lease)
+                return False
+            self._launch(Execution(self.log, id, function, journal, lease))
+            return True
+
+    @contextlib.contextmanager
+    def _only_one(self, id: str) -> Generator[None]:
+        """Lets one thread of this process at a time start or resume a run.
+
+        Two of them are one worker to the backend, which would give both the same lease.
+        """
+        with self._free:
+            while id in self._busy:
+                self._free.wait()
+            self._busy.add(id)
+        try:
+            yield
+        finally:
+            with self._free:
+                self._busy.discard(id)
+                self._free.notify_all()
+
+    def _begin(
+        self, id: str, journal: Journal, first: list[Any], marks: Marks, lease: Lease | None
+    ) -> bool:
+        proposals: list[Proposal] = []
+        for event in first:
+            journal.apply(event)
+            proposals.append(Proposal(events.TYPES[type(event)], events.to_payload(event)))
+        part = Part(f"run/{id}", tuple(proposals), expected=0)
+        fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
+        try:
+            self.log.commit(Wanted((part,), fence=fence, marks=marks))
+        except ConflictError:
+            return False
+        return True
+
+    def resume(self, id: str) -> Run:
+        """Goes on with a run whose owner is dead or that waits; attaches to one that is alive."""
+        id = check_id(id)
+        with self._only_one(id):
+            if id in self.active or self.ended(id) is not None:
+                return Run(self, id)
+            lease = self.own(id)
+            if lease is None:
+                return Run(self, id)
+            try:
+                journal = self.journal_of(id)
+                if journal.ended is not None:
+                    self.disown(lease)
+                    return Run(self, id)
+                assert journal.created is not None, "BUG: a run that was not created"
+                function = self._check_function(find_run(journal.created.name), None)
+                run = Execution(self.log, id, function, journal, lease)
+                run.record(events.Claimed(lease.owner, lease.epoch))
+                run.look()
+                try:
+                    run.commit(status_marks(id, "running"))
+                except OwnerLost as lost:
+                    raise lost.cause from lost
+            except BaseException:
+                self.disown(lease)
+                raise
+            self.tending.forget(id)
+            self._launch(run)
+        return Run(self, id)
+
+    def own(self, id: str) -> Lease | None:
+        """Takes the run's lease and keeps it; None if another worker has it.
+
+        Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
+        """
+        self._check_open()
+        self.host.heart.beat()
+        name = f"run/{id}"
+        lease = self.log.backend.leases.acquire(name, self.host.worker, ttl_s=LEASE_S)
+        if lease is not None:
+            self.host.heart.keep(lease, ttl_s=LEASE_S)
+        return lease
+
+    def disown(self, lease: Lease) -> None:
+        """Gives a run's lease back."""
+        self.host.heart.drop(lease)
+        self.log.backend.leases.release(lease)
+
+    def _check_function(self, function: object, queue: str | None) -> RunFunction[..., Any]:
+        if not is_run(function):
+            raise UsageError(
+                f"a run is started from its function, found {show_value(function)}",
+                hint="put @holdfast.run above it",
+            )
+        if function.is_async and self.launch_async is None and queue is None:
+            raise UsageError(
+                f'run "{function.name}" is async', hint="start it from a store of holdfast.aio"
+            )
+        return function
+
+    # --- executing -------------------------------------------------------------------------------
+
+    def _launch(self, run: Execution) -> None:
+        self.active[run.id] = run
+        self.tending.begin()
+        if run.function.is_async:
+            assert self.launch_async is not None, "BUG: checked before"
+            self.launch_async(run)
+            return
+        job = Job(lambda: ContextVars().run(self._live, run))
+        self.jobs[run.id] = job
+        self.pool.submit(job)
+
+    def _live(self, run: Execution) -> None:
+        context = Context(run, Block(run.journal), None, self)
+        run.contexts.append(context)
+        control: BaseException | None = None
+        try:
+            control = context.drive(life(context))
+        except BaseException as error:
+            control = run.lost(error)
+        finally:
+            self.left(run, control)
+
+    def left(self, run: Execution, control: BaseException | None) -> None:
+        """Lets a run go after a pass: what it waits for is looked after, its parent is told."""
+        run.close()
+        run.outcome = control
+        with self._mutex:
+            self.active.pop(run.id, None)
+            self.jobs.pop(run.id, None)
+            if self._is_open:
+                with contextlib.suppress(HoldfastError):  # then it runs out by itself
+                    self.disown(run.lease)
+        try:
+            if isinstance(control, Suspended):
+                self.tending.host(run.id, control.until, run.inbox.revision)
+            elif run.journal.ended is not None:
+                self._tell_parent(run)
+        except BaseException as error:
+            # A parent that was not told looks again by itself, when its wait is over.
+            if not isinstance(error, HoldfastError):
+                run.outcome = OwnerLost(error)
+        finally:
+            run.over.set()
+            for tell in run.when_over:
+                tell()
+
+    def _tell_parent(self, run: Execution) -> None:
+        created = run.journal.created
+        if created is not None and created.parent is not None:
+            parent = created.parent
+            if self.ended(parent) is None:
+                self.send(parent, "steer", None, name=message_name("child", run.id), key=run.id)
+
+    def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
+        """Starts a child, or goes on with it if it was started before the parent died."""
+        run.children.append((id, spec.policy))
+        id = child_id(id)
+        created = events.Created(spec.function.name, Raw(spec.inputs), run.id, path, spec.policy)
+        if not self._create(id, spec.function, created, None):
+            self.resume(id)
+
+    def child_ended(self, run: Execution, id: str) -> events.Ended | None:
+        """Returns how a child ended; None if it waits for something itself, or is elsewhere."""
+        id = child_id(id)
+        while True:
+            job, child = self.jobs.get(id), self.active.get(id)
+            if child is None:
+                return self.ended(id)
+            if job is not None:
+                job.do()
+            while not child.over.wait(SLICE_S):
+                run.check()
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def journal_of(self, id: str) -> Journal:
+        """Reads a run's journal, or raises NotFoundError."""
+        journal = Journal()
+        for record in self.log.records(f"run/{id}"):
+            journal.apply(events.read(record.type, record.payload))
+        if journal.created is None:
+            raise NotFoundError(
+                f'there is no run "{id}"', hint="store.runs() lists those there are"
+            )
+        return journal
+
+    def ended(self, id: str) -> events.Ended | None:
+        """Returns the end of a run, from its last record alone; None if it has none yet."""
+        head = self.log.head(f"run/{id}")
+        if head is None:
+            raise NotFoundError(
+                f'there is no run "{id}"', hint="store.runs() lists those there are"
+            )
+        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
+        event = events.read(record.type, record.payload)
+        return event if isinstance(event, events.Ended) else None
+
+    def progress_of(self, id: str) -> blocks.Progress:
+        """Returns what a run is doing: exactly if it runs here, else as far as it is recorded."""
+        run = self.active.get(check_id(id))
+        if run is not None:
+            return blocks.progress_of(run)
+        return blocks.recorded_progress(self.journal_of(id))
+
+    def load(self, raw: Any) -> Any:
+        """Returns a recorded value."""
+        return values.decode(raw, self.log.blobs.read)
+
+    def storing(self, id: str) -> Callable[[bytes], Raw]:
+        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
+        return partial(stored, self.log, f"run/{id}")
+
+    def state_of(self, id: str) -> Scope:
+        """Returns the scope of a run's own state."""
+        return self.host.workflow(id)
+
+    def await_end(self, id: str, timeout_s: float | None) -> events.Ended:
+        """Waits for a run's end, wherever it is; takes over from an owner that died meanwhile."""
+        left_s = check_timeout(timeout_s)
+        while True:
+            run, job = self.active.get(id), self.jobs.get(id)
+            if run is not None and job is not None and left_s is None:
+                job.do()
+            position = self.log.position()
+            if (ended := self.look_at(id, run)) is not None:
+                return ended
+            if left_s is not None and left_s <= 0:
+                raise StillRunningError(id, self.progress_of(id).status)
+            slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)
+            if (run := self.active.get(id)) is not None:
+                run.over.wait(slice_s)
+            else:
+                self.log.backend.wait(position, timeout_s=slice_s)
+            left_s = None if left_s is None else left_s - slice_s
+
+    def look_at(self, id: str, run: Execution | None) -> events.Ended | None:
+        """Returns a run's end if it has ended; raises if it is parked, or was lost here.
+
+        One that nobody owns and that is due is resumed.
+        """
+        if run is not None:
+            if not run.over.is_set():
+                return None
+            if isinstance(run.outcome, OwnerLost):
+                raise run.outcome.cause
+        if (ended := self.ended(id)) is not None:
+            return ended
+        if id in self.active:
+            return None
+        journal = self.journal_of(id)
+        status = journal.status
+        if status == "needs_attention":
+            raise attention_of(id, journal)
+        assert journal.created is not None, "BUG: a run that was not created"
+        waits = journal.suspended
+        is_due = waits is None or (waits.until or 1 << 62) <= self.log.clock.now_us()
+        is_ours = has_run(journal.created.name) and journal.created.queue is None
+        if is_due and is_ours and self.log.backend.leases.holder(f"run/{id}") is None:
+            self.resume(id)
+        return None
+
+    def send(
+        self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None
+    ) -> int:
+        """Puts a message into a run's inbox; one that wakes makes the run due."""
+        if self.ended(check_id(id)) is not None:
+            raise UsageError(f'run "{id}" has ended: nobody would take a message')
+        marks = self.tending.waking_marks(id) if kind in inbox.WAKING else ()
+        revision = inbox.send(self.log, f"run/{id}", kind, value, name=name, id=key, marks=marks)
+        self.tending.wake()
+        return revision
+
+    def cancel(self, id: str) -> None:
+        """Asks a run to stop (rule 9); one that nobody owns is ended here."""
+        id = check_id(id)
+        if self.ended(id) is not None:
+            return
+        inbox.send(self.log, f"run/{id}", "stop", id="stop")
+        run = self.active.get(id)
+        if run is not None:
+            run.stop_wanted = True
+            if run.when_stopped is not None:
+                run.when_stopped()
+            return
+        self.tending.wake()
+        lease = self.own(id)
+        if lease is None:
+            return  # its owner hears of it with its next commit
+        try:
+            journal = self.journal_of(id)
+            if journal.ended is None:
+                self.append(id, lease, [events.Ended("cancelled")], status_marks(id, "cancelled"))
+            self.tending.forget(id)
+        finally:
+            self.disown(lease)
+
+    def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
+        """Adds to the journal of a run that this process owns and does not execute."""
+        proposals = [Proposal(events.TYPES[type(e)], events.to_payload(e)) for e in added]
+        fence = Fence(lease.name, lease.owner, lease.epoch)
+        part = Part(f"run/{id}", tuple(proposals))
+        self.log.commit(Wanted((part,), fence=fence, marks=marks))
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stops every run of this process where it is; each can be resumed."""
+        with self._mutex:
+            self._is_open = False
+            runs = list(self.active.values())
+        self.tending.close()
+        for run in runs:
+            run.lost(UsageError("the store was closed"))
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError("the store is closed", hint="open it again with holdfast.open")
+
+
+def check_id(id: object) -> str:
+    """Returns a run's id, or raises UsageError."""
+    checked = check_name(id, "run id")
+    if len(checked.encode()) > ID_BYTES_MAX:
+        raise UsageError(f"run id {checked[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit")
+    return checked
+
+
+def child_id(id: str) -> str:
+    """Returns a child's id, shortened if the path of its parents made it too long."""
+    return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"

@@ -1,0 +1,217 @@
+"""The events of a run's journal, as decision 0013 lists them. Pure.
+
+Each is a Struct whose fields are the event's data; `Raw` fields hold values as `codec` has them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from holdfast import codec
+
+Effect = Literal["pure", "read", "idempotent", "effect", "txn"]
+Status = Literal[
+    "pending",
+    "running",
+    "waiting",
+    "needs_attention",
+    "cancelling",
+    "completed",
+    "failed",
+    "cancelled",
+]
+Verdict = Literal["done", "not done", "unknown"]
+Effects = Literal["live", "ask", "dry"]
+
+EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect", "txn")
+SAFE = frozenset(("pure", "read"))
+"""The classes that may be performed again, and at any point of a replay."""
+ENDED = frozenset(("completed", "failed", "cancelled"))
+
+
+ABSENT = Raw(b"")
+"""What a field holds that has no value. It is false, and is left out of the stored event."""
+
+
+class Fault(Struct, frozen=True, omit_defaults=True):
+    """What a step, a branch or a run failed with: `StepError` is made of it, live and replayed."""
+
+    kind: str
+    message: str = ""
+    data: Raw = ABSENT
+    outcome: Literal["unknown", "not done"] = "unknown"
+
+
+class Created(Struct, frozen=True, omit_defaults=True):
+    """A run was asked for."""
+
+    name: str
+    inputs: Raw
+    parent: str | None = None
+    path: str | None = None
+    when_parent_ends: str | None = None
+    queue: str | None = None
+
+
+class Claimed(Struct, frozen=True, omit_defaults=True):
+    """A worker became the run's owner."""
+
+    worker: str
+    epoch: int
+
+
+class Intended(Struct, frozen=True, omit_defaults=True):
+    """An operation was begun whose outcome will be another event."""
+
+    path: str
+    ordinal: int
+    kind: str
+    name: str
+    effect: str
+    attempt: int = 1
+    key: str | None = None
+    digest: str | None = None
+    inputs: Raw = ABSENT
+    verify: str | None = None
+    due: int | None = None
+    total: int | None = None
+    child: str | None = None
+    displaced: bool = False
+    label: str | None = None
+
+
+class Done(Struct, frozen=True, omit_defaults=True):
+    """An operation has its value. What follows `attempt` is empty behind an `Intended`."""
+
+    path: str
+    value: Raw = ABSENT
+    lost: str | None = None
+    taken: tuple[int, ...] = ()
+    attempt: int = 1
+    ordinal: int = 0
+    kind: str = ""
+    name: str = ""
+    effect: str = ""
+    digest: str | None = None
+    label: str | None = None
+
+
+class Failed(Struct, frozen=True, omit_defaults=True):
+    """An attempt raised; without `retry_at` it was the last."""
+
+    path: str
+    error: Fault
+    attempt: int = 1
+    retry_at: int | None = None
+    ordinal: int = 0
+    kind: str = ""
+    name: str = ""
+    effect: str = ""
+    digest: str | None = None
+    label: str | None = None
+
+
+class Settled(Struct, frozen=True, omit_defaults=True):
+    """Somebody judged an intent that had no outcome."""
+
+    path: str
+    verdict: Verdict
+    by: str
+    value: Raw = ABSENT
+    reason: str = ""
+
+
+class Refused(Struct, frozen=True, omit_defaults=True):
+    """An answer was taken and does not fit what was asked."""
+
+    path: str
+    taken: tuple[int, ...]
+    reason: str
+
+
+class Noted(Struct, frozen=True, omit_defaults=True):
+    """A warning that changes nothing."""
+
+    path: str
+    text: str
+
+
+class Diverged(Struct, frozen=True, omit_defaults=True):
+    """The code asked for something that the journal does not allow: the run is parked."""
+
+    path: str
+    problem: str
+    expected: str
+    found: str
+    source: str = ""
+
+
+class Adopted(Struct, frozen=True, omit_defaults=True):
+    """A person accepts a divergence."""
+
+    path: str
+    problem: str
+    by: str
+
+
+class Suspended(Struct, frozen=True, omit_defaults=True):
+    """The owner let the run go until a time, or until something comes for it."""
+
+    reason: str
+    until: int | None = None
+    attention: bool = False  # parked: a person must look
+
+
+class Cancelling(Struct, frozen=True, omit_defaults=True):
+    """The owner saw that the run is to stop."""
+
+    by: str = ""
+
+
+class Forked(Struct, frozen=True, omit_defaults=True):
+    """The run began as a fork; what comes before is its origin's."""
+
+    origin: str
+    effects: str
+    signals: str
+    children: str
+
+
+class Ended(Struct, frozen=True, omit_defaults=True):
+    """The run is over."""
+
+    status: Literal["completed", "failed", "cancelled"]
+    value: Raw = ABSENT
+    error: Fault | None = None
+
+
+TYPES: dict[type[Struct], str] = {
+    Created: "run.created",
+    Claimed: "run.claimed",
+    Intended: "run.intended",
+    Done: "run.done",
+    Failed: "run.failed",
+    Settled: "run.settled",
+    Refused: "run.refused",
+    Noted: "run.noted",
+    Diverged: "run.diverged",
+    Adopted: "run.adopted",
+    Suspended: "run.suspended",
+    Cancelling: "run.cancelling",
+    Forked: "run.forked",
+    Ended: "run.ended",
+}
+_KINDS: dict[str, type[Struct]] = {type: kind for kind, type in TYPES.items()}
+
+
+def read(type: str, payload: bytes) -> Struct | None:
+    """Returns the event of a stored record; None for a type that is not the journal's."""
+    kind = _KINDS.get(type)
+    return None if kind is None else codec.decode_as(payload, kind)
+
+
+def to_payload(event: Struct) -> bytes:
+    """Returns the bytes that are stored of an event."""
+    return codec.encode_plain(event)

@@ -1,0 +1,274 @@
+"""One run that this process owns: its journal, what is buffered of it, and its end.
+
+Durability (decision 0013, rule 7): `record` folds an event into the journal and puts it into the
+buffer; the next commit of the run takes the buffer along. So one commit carries the outcome of a
+step and the intent of the next, and a chain of effects costs one sync a step. Nothing leaves before
+its prefix is durable, because whatever acts commits first, and commits are put in line under one
+lock. A commit that fails leaves memory ahead of the store: the run stops here, and whoever resumes
+it reads what there is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import Event, RLock
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct
+
+from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
+from holdfast.batch import Request
+from holdfast.errors import ConflictError, HoldfastError, UsageError
+from holdfast.inbox import Inbox
+from holdfast.log import Log
+from holdfast.runs import events, values
+from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, calling_line
+from holdfast.runs.define import RunFunction
+from holdfast.runs.journal import Answer, Entry, Journal
+from holdfast.tree import Op
+from holdfast.wanted import Part, Proposal, Wanted, Written
+
+T = TypeVar("T")
+
+INDEX = "run"
+"""The marks of unfinished runs; a mark's group is the run's status."""
+DUE = "run.due"
+"""The marks of runs that may be claimed, when they are due."""
+
+
+class Execution:
+    """A run in the hands of its owner."""
+
+    def __init__(
+        self, log: Log, id: str, function: RunFunction[..., Any], journal: Journal, lease: Lease
+    ) -> None:
+        self.log = log
+        self.id = id
+        self.stream = f"run/{id}"
+        self.function = function
+        self.journal = journal
+        self.lease = lease
+        self.fence = Fence(lease.name, lease.owner, lease.epoch)
+        self.inbox = Inbox(log, self.stream)
+        self.poison: Control | None = None
+        self.stop_wanted = False
+        self.generation = 0
+        self.contexts: list[Any] = []
+        self.children: list[tuple[str, str]] = []  # id, what happens to it at the end
+        self.over = Event()
+        self.when_over: list[Callable[[], None]] = []
+        self.when_stopped: Callable[[], None] | None = None
+        self.outcome: BaseException | None = None  # what this process's pass ended with
+        self._lock = RLock()
+        self._buffer: list[Proposal] = []
+        self._in_line: list[Request] = []
+        self._branches = 0
+        self._closed = False
+
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self, event: Struct) -> None:
+        """Folds an event and buffers it; the next commit makes it durable."""
+        with self._lock:
+            if self._closed:
+                raise UsageError(f'run "{self.id}" has ended: nothing more is recorded')
+            self.journal.apply(event)
+            self._buffer.append(_proposal(event))
+
+    def put(self, send: Callable[[Wanted], T], marks: tuple[Mark | Cleared, ...] = ()) -> T | None:
+        """Hands the buffer to `send` as one commit, in the order of the records; None if empty."""
+        with self._lock:
+            if not self._buffer and not marks:
+                return None
+            proposals = tuple(self._buffer)
+            self._buffer.clear()
+            self.generation += 1
+            parts = (Part(self.stream, proposals),) if proposals else ()
+            return send(Wanted(parts, (), self.fence, marks, (self.inbox.stream,)))
+
+    def commit(self, marks: tuple[Mark | Cleared, ...] = ()) -> None:
+        """Makes everything recorded so far durable."""
+        try:
+            if self._branches:
+                request = self.put(self.log.submit, marks)
+                written = None if request is None else self.log.wait(request)
+            else:
+                written = self.put(self.log.commit, marks)
+            self.check_line()
+        except BaseException as error:
+            raise self.lost(error) from error
+        if self.has_news(written):
+            self.look()
+
+    def flush(self) -> None:
+        """Writes what nothing took along; a failure poisons the run, which will notice."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.push()
+            except BaseException as error:
+                self.lost(error)
+            finally:
+                self._lock.release()
+
+    def push(self) -> None:
+        """Puts what is buffered in line, ahead of a commit that the caller makes next."""
+        with self._lock:
+            request = self.put(self.log.submit)
+            if request is not None:
+                self._in_line.append(request)
+
+    def commit_with(self, event: Struct, extra: Wanted) -> Written:
+        """Commits an event together with writes to other streams, all or nothing (rule 11).
+
+        ConflictError means that nothing of it was written, and that the run goes on.
+        """
+        try:
+            written = self.log.commit(self.joint(event, extra))
+            self.check_line()
+        except (ConflictError, UsageError):
+            raise
+        except BaseException as error:
+            raise self.lost(error) from error
+        self.joined(event)
+        if self.has_news(written):
+            self.look()
+        return written
+
+    def joint(self, event: Struct, extra: Wanted) -> Wanted:
+        """Returns the commit of an event and other writes; what is buffered goes before it."""
+        self.push()
+        part = Part(self.stream, (_proposal(event),))
+        marks, watch = extra.marks, (*extra.watch, self.inbox.stream)
+        return Wanted((part, *extra.parts), extra.reads, self.fence, marks, watch)
+
+    def joined(self, event: Struct) -> None:
+        """Folds an event that was committed together with other writes."""
+        with self._lock:
+            self.journal.apply(event)
+
+    def has_news(self, written: Written | None) -> bool:
+        """Says whether a receipt told of messages that were not read yet."""
+        news = {} if written is None else written.news
+        return news.get(self.inbox.stream, 0) > self.inbox.revision
+
+    def look(self) -> None:
+        """Reads the inbox, and heeds a stop."""
+        self.inbox.look()
+        for message in self.inbox.waiting(self.journal.taken):
+            if message.kind == "stop" and not self.stop_wanted:
+                self.stop_wanted = True
+                if self.journal.cancelling is None and not self._closed:
+                    self.record(events.Cancelling(message.sender))
+
+    def lost(self, error: BaseException) -> Control:
+        """Poisons the run after a commit that failed, and returns what to raise."""
+        if isinstance(error, Control):
+            return error
+        if self.poison is None:
+            self.poison = OwnerLost(error)
+        return self.poison
+
+    def check_line(self) -> None:
+        """Raises if something that was put in line was refused."""
+        with self._lock:
+            answered = [request for request in self._in_line if request.answered]
+            self._in_line = [request for request in self._in_line if not request.answered]
+        for request in answered:
+            request.outcome()
+
+    def forked(self, count: int) -> None:
+        """Says how many more threads record for this run: their commits are put in line."""
+        with self._lock:
+            self._branches += count
+
+    def close(self) -> None:
+        """Nothing more is recorded in this process."""
+        with self._lock:
+            self._closed = True
+            self._buffer.clear()
+
+    def note(self, path: str, text: str) -> None:
+        """Records a warning, once."""
+        with self._lock:
+            note = events.Noted(path, text)
+            if note not in self.journal.notes:
+                self.record(note)
+
+    def swallowed(self, path: str, where: str) -> None:
+        """Notes the line that let a control exception not pass."""
+        if not self._closed:
+            self.note(path, f"a control exception was swallowed at {where}")
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def store(self, encoded: bytes) -> Raw:
+        """Returns an encoded value as an event holds it: a large one as a blob."""
+        return stored(self.log, self.stream, encoded)
+
+    def load(self, raw: Raw) -> Any:
+        """Returns a recorded value."""
+        return values.decode(raw, self.log.blobs.read)
+
+    # --- leaving ---------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises what the run is to be left with, if it is."""
+        if self.poison is not None:
+            raise self.poison
+        if self.stop_wanted:
+            self.poison = Cancelled(f'run "{self.id}" is to stop')
+            raise self.poison
+
+    def diverge(self, answer: Answer) -> Control:
+        """Parks the run for what the journal does not allow, and returns what to raise."""
+        source = calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return self.park_diverged(
+            answer.path, answer.problem, answer.expected, answer.found, source
+        )
+
+    def park_diverged(
+        self, path: str, problem: str, expected: str, found: str, source: str
+    ) -> Control:
+        """Parks the run for a divergence, and returns what to raise."""
+        with self._lock:
+            if self.poison is None:
+                self.record(events.Diverged(path, problem, expected, found, source))
+                self.poison = Parked(
+                    f'the code diverges at "{path}": expected {expected}, found {found}'
+                    + (f" at {source}" if source else ""),
+                    path,
+                )
+            return self.poison
+
+    def park(self, reason: str, path: str) -> Control:
+        """Parks the run for a person, and returns what to raise."""
+        with self._lock:
+            if self.poison is None:
+                self.poison = Parked(reason, path)
+            return self.poison
+
+    @property
+    def dry(self) -> str:
+        """What this run does about acts: "live", or what its fork said."""
+        forked = self.journal.forked
+        return "live" if forked is None else forked.effects
+
+
+def stored(log: Log, stream: str, encoded: bytes) -> Raw:
+    """Returns an encoded value as an event of that stream holds it: a large one as a blob."""
+    return Raw(log.blobs.spill(Op("set", "value", Raw(encoded)), stream).value)
+
+
+def open_children(journal: Journal) -> list[Entry]:
+    """Returns the children that the journal has no result of."""
+    return [e for e in journal.entries.values() if e.child is not None and e.state == "open"]
+
+
+def _proposal(event: Struct) -> Proposal:
+    return Proposal(events.TYPES[type(event)], events.to_payload(event))
+
+
+def as_error(error: BaseException) -> HoldfastError | BaseException:
+    """Returns what the caller of `result` is told when this process's pass stopped."""
+    return error.cause if isinstance(error, OwnerLost) else error

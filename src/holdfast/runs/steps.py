@@ -1,0 +1,365 @@
+"""Performing a step: intent, attempts, outcome, and what a crash left behind. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast import codec, intent
+from holdfast.errors import ConflictError, UsageError, ValueDomainError
+from holdfast.runs import events, values
+from holdfast.runs.acts import COMMIT, Call, CommitWith, Operation, Pause
+from holdfast.runs.control import Suspended
+from holdfast.runs.define import Step
+from holdfast.runs.execution import Execution
+from holdfast.runs.journal import Answer, Entry
+from holdfast.together import PendingCommit
+from holdfast.wanted import Wanted, Written
+
+CONFLICTS_MAX = 1000
+INLINE_US = 250_000
+"""How long a wait may hold a thread; a longer one suspends the run."""
+
+
+class StepContext:
+    """What a step's function gets as its `ctx`: who it is, and whether it is still wanted."""
+
+    __slots__ = ("_execution", "attempt", "key", "path", "run", "tx")
+
+    def __init__(self, execution: Execution, path: str, key: str, attempt: int) -> None:
+        self._execution = execution
+        self.run = execution.id
+        self.path = path
+        self.key = key
+        """The idempotency key: the same in every attempt, and after a crash."""
+        self.attempt = attempt
+        self.tx: PendingCommit | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is to stop: a long step looks now and then, and returns or raises."""
+        return self._execution.stop_wanted or self._execution.poison is not None
+
+
+class Begun(Struct, frozen=True):
+    """What a verifier is called with: a step that was begun, and whose outcome nobody recorded."""
+
+    run: str
+    path: str
+    name: str
+    key: str
+    attempt: int
+    inputs: dict[str, Any]
+
+
+class StepCall(Struct, frozen=True):
+    """One call of a step in one block."""
+
+    step: Step[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: bytes
+    digest: str
+    answer: Answer
+    label: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.answer.path
+
+
+def perform(run: Execution, call: StepCall) -> Operation:
+    """Does what the journal's answer says, and returns the step's value."""
+    answer, entry = call.answer, call.answer.entry
+    if answer.verdict == "diverged":
+        raise run.diverge(answer)
+    if answer.verdict == "replay":
+        assert entry is not None, "BUG: a replay of nothing"
+        return outcome_of(run, call.step, entry)
+    attempt, key = 1, f"{run.id}/{answer.path}"
+    if answer.verdict == "open":
+        assert entry is not None, "BUG: nothing is open"
+        key = entry.key or key
+        if entry.retry_at is not None:
+            yield from pause(run, entry.retry_at, f"retry of {answer.path}")
+            attempt = entry.attempt + 1
+        else:
+            # A crash is not a failure: the attempt that it cut short is made again.
+            attempt = entry.attempt
+            if entry.effect == "effect" and entry.verdict != "not done":
+                yield from settle(run, entry)
+                if entry.state == "done":
+                    return outcome_of(run, call.step, entry)
+    if call.step.effect == "txn":
+        return (yield from _perform_txn(run, call))
+    return (yield from _attempts(run, call, attempt, key))
+
+
+def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operation:
+    step, path = call.step, call.path
+    while True:
+        if step.effect not in events.SAFE:
+            if not allowed(run, step, path):
+                return _record_done(run, call, attempt, None)
+            run.record(
+                events.Intended(
+                    path,
+                    call.answer.ordinal,
+                    "step",
+                    step.name,
+                    step.effect,
+                    attempt,
+                    key,
+                    call.digest,
+                    run.store(call.inputs),
+                    step.verify,
+                    label=call.label,
+                )
+            )
+            yield COMMIT
+        context = StepContext(run, path, key, attempt)
+        args = (context, *call.args) if step.signature.first == "ctx" else call.args
+        try:
+            value = yield Call(step.function, args, call.kwargs, step.is_async, path)
+        except Exception as error:
+            fault = values.fault_of(error, _outcome(step, error))
+            retry_at = yield from _failed(run, call, attempt, error, fault)
+            entry = run.journal.entries[path]
+            if entry.state == "done":
+                return outcome_of(run, step, entry)
+            if retry_at is None:
+                raise values.error_of(fault, path) from error
+            yield from pause(run, retry_at, f"retry of {path}")
+            attempt += 1
+            continue
+        return _record_done(run, call, attempt, value)
+
+
+def _outcome(step: Step[..., Any], error: Exception) -> str:
+    return "not done" if isinstance(error, step.not_done) else "unknown"
+
+
+def _failed(
+    run: Execution, call: StepCall, attempt: int, error: Exception, fault: events.Fault
+) -> Operation:
+    """Records an attempt that raised; returns when to try again, None if never.
+
+    An `effect` that raised may have been done all the same (a timeout proves nothing): it is tried
+    again only if its exception is listed as `not_done`, or its verifier says so (rule 8).
+    """
+    step, path, retry = call.step, call.path, call.step.retry
+    again = attempt < retry.attempts and isinstance(error, retry.on)
+    if step.effect == "effect" and fault.outcome != "not done" and step.verify is not None:
+        verdict: intent.Verdict = yield Call(intent.judge, (step.verify, begun(run, path)))
+        if isinstance(verdict, intent.Done):
+            _record_settled(run, path, verdict)
+            return None
+        if isinstance(verdict, intent.NotDone):
+            _record_settled(run, path, verdict)
+        else:
+            again = False
+    elif step.effect == "effect" and fault.outcome != "not done":
+        again = False
+    retry_at = run.log.clock.now_us() + retry.pause_us(attempt) if again else None
+    run.record(
+        events.Failed(
+            path,
+            fault,
+            attempt,
+            retry_at,
+            call.answer.ordinal,
+            "step",
+            step.name,
+            step.effect,
+            call.digest,
+            label=call.label,
+        )
+    )
+    return retry_at
+
+
+def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> Any:
+    """Records a step's value and returns it as it was stored: live equals replay (rule 1)."""
+    step, path, answer = call.step, call.path, call.answer
+    lost = None
+    try:
+        encoded = values.encode(value)
+    except ValueDomainError as error:
+        if step.effect in events.SAFE:
+            fault = values.fault_of(error)
+            failed = events.Failed(
+                path,
+                fault,
+                attempt,
+                None,
+                answer.ordinal,
+                "step",
+                step.name,
+                step.effect,
+                call.digest,
+            )
+            run.record(failed)
+            raise values.error_of(fault, path) from error
+        # It was done: that must be remembered, whatever became of its result.
+        encoded, lost = b"null", values.text_of(error)
+    stored = events.ABSENT if lost else run.store(encoded)
+    if step.effect in events.SAFE:
+        done = events.Done(
+            path,
+            stored,
+            None,
+            (),
+            attempt,
+            answer.ordinal,
+            "step",
+            step.name,
+            step.effect,
+            call.digest,
+            label=call.label,
+        )
+    elif run.journal.entries.get(path) is None:
+        done = events.Done(
+            path,
+            stored,
+            lost,
+            (),
+            attempt,
+            answer.ordinal,
+            "step",
+            step.name,
+            step.effect,
+            call.digest,
+        )
+    else:
+        done = events.Done(path, stored, lost, (), attempt)
+    run.record(done)
+    if lost:
+        raise _lost(path, lost)
+    return step.signature.rebuild("return", codec.decode(encoded))
+
+
+def outcome_of(run: Execution, step: Step[..., Any], entry: Entry) -> Any:
+    """Returns or raises what a step's record holds."""
+    if entry.state == "failed":
+        assert entry.error is not None, "BUG: a failure without an error"
+        raise values.error_of(entry.error, entry.path)
+    if entry.lost:
+        raise _lost(entry.path, entry.lost)
+    return step.signature.rebuild("return", run.load(entry.value))
+
+
+def _lost(path: str, why: str) -> Exception:
+    text = f"the step was done and is not repeated, but its result cannot be stored: {why}"
+    return values.error_of(events.Fault("ValueDomainError", text), path)
+
+
+def allowed(run: Execution, step: Step[..., Any], path: str) -> bool:
+    """Says whether an act is performed here; False in a dry fork. Parks a fork that asks first."""
+    if run.dry == "live" or (path, "effects") in run.journal.adopted:
+        return True
+    if run.dry == "dry":
+        return False
+    source = f'the act "{step.name}"'
+    raise run.park_diverged(path, "effects", "a person's word before a fork acts", source, "")
+
+
+# --- what a crash left behind --------------------------------------------------------------------
+
+
+def begun(run: Execution, path: str) -> Begun:
+    """Returns what a verifier is told of an intent."""
+    return begun_of(run.id, run.journal.entries[path], run.load)
+
+
+def begun_of(run: str, entry: Entry, load: Any) -> Begun:
+    """Returns what a verifier is told of an intent of a run."""
+    inputs: dict[str, Any] = load(entry.inputs) or {}
+    return Begun(run, entry.path, entry.name, entry.key or "", entry.attempt, inputs)
+
+
+def settle(run: Execution, entry: Entry) -> Operation:
+    """Asks the verifier of an intent without an outcome; parks the run if nobody can say."""
+    verdict: intent.Verdict = yield Call(intent.judge, (entry.verify, begun(run, entry.path)))
+    _record_settled(run, entry.path, verdict)
+    if isinstance(verdict, intent.Unknown):
+        raise run.park(
+            f'nobody knows whether "{entry.path}" was done: {verdict.reason}', entry.path
+        )
+
+
+def _record_settled(run: Execution, path: str, verdict: intent.Verdict) -> None:
+    run.record(settled(path, verdict, "verifier", run.store))
+
+
+def settled(path: str, verdict: intent.Verdict, by: str, store: Any) -> events.Settled:
+    """Returns the event of a verdict on an open intent."""
+    value = events.ABSENT
+    reason = ""
+    if isinstance(verdict, intent.Done):
+        value = store(values.encode(verdict.output))
+    elif isinstance(verdict, intent.Unknown):
+        reason = values.text_of(verdict.reason)
+    return events.Settled(path, intent.verdict_name(verdict), by, value, reason)
+
+
+def pause(run: Execution, until: int, reason: str) -> Operation:
+    """Waits until a time: here if it is near, else the run is suspended and holds no thread."""
+    left = until - run.log.clock.now_us()
+    if left > INLINE_US:
+        raise Suspended(reason, until)
+    if left > 0:
+        yield COMMIT  # what is recorded is durable before a wait (rule 7)
+        yield Pause(until)
+
+
+# --- txn -----------------------------------------------------------------------------------------
+
+
+def _perform_txn(run: Execution, call: StepCall) -> Operation:
+    """Runs a body over a pending commit; its writes and `done` are one commit (rule 11)."""
+    step, path = call.step, call.path
+    if not allowed(run, step, path):
+        return _record_done(run, call, 1, None)
+    for _ in range(CONFLICTS_MAX):
+        pending = PendingCommit(run.log, key=None, lease=None)
+        context = StepContext(run, path, f"{run.id}/{path}", 1)
+        context.tx = pending
+        first = {"ctx": (context,), "tx": (pending,)}.get(step.signature.first, ())
+        try:
+            value = yield Call(
+                step.function, (*first, *call.args), call.kwargs, step.is_async, path
+            )
+            return (yield from _commit_txn(run, call, pending, value))
+        except ConflictError:
+            continue  # nothing was written: the body reads again
+        except Exception as error:
+            fault = values.fault_of(error, "not done")
+            failed = events.Failed(
+                path, fault, 1, None, call.answer.ordinal, "step", step.name, "txn", call.digest
+            )
+            run.record(failed)
+            raise values.error_of(fault, path) from error
+    raise UsageError(f'txn "{path}" met {CONFLICTS_MAX} conflicts in a row: nothing was written')
+
+
+def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: Any) -> Operation:
+    encoded = values.encode(value)
+    done = events.Done(
+        call.path,
+        run.store(encoded),
+        None,
+        (),
+        1,
+        call.answer.ordinal,
+        "step",
+        call.step.name,
+        "txn",
+        call.digest,
+        label=call.label,
+    )
+    extra = pending.wanted() or Wanted(())
+    written: Written = yield CommitWith(done, extra)
+    own = Written(written.position, written.before[1:], written.after[1:], written.news)
+    pending.finish(extra, own)
+    return call.step.signature.rebuild("return", codec.decode(encoded))

@@ -1,0 +1,169 @@
+"""Values of runs: inputs and results into stored bytes and back, their digests, their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import typing
+from collections.abc import Callable
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast import codec
+from holdfast.errors import StepError, UsageError, ValueDomainError, show_value
+from holdfast.runs.events import ABSENT, Fault
+
+_REBUILT = (Struct, enum.Enum, set, frozenset, tuple)
+_KEPT = (bytes, bytearray, datetime)
+TEXT_MAX = 2000
+BlobReader = Callable[[str, int], bytes]
+
+
+def encode(value: Any) -> bytes:
+    """Returns the stored bytes of a value of the domain, or of Structs and dataclasses of such."""
+    try:
+        return codec.encode(value)
+    except ValueDomainError:
+        try:
+            plain = msgspec.to_builtins(value, builtin_types=_KEPT)
+        except (TypeError, ValueError, RecursionError):
+            plain = None
+        if plain is None:
+            raise
+        return codec.encode(plain)
+
+
+def decode(raw: Raw | bytes, blobs: BlobReader) -> Any:
+    """Returns the value of stored bytes, blobs loaded."""
+    if not raw:
+        return None
+    data = bytes(raw)
+    reference = codec.parse_blob_ref(data)
+    return codec.decode(blobs(*reference) if reference is not None else data)
+
+
+def digest(encoded: bytes) -> str:
+    """Returns what two equal inputs have in common."""
+    return blake2b(encoded, digest_size=16).hexdigest()
+
+
+class Signature:
+    """What a function takes and returns, looked at once."""
+
+    def __init__(self, function: Callable[..., Any], ignore: tuple[str, ...] = ()) -> None:
+        self._function = function
+        self._hints: dict[str, Any] | None = None
+        self._rebuilt: dict[str, bool] = {}
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        self.first = parameters[0].name if parameters else ""
+        if self.first in ("ctx", "tx"):
+            parameters = parameters[1:]
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.names = [p.name for p in parameters if p.kind in positional]
+        self._ignore = frozenset(ignore)
+        unknown = self._ignore - {p.name for p in parameters}
+        if unknown:
+            raise UsageError(
+                f"ignore names parameters of the function, found {', '.join(sorted(unknown))}"
+            )
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Returns the stored form of a call's arguments, by name, those ignored left out."""
+        named = dict(zip(self.names, args, strict=False))
+        if len(args) > len(self.names):
+            named["*"] = list(args[len(self.names) :])
+        named |= kwargs
+        for name in self._ignore:
+            named.pop(name, None)
+        try:
+            # Sorted, so that a(x=1, y=2) and a(y=2, x=1) are one and the same call.
+            return codec.encode_sorted(named) if named else b"{}"
+        except ValueDomainError:
+            return codec.encode_sorted(codec.decode(encode(named)))
+
+    def arguments(self, inputs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns stored inputs as arguments, rebuilt as the parameters are annotated."""
+        rest = dict(inputs)
+        extra = rest.pop("*", [])
+        args: list[Any] = []
+        if extra:
+            args = [self.rebuild(name, rest.pop(name)) for name in self.names] + list(extra)
+        return args, {name: self.rebuild(name, value) for name, value in rest.items()}
+
+    def rebuild(self, name: str, value: Any) -> Any:
+        """Returns a stored value as the annotation of that parameter, or "return", wants it."""
+        hint = self._hint(name)
+        if hint is None:
+            return value
+        try:
+            return msgspec.convert(value, hint, builtin_types=_KEPT)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f'"{name}" of {getattr(self._function, "__qualname__", self._function)} does not '
+                f"fit its annotation: {error}"
+            ) from error
+
+    def _hint(self, name: str) -> Any:
+        """Returns the annotation if values must be rebuilt for it, else None."""
+        if self._hints is None:
+            try:
+                self._hints = typing.get_type_hints(self._function)
+            except Exception:  # names that are only there for a type checker
+                self._hints = {}
+            self._rebuilt = {name: is_rebuilt(hint) for name, hint in self._hints.items()}
+        return self._hints[name] if self._rebuilt.get(name) else None
+
+
+def is_rebuilt(hint: Any) -> bool:
+    """Says whether a type has parts that plain values must be turned into."""
+    if isinstance(hint, type) and not typing.get_args(hint):
+        kind = cast("type[Any]", hint)
+        return issubclass(kind, _REBUILT) or dataclasses.is_dataclass(kind)
+    origin = typing.get_origin(hint)
+    if origin in (set, frozenset, tuple):
+        return True
+    return any(is_rebuilt(part) for part in typing.get_args(hint))
+
+
+def text_of(value: object) -> str:
+    """Returns text that can be stored: surrogates escaped, not too long."""
+    try:
+        text = str(value)
+    except Exception:
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text.encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]
+
+
+def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
+    """Returns what is stored of an exception."""
+    if isinstance(error, StepError):
+        data = ABSENT if error.data is None else Raw(codec.encode(error.data))
+        return Fault(error.kind, text_of(error.text), data, error.outcome)  # type: ignore[arg-type]
+    data = ABSENT
+    if (found := getattr(error, "data", None)) is not None:
+        try:
+            data = Raw(encode(found))
+        except ValueDomainError:
+            data = ABSENT
+    return Fault(type(error).__name__, text_of(error), data, outcome)  # type: ignore[arg-type]
+
+
+def error_of(fault: Fault, path: str) -> StepError:
+    """Returns the error that a fault is raised as, the same live and replayed."""
+    data = codec.decode(fault.data) if fault.data else None
+    return StepError(fault.kind, fault.message, data, path=path, outcome=fault.outcome)
+
+
+def check_name_text(value: object, what: str) -> str:
+    """Returns a name of an operation, or raises UsageError."""
+    if not isinstance(value, str) or not value or len(value) > 200:
+        raise UsageError(f"{what} is text of 1 to 200 characters, found {show_value(value)}")
+    return str.__str__(value)

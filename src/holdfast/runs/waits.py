@@ -1,0 +1,276 @@
+"""What a run waits for: time, a person, a signal, a child. Generators, no I/O.
+
+Nothing here holds a thread for long. A wait that is not over raises `Suspended`; the run is let go,
+and entered again when it is due or when something comes for it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast import codec
+from holdfast.arguments import check_duration
+from holdfast.errors import UsageError, show_value
+from holdfast.ids import NAME_BYTES_MAX, check_name
+from holdfast.inbox import KINDS, Message
+from holdfast.runs import blocks, events, values
+from holdfast.runs.acts import COMMIT, LOOK, Call, Operation, Pause
+from holdfast.runs.control import Suspended
+from holdfast.runs.define import RunFunction, is_run
+from holdfast.runs.execution import Execution
+from holdfast.runs.journal import Answer, Entry
+from holdfast.runs.steps import INLINE_US, pause
+from holdfast.tree import MISSING
+
+POLICIES = ("cancel", "leave", "wait")
+CHILD_LOOK_US = 30_000_000
+_RESERVED = ("answer/", "signal/", "child/")
+
+
+def sleep(run: Execution, answer: Answer, length: Any, label: str | None) -> Operation:
+    """Waits until a time that was fixed when the run first came here."""
+    _check(run, answer)
+    if answer.verdict == "replay":
+        return
+    if answer.verdict == "execute":
+        due = run.log.clock.now_us() + round(check_duration(length, "a sleep") * 1e6)
+        run.record(
+            events.Intended(answer.path, answer.ordinal, "sleep", "", "pure", due=due, label=label)
+        )
+    due = run.journal.entries[answer.path].due
+    assert due is not None, "BUG: a sleep without an end"
+    yield from pause(run, due, f"sleep at {answer.path}")
+    run.record(events.Done(answer.path))
+
+
+class Waiting(Struct, frozen=True):
+    """What a wait or a signal is asked with."""
+
+    kind: str
+    name: str
+    schema: Any
+    timeout: Any
+    default: Any
+    label: str | None
+
+    def convert(self, value: Any) -> Any:
+        """Returns an answer as the schema has it, or raises msgspec.ValidationError."""
+        return value if self.schema is None else msgspec.convert(value, self.schema)
+
+
+def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
+    """Returns what came, or the default when the time is over; else the run is suspended."""
+    _check(run, answer)
+    path = answer.path
+    if answer.verdict == "replay":
+        return _came(run, run.journal.entries[path], waiting)
+    if answer.verdict == "execute":
+        due = None
+        if waiting.timeout is not None:
+            length = check_duration(waiting.timeout, "timeout")
+            due = run.log.clock.now_us() + round(length * 1e6)
+        run.record(
+            events.Intended(
+                path,
+                answer.ordinal,
+                waiting.kind,
+                waiting.name,
+                "idempotent",
+                due=due,
+                label=waiting.label,
+            )
+        )
+        yield COMMIT  # others can see from now on what is asked
+    entry = run.journal.entries[path]
+    yield LOOK
+    while entry.state == "open":
+        if (message := _message(run, entry)) is not None:
+            _take_answer(run, entry, waiting, message)
+        elif entry.due is not None and entry.due <= run.log.clock.now_us():
+            _expire(run, path, waiting)
+        elif entry.due is not None and entry.due - run.log.clock.now_us() <= INLINE_US:
+            yield COMMIT
+            yield Pause(entry.due)
+            yield LOOK
+        else:
+            raise Suspended(f"{waiting.kind} {waiting.name}", entry.due)
+    return _came(run, entry, waiting)
+
+
+def _message(run: Execution, entry: Entry) -> Message | None:
+    prefix = "answer" if entry.kind == "wait" else "signal"
+    name = message_name(prefix, entry.path if entry.kind == "wait" else entry.name)
+    for message in run.inbox.waiting(run.journal.taken):
+        if message.name == name:
+            return message
+    return None
+
+
+def _take_answer(run: Execution, entry: Entry, waiting: Waiting, message: Message) -> None:
+    try:
+        waiting.convert(message.value)
+    except msgspec.ValidationError as error:
+        run.record(events.Refused(entry.path, (message.revision,), values.text_of(error)))
+        return
+    value = run.store(codec.encode(message.value))
+    run.record(events.Done(entry.path, value, taken=(message.revision,)))
+
+
+def _expire(run: Execution, path: str, waiting: Waiting) -> None:
+    if waiting.default is MISSING:
+        fault = events.Fault("TimeoutError", f"nothing came for {waiting.kind} {waiting.name}")
+        run.record(events.Failed(path, fault))
+    else:
+        run.record(events.Done(path, run.store(values.encode(waiting.default)), lost=None))
+
+
+def _came(run: Execution, entry: Entry, waiting: Waiting) -> Any:
+    if entry.error is not None:
+        raise values.error_of(entry.error, entry.path)
+    value = run.load(entry.value)
+    try:
+        return waiting.convert(value)
+    except msgspec.ValidationError:
+        return value  # a default of another type than the answers
+
+
+def message_name(prefix: str, name: str) -> str:
+    """Returns the name under which an answer, a signal or a child's end is sent."""
+    full = f"{prefix}/{name}"
+    if len(full.encode()) <= NAME_BYTES_MAX:
+        return full
+    return f"{prefix}/{sha256(name.encode()).hexdigest()}"
+
+
+def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
+    """Takes the messages that are not an answer, a signal or a stop; returns them."""
+    _check(run, answer)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
+    if answer.verdict == "execute":
+        yield LOOK
+        found = [
+            message
+            for message in run.inbox.waiting(run.journal.taken)
+            if message.kind != "stop"
+            and (not kinds or message.kind in kinds)
+            and not (message.name or "").startswith(_RESERVED)
+        ]
+        value = codec.encode([msgspec.structs.asdict(message) for message in found])
+        taken = tuple(message.revision for message in found)
+        run.record(blocks.done_of(answer, "inbox", "", "pure", run.store(value), taken=taken))
+    return [Message(**fields) for fields in run.load(run.journal.entries[answer.path].value)]
+
+
+# --- children ------------------------------------------------------------------------------------
+
+
+class ChildSpec(Struct, frozen=True):
+    """A child as its parent asks for it."""
+
+    function: RunFunction[..., Any]
+    inputs: bytes
+    id: str | None
+    policy: str
+
+    @property
+    def name(self) -> str:
+        return self.function.name.rpartition(":")[2]
+
+    @property
+    def digest(self) -> str:
+        return values.digest(self.inputs)
+
+
+class Child(Struct, frozen=True):
+    """A run that another run started."""
+
+    id: str
+    name: str
+    path: str
+
+
+def check_child(
+    function: object, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None, policy: str
+) -> ChildSpec:
+    """Returns what `ctx.child` was given, or raises UsageError."""
+    if not is_run(function):
+        raise UsageError(f"ctx.child takes a run, found {show_value(function)}")
+    if policy not in POLICIES:
+        raise UsageError(
+            f"when_parent_ends is one of {', '.join(POLICIES)}, found {show_value(policy)}"
+        )
+    if id is not None:
+        check_name(id, "run id")
+    return ChildSpec(function, function.signature.inputs(args, kwargs), id, policy)
+
+
+def child(context: Any, answer: Answer, spec: ChildSpec, label: str | None) -> Operation:
+    """Writes down that the child is wanted, then starts it, or finds it started."""
+    run: Execution = context.execution
+    _check(run, answer)
+    path = answer.path
+    if answer.verdict == "execute":
+        id = spec.id or f"{run.id}/{path}"
+        run.record(
+            events.Intended(
+                path,
+                answer.ordinal,
+                "child",
+                spec.name,
+                "idempotent",
+                digest=spec.digest,
+                child=id,
+                verify=None,
+                label=label,
+            )
+        )
+        yield COMMIT
+    entry = run.journal.entries[path]
+    assert entry.child is not None, "BUG: a child without an id"
+    if entry.state == "open":
+        yield Call(context.engine.start_child, (run, entry.child, spec, path))
+    return Child(entry.child, spec.name, path)
+
+
+def join(context: Any, answer: Answer, child: Child) -> Operation:
+    """Returns a child's result; the run is suspended while the child waits for something itself."""
+    run: Execution = context.execution
+    _check(run, answer)
+    if answer.verdict == "execute":
+        ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
+        if ended is None:
+            raise child_wait(run, child.id)
+        fault = ended.error
+        if ended.status == "cancelled":
+            fault = events.Fault("RunCancelledError", f'run "{child.id}" was cancelled')
+        run.record(events.Done(child.path))
+        if fault is not None:
+            failed = events.Failed(
+                answer.path, fault, 1, None, answer.ordinal, "join", child.name, "pure"
+            )
+            run.record(failed)
+        else:
+            run.record(blocks.done_of(answer, "join", child.name, "pure", ended.value))
+    entry = run.journal.entries[answer.path]
+    if entry.error is not None:
+        raise values.error_of(entry.error, child.id)
+    return run.load(entry.value)
+
+
+def child_wait(run: Execution, id: str) -> Suspended:
+    """Returns the wait for a child, which tells its parent when it ends.
+
+    If it could not, because its worker died in between, the parent finds out by looking again.
+    """
+    return Suspended(f"child {id}", run.log.clock.now_us() + CHILD_LOOK_US)
+
+
+def _check(run: Execution, answer: Answer) -> None:
+    if answer.verdict == "diverged":
+        raise run.diverge(answer)

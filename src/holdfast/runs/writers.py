@@ -1,0 +1,77 @@
+"""Commits that a run's body, or one of its steps, makes to the same store (rule 3)."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast import codec
+from holdfast.ids import NAME_BYTES_MAX
+from holdfast.runs import blocks, values
+from holdfast.runs.events import ABSENT
+from holdfast.runs.execution import Execution
+from holdfast.wanted import Part, Wanted
+
+_OURS = ("run/", "lease/", "store/")
+
+
+class BodyWriter:
+    """Gives each write of a body its key and its fence, and its place in the journal.
+
+    A replay sends the write again: its key makes the backend answer as it did the first time. The
+    record in the journal is not the proof that it was written; it is there so that code which now
+    writes something else diverges instead.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    @property
+    def path(self) -> str:
+        """The run and the block, and how many operations it has performed."""
+        context = self._context
+        return f"run/{context.execution.id}/{context.block.path}#{context.block.calls}"
+
+    def prepare(self, wanted: Wanted) -> Wanted:
+        run: Execution = self._context.execution
+        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+            return wanted
+        self._context.enter()
+        said = [[p.stream, [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
+        digest = values.digest(codec.encode(said))
+        name = wanted.parts[0].stream
+        answer = self._context.block.ask("write", name, "idempotent", digest)
+        if answer.verdict == "diverged":
+            raise self._context.poisoned(run.diverge(answer))
+        if answer.verdict == "execute":
+            run.record(blocks.done_of(answer, "write", name, "idempotent", ABSENT, digest))
+        # In line before the write, so that what it may depend on is durable before it is.
+        run.push()
+        key = write_key(f"{run.id}/{answer.path}")
+        parts = tuple([_keyed(part, key) for part in wanted.parts])
+        return replace(wanted, parts=parts, fence=wanted.fence or run.fence)
+
+
+class StepWriter:
+    """Fences what a step writes; its class, not a key, says what a repetition does."""
+
+    def __init__(self, execution: Execution, path: str) -> None:
+        self._execution = execution
+        self.path = f"run/{execution.id}/{path}"
+
+    def prepare(self, wanted: Wanted) -> Wanted:
+        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+            return wanted
+        return replace(wanted, fence=wanted.fence or self._execution.fence)
+
+
+def write_key(key: str) -> str:
+    """Returns a key that fits into a commit, whatever the path's length."""
+    size = len(key.encode())
+    return key if size <= NAME_BYTES_MAX else f"run-{sha256(key.encode()).hexdigest()}"
+
+
+def _keyed(part: Part, key: str) -> Part:
+    return part if part.key is not None else replace(part, key=key)
