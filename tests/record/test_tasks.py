@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -21,6 +23,8 @@ from holdfast import (
     UsageError,
     aio,
 )
+from holdfast.errors import ExpiredError
+from holdfast.event import from_datetime
 from holdfast.record import table as tables
 from holdfast.record.task import project
 from holdfast.testing import FakeClock
@@ -122,9 +126,13 @@ def test_every_step_is_one_that_the_schema_has(hf: Store) -> None:
     second = tasks.claim("t1")
     assert second is not None
     assert second.claim > first.claim
-    for late in (tasks.close, tasks.release, tasks.block):
+    for late in (
+        lambda: tasks.close(first, "late"),
+        lambda: tasks.release(first),
+        lambda: tasks.block(first),
+    ):
         with pytest.raises(LeaseLostError) as lost:
-            late(first, "late") if late == tasks.close else late(first)
+            late()
         assert lost.value.epoch == second.claim
     assert tasks.close(second, "no use", status="cancelled").status == "cancelled"
     with pytest.raises(ConflictError, match="is cancelled: it cannot become"):
@@ -149,7 +157,7 @@ def test_every_step_is_one_that_the_schema_has(hf: Store) -> None:
     assert hf.marks("claim") == []
 
 
-WRONG: list[tuple[Any, str]] = [
+WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda tasks: tasks.add(""), "title is text"),
     (lambda tasks: tasks.add(7), "title is text"),
     (lambda tasks: tasks.add("x", priority="urgent"), "a priority is"),
@@ -176,7 +184,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("call", "says"), WRONG)
-def test_the_schema_is_enforced_on_every_write(call: Any, says: str) -> None:
+def test_the_schema_is_enforced_on_every_write(call: Callable[[Any], object], says: str) -> None:
     with holdfast.open("memory:") as hf:
         tasks = hf.team("t").tasks
         tasks.add("one")
@@ -330,6 +338,23 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
     assert hf.marks("task") == hf.marks("claim") == []
     with pytest.raises(holdfast.ClosedError):
         team.tasks.add("three")
+
+
+def test_the_tasks_of_a_scope_that_ended_by_itself_are_gone(hf: Store) -> None:
+    """Decision 0010: its marks stay, and lead nowhere."""
+    chat = hf.conversation("c", ttl_s=0.3)
+    chat.tasks.add("one")
+    chat.tasks.claim("t1")
+    assert [task.scope for task in hf.tasks()] == ["conversation/c"]
+    ends = chat.expires_at
+    assert ends is not None
+    while hf.log.backend.now_us(chat.name) <= from_datetime(ends):
+        select.select([], [], [], 0.02)
+    assert hf.tasks() == hf.stale() == []
+    with pytest.raises(ExpiredError):
+        chat.tasks.list()
+    with pytest.raises(ExpiredError):
+        chat.tasks.add("two")
 
 
 def test_boot_82_a_snapshot_bounds_what_is_folded(

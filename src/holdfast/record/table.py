@@ -69,8 +69,13 @@ class Table:
         return Thing("tasks", self.stream, "all")
 
     def refresh(self, until: int | None = None) -> None:
-        """Folds what is new, up to a revision if one is given."""
+        """Folds what is new, up to a revision if one is given.
+
+        Raises ExpiredError if the scope has ended by itself.
+        """
         with self.lock:
+            if self._log.head(self.stream) is None:
+                return
             if not self._begun:
                 self._begin(until)
             page = _PAGE_MIN
