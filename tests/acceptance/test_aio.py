@@ -17,7 +17,7 @@ from holdfast.record.scope import RecordedScope
 from holdfast.record.tasks import Tasks
 from holdfast.together import PendingCommit, View
 
-SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "wanted", "finish"}
+SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
 SYNC_ONLY |= {"enter", "leave", "settle"}
 
 

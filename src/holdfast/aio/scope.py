@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.messages import AsyncMessages, AsyncTurn
 from holdfast.aio.record import AsyncFacts, AsyncTasks, deciding, mirror
 from holdfast.arguments import Path, check_path, update_ops
 from holdfast.changes import Change, Subscriber
@@ -16,6 +17,7 @@ from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
 from holdfast.fold import Folded, state_of
+from holdfast.record.message import Message
 from holdfast.record.policy import check_effect
 from holdfast.record.scope import RecordedScope
 from holdfast.scope import Moment
@@ -239,6 +241,16 @@ class AsyncScope:
     async def effect(self, name: str) -> AsyncGenerator[None]:
         await self._loop.hop_shielded(check_effect, self.sync.book, self.sync, name)
         yield
+
+    @property
+    def messages(self) -> AsyncMessages:
+        return AsyncMessages(self._loop, self.sync.messages)
+
+    async def say(self, content: str, *, role: str = "user") -> Message:
+        return await self.messages.add(role, content)
+
+    def turn(self) -> AsyncTurn:
+        return self.messages.turn()
 
     @property
     def facts(self) -> AsyncFacts:

@@ -106,6 +106,10 @@ class History(Sequence[Message]):
     # --- like a list -----------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        return self.length()
+
+    def length(self) -> int:
+        """Returns how many there are, as `len` does."""
         scan = self._scan()
         with scan.mutex:
             scan.finish()

@@ -48,6 +48,7 @@ class _Found(Struct):
     index: int
     value: Item
     is_block: bool
+    number: int  # among all results
 
 
 def repair(history: Iterable[Any]) -> Repaired:
@@ -103,7 +104,7 @@ class _Repair:
         if id in self._results:
             self._note("duplicate", index, id)
         else:
-            self._results[id] = _Found(index, value, is_block)
+            self._results[id] = _Found(index, value, is_block, len(self._results))
 
     def _without_second_calls(self, index: int, item: Item) -> Item | None:
         repeated: set[int] = set()
@@ -196,7 +197,7 @@ class _Repair:
             else:
                 if not self._is_in_place(found, index):
                     self._note("moved", found.index, id)
-                (blocks if found.is_block else results).append((found.index, found.value))
+                (blocks if found.is_block else results).append((found.number, found.value))
         ordered = [
             [value for _, value in sorted(some, key=lambda one: one[0])]
             for some in (results, blocks)

@@ -1,0 +1,222 @@
+"""Turns, and histories that a crash left half said: nothing unsound reaches the next request.
+
+Every child here is a process of its own and ends by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Store, UsageError
+from holdfast.record.repair import NO_RESULT
+from holdfast.record.turns import INDEX
+from tests.crash.children import Child, tell
+from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying
+from tests.record.stores import new_url
+
+
+def test_a_turn_is_a_bracket(hf: Store) -> None:
+    chat = hf.conversation("c")
+    with chat.turn() as turn:
+        user = turn.add("user", "hi")
+        [open_] = chat.messages.turns()
+        assert (open_.status, open_.worker, open_.id) == ("open", hf.worker, turn.id)
+        assert [mark.group for mark in hf.marks(INDEX)] == ["conversation/c"]
+        turn.add_many([{"role": "assistant", "content": "ho"}, {"role": "user", "content": "ok"}])
+    assert user.turn == turn.id
+    assert {message.turn for message in chat.messages} == {turn.id}
+    with pytest.raises(ValueError, match="broken"), chat.turn() as failed:
+        failed.add("user", "again", foreign={"role": "user", "content": "again"})
+        raise ValueError("broken")
+    newest, oldest = chat.messages.turns()
+    assert (oldest.status, oldest.error) == ("completed", None)
+    assert (newest.status, newest.error) == ("failed", "ValueError: broken")
+    assert newest.ended_at is not None
+    assert chat.messages.turns(1) == [newest]
+    assert hf.marks(INDEX) == []
+    with pytest.raises(UsageError, match="has ended"):
+        turn.add("user", "late")
+    with pytest.raises(UsageError, match="same conversation"):
+        hf.conversation("d").messages.add("user", "x", turn=turn)
+    turn.end()
+    with chat.turn():
+        pass
+    assert len(chat.messages.turns()) == 2, "a turn in which nothing is said leaves nothing"
+
+
+def test_a_turn_that_was_open_at_a_fork_or_a_restore_is_interrupted_there(hf: Store) -> None:
+    chat = hf.conversation("c")
+    chat.say("before")
+    with chat.turn() as turn:
+        turn.add("user", "hi")
+        fork = chat.fork("d")
+        assert [one.status for one in fork.messages.turns()] == ["interrupted"]
+        assert [one.status for one in chat.messages.turns()] == ["open"]
+        chat.restore(chat.revision)
+        assert [one.status for one in chat.messages.turns()] == ["interrupted"]
+    assert [one.status for one in chat.messages.turns()] == ["completed"]
+
+
+def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Path) -> None:
+    url = new_url(durable, tmp_path)
+    holdfast.open(url).close()
+
+    def live(pipe: int, stop: int) -> None:
+        store = open_dying(url)
+        with store.conversation("c").turn() as turn:
+            turn.add("user", "what time is it?")
+            turn.add("assistant", tool_calls=[{"id": "t1", "name": "clock"}])
+            tell(pipe, worker=store.worker)
+            os.read(stop, 1)
+
+    child = Child(live)
+    child.hear_until(lambda: bool(child.lines))
+    with holdfast.open(url) as hf:
+        chat = hf.conversation("c")
+        [turn] = chat.messages.turns()
+        assert turn.status == "open"
+        os.kill(child.pid, signal.SIGKILL)
+        child.end()
+        await_deaths(hf)
+        [turn] = chat.messages.turns()
+        assert turn.status == "interrupted"
+        assert [message.role for message in chat.messages] == ["user", "assistant"]
+        request = chat.messages.for_request()
+        assert request[-1] == {"role": "tool", "tool_call_id": "t1", "content": NO_RESULT}
+        assert len(chat.messages) == 2, "what is stored was not touched"
+        assert len(hf.marks(INDEX)) == 1
+
+
+ITEMS = [{"role": "user", "content": f"item {number}", "foreign_id": f"f{number}"}
+         for number in range(3)]  # fmt: skip
+
+
+def say_one(url: str) -> None:
+    with open_dying(url) as hf:
+        hf.conversation("c").messages.add(**ITEMS[0])
+        hf.conversation("c").messages.add("user", "keyed", key="k")
+
+
+def say_many(url: str) -> None:
+    with open_dying(url) as hf:
+        hf.conversation("c").messages.add_many(ITEMS)
+
+
+def take_a_turn(url: str) -> None:
+    with open_dying(url) as hf, hf.conversation("c").turn() as turn:
+        turn.add("user", "q", foreign_id="q")
+        turn.add("assistant", tool_calls=[{"id": "t"}], foreign_id="a")
+        turn.add("tool", "result", tool_call_id="t", foreign_id="r")
+
+
+def change(url: str) -> None:
+    with open_dying(url) as hf:
+        messages = hf.conversation("c").messages
+        messages.edit(messages[0], content="edited")
+        messages.delete(messages[1])
+        messages.pop()
+        messages.compact("summary", keep_last=1)
+        messages.merge(hf.conversation("other"))
+        messages.clear()
+
+
+def prepared(durable: str, place: Path, *, filled: bool) -> str:
+    url = new_url(durable, place)
+
+    def live(_pipe: int, _stop: int) -> None:
+        with holdfast.open(url) as hf:
+            if filled:
+                items = [{"role": "user", "content": text} for text in "abcde"]
+                hf.conversation("c").messages.add_many(items)
+                hf.conversation("other").say("other")
+
+    child = Child(live)  # the process that forks later must have no store open
+    child.end()
+    assert child.trouble is None, child.trouble
+    return url
+
+
+def kills(work: Any, durable: str, place: Path, *, filled: bool = False) -> list[Kill]:
+    return list(kill_everywhere(work, lambda: prepared(durable, place, filled=filled)))
+
+
+def judged(kill: Kill, judge: Any) -> Any:
+    with holdfast.open(kill.url) as hf:
+        assert hf.check().ok
+        return judge(hf)
+
+
+def texts(hf: Store) -> list[str]:
+    return [message.text for message in hf.conversation("c").messages]
+
+
+def test_killed_while_saying_one_message(durable: str, tmp_path: Path) -> None:
+    """Acknowledged or not there at all; and sent again, it is there once."""
+    for kill in kills(say_one, durable, tmp_path):
+        found = judged(kill, texts)
+        assert found in ([], ["item 0"], ["item 0", "keyed"]), kill
+        say_one_again(kill.url)
+        assert judged(kill, texts) == ["item 0", "keyed"], kill
+
+
+def say_one_again(url: str) -> None:
+    child = Child(lambda _pipe, _stop: say_one(url))
+    child.end()
+    assert child.trouble is None, child.trouble
+
+
+def test_killed_while_saying_many(durable: str, tmp_path: Path) -> None:
+    """What a crash leaves is a beginning; sent again, the rest is added and nothing twice."""
+    said = [item["content"] for item in ITEMS]
+    for kill in kills(say_many, durable, tmp_path):
+        found = judged(kill, texts)
+        assert found == said[: len(found)], kill
+        child = Child(lambda _pipe, _stop, url=kill.url: say_many(url))
+        child.end()
+        assert child.trouble is None, child.trouble
+        assert judged(kill, texts) == said, kill
+
+
+def test_killed_in_a_turn(durable: str, tmp_path: Path) -> None:
+    """A turn is completed, interrupted, or never was; no request has a call without a result."""
+
+    def judge(hf: Store) -> None:
+        await_deaths(hf)
+        chat = hf.conversation("c")
+        statuses = [turn.status for turn in chat.messages.turns()]
+        if len(chat.messages) == 0:
+            assert statuses == []
+        else:
+            assert statuses in (["interrupted"], ["completed"])
+        assert (statuses == ["interrupted"]) == (len(hf.marks(INDEX)) == 1)
+        calls = [one for item in chat.messages.for_request() for one in item.get("tool_calls", ())]
+        results = [item for item in chat.messages.for_request() if item["role"] == "tool"]
+        assert len(calls) == len(results)
+
+    found = kills(take_a_turn, durable, tmp_path)
+    assert len(found) >= 8
+    for kill in found:
+        judged(kill, judge)
+
+
+def test_killed_while_changing(durable: str, tmp_path: Path) -> None:
+    """Each change is there or not: every kill leaves one of the states in between."""
+    states = [
+        ["a", "b", "c", "d", "e"],
+        ["edited", "b", "c", "d", "e"],
+        ["edited", "c", "d", "e"],
+        ["edited", "c", "d"],
+        ["summary", "d"],
+        ["other", "summary", "d"],
+        [],
+    ]
+    found = [judged(kill, texts) for kill in kills(change, durable, tmp_path, filled=True)]
+    seen = [states.index(one) for one in found]
+    assert seen == sorted(seen), found
+    assert set(seen) == set(range(len(states)))
