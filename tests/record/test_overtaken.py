@@ -1,0 +1,163 @@
+"""What another writer does in the middle of an operation, made to happen at the right moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Decision, NotDone, Scope, Store
+from holdfast.record.decisions import Decisions
+from holdfast.testing import FakeClock
+from tests.record.kills import open_dying
+from tests.record.stores import new_url
+from tests.record.test_recovery import die, run_and_kill
+
+
+@holdfast.verifier(name="overtaken:not_done")
+def not_done(decision: Decision) -> NotDone:
+    return NotDone()
+
+
+meanwhile: list[Callable[[Decision], object]] = []
+
+
+@holdfast.act(name="overtaken:act")
+def act(decision: Decision) -> object:
+    return meanwhile.pop()(decision)
+
+
+def leave(url: str) -> None:
+    """A worker dies with one decision open."""
+
+    def work() -> None:
+        open_dying(url).conversation("c").decide("x", key="k", verify=not_done, act=act)
+        die()
+
+    run_and_kill(work)
+
+
+def once(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Does something right behind the next look at a decision."""
+    get = Decisions.get
+
+    def looked(self: Decisions, id: str) -> Decision:
+        found = get(self, id)
+        monkeypatch.setattr(Decisions, "get", get)
+        then()
+        return found
+
+    monkeypatch.setattr(Decisions, "get", looked)
+
+
+def test_each_change_comes_behind_the_one_that_was_faster(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = hf.conversation("c")
+    d = chat.decide("x")
+    once(monkeypatch, lambda: hf.prioritise(d.id, 1))
+    assert hf.prioritise(d.id, 2).priority == 2
+    once(monkeypatch, lambda: hf.prioritise(d.id, 3))
+    closed = hf.outcome(d.id, "done")
+    assert (closed.priority, closed.events) == (3, 5)
+    assert hf.decision(d.id) == closed
+
+
+def test_an_error_is_recorded_behind_what_came_meanwhile(hf: Store) -> None:
+    chat = hf.conversation("c")
+    with pytest.raises(ZeroDivisionError), chat.decide("x") as d:
+        hf.prioritise(d.id, 1)
+        1 / 0  # noqa: B018
+    assert (hf.decision(d.id).priority, hf.decision(d.id).error is None) == (1, False)
+    with pytest.raises(ZeroDivisionError), chat.decide("y") as d:
+        hf.outcome(d.id, "closed elsewhere")
+        1 / 0  # noqa: B018
+    assert (hf.decision(d.id).status, hf.decision(d.id).error) == ("closed", None)
+
+
+def test_what_is_superseded_may_be_closed_or_gone_by_then(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, team = hf.conversation("c"), hf.team("t")
+    decisions = Decisions(chat.book)
+    for scope in (chat, team):
+        old = scope.decide("plan a")
+        new = chat.decide("plan b", supersedes=old.id)
+        decisions.supersede(new.stored)  # as a recovery that comes late
+        assert hf.decision(old.id).events == 2
+    old = chat.decide("plan c")
+    once(monkeypatch, lambda: hf.prioritise(old.id, 1))
+    newer = chat.decide("plan d", supersedes=old.id)
+    assert hf.decision(old.id).superseded_by == newer.id
+    old = team.decide("plan e")
+    once(monkeypatch, lambda: Scope.close(team))  # without abandoning what is open in it
+    newer = chat.decide("plan f", supersedes=old.id)
+    assert hf.marks("superseding") == []
+    assert newer.stored.is_open
+
+
+def test_what_is_superseded_may_have_expired() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        old = hf.conversation("c", ttl_s=5).decide("plan a")
+        newer = hf.team("t").decide("plan b", supersedes=old.id)
+        clock.advance(10)
+        Decisions(hf.team("t").book).supersede(newer.stored)
+        assert hf.recover().acts == []
+
+
+def test_a_recovery_that_was_taken_for_dead_says_that_it_acted(tmp_path: Path) -> None:
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        meanwhile.append(lambda decision: hf.outcome(decision.id, "closed by another").outcome)
+        [did] = hf.recover().acts
+        assert did.did == "done again"
+        assert "was closed already" in did.text
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "stored"),
+    [(None, "done", None), ("", "''", ""), ({"a": 1}, "{'a': 1}", {"a": 1}), (object, None, None)],
+)
+def test_whatever_an_act_gives_it_is_closed(
+    tmp_path: Path, output: Any, text: str | None, stored: Any
+) -> None:
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        meanwhile.append(lambda _: output)
+        [did] = hf.recover().acts
+        closed = hf.decision("k@conversation/c")
+        assert did.did == "done again"
+        assert closed.outcome == (text if text is not None else repr(output))
+        assert closed.output == stored
+
+
+def test_a_decision_in_a_closed_scope_is_reported(tmp_path: Path) -> None:
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        Scope.close(hf.conversation("c"))
+        [did] = hf.recover().acts
+        assert (did.verdict, did.did) == ("not done", "left open")
+        assert "was closed at revision" in did.text
+
+
+def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = hf.conversation("c")
+    read = Decisions._read  # pyright: ignore[reportPrivateUsage]
+
+    def looked(self: Decisions, thing: Any) -> Any:
+        found = read(self, thing)
+        monkeypatch.setattr(Decisions, "_read", read)
+        chat.decide("first", key="k")
+        return found
+
+    monkeypatch.setattr(Decisions, "_read", looked)
+    with pytest.raises(holdfast.ExistsError, match="made already"):
+        chat.decide("second", key="k")
+    assert [d.decision for d in hf.decisions(scope=chat)] == ["first"]
