@@ -24,6 +24,7 @@ _AGAIN = frozenset(("40001", "40P01"))
 _ELSEWHERE = frozenset(("57P01", "57P02", "57P03", "25006", "53300", "HF004"))
 _REMEDIES = {
     "53100": "free some space on the server's disk, then try again",
+    "58030": "the server's disk fails: mend it, then try again",
     "53200": "give the server more memory, then try again",
     "42501": "grant the user what it needs: see docs/guides/postgresql.md",
     "28000": "check the user and the server's pg_hba.conf",
@@ -41,6 +42,9 @@ class DeadlineError(Exception):
 def is_lost(exc: BaseException) -> bool:
     """Returns whether the connection went, so that nobody knows what the server did."""
     if isinstance(exc, DeadlineError):
+        return True
+    if isinstance(exc, psycopg.Error) and exc.diag.severity_nonlocalized == "PANIC":
+        # The server ends itself, in the middle of whatever it did: a commit may be on its disk.
         return True
     if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
         return False
@@ -74,7 +78,7 @@ def translate(exc: BaseException, place: Place, *, outcome_known: bool) -> Holdf
     said = place.hide(exc.diag.message_primary or str(exc).strip() or type(exc).__name__)
     if state.startswith("22") or isinstance(exc, psycopg.DataError):
         return UsageError(f"PostgreSQL cannot store this value: {said}")
-    if state in ("XX001", "XX002") or state.startswith("58"):
+    if state in ("XX001", "XX002", "58P01"):  # damage found, or a file that is not there
         return CorruptError(f'"{place.shown}" is damaged: {said}', where=place.shown)
     if state in ("42P01", "42883", "42703", "3F000"):
         return FormatError(

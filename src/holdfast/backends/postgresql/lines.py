@@ -89,10 +89,12 @@ class Line(psycopg.Connection[Row]):
         """
         with self.lock:
             self.pgconn.send_query_params(statement, values)
-            [result] = self.wait(generators.execute(self.pgconn))
-        if result.status != ExecStatus.TUPLES_OK:
-            raise error_from_result(result)
-        return result.get_value(0, 0)
+            results = self.wait(generators.execute(self.pgconn))
+        # The row comes before the commit: an error that the commit ends in is a second result.
+        for result in reversed(results):
+            if result.status != ExecStatus.TUPLES_OK:
+                raise error_from_result(result)
+        return results[0].get_value(0, 0)
 
 
 _connecting = local()  # the deadline of this thread's call, while it connects

@@ -154,6 +154,14 @@ class RedisBackend:
         self._gate.lines.check_open()
         if limit <= 0:
             return []
+        try:
+            return self._read_behind(after, limit)
+        except CorruptError:
+            # The log is asked before the events. A server that came back in between without its
+            # newest commits has none of those that the log named: it is asked for both again.
+            return self._read_behind(after, limit)
+
+    def _read_behind(self, after: Position, limit: int) -> list[Record]:
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
         [entries] = self._gate.ask(ask)
         if len(entries) == min(limit, _PAGE):
