@@ -211,6 +211,8 @@ def test_a_source_may_be_written_to_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "COMMITS_PER_BATCH", 5)
+    monkeypatch.setattr(copying, "RECORDS_PER_READ", 12)
+    monkeypatch.setattr(copying, "_BLOBS_KNOWN_MAX", 1)
     with (
         holdfast.open("memory:") as one,
         holdfast.open(f"sqlite:{tmp_path}/b.db") as other,

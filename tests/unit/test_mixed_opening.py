@@ -160,6 +160,15 @@ def test_a_backend_that_cannot_be_opened_closes_the_others(tmp_path: Path) -> No
     holdfast.open(place).close()
 
 
+def test_what_was_wrong_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(self: object) -> None:
+        raise UnavailableError("busy")
+
+    monkeypatch.setattr(MemoryBackend, "close", stuck)
+    with pytest.raises(UsageError, match="not a backend"):
+        holdfast.open({"*": "memory:", "team": "mongodb://x"})
+
+
 def test_registered_levels_are_routed(tmp_path: Path) -> None:
     urls = {"session": str(tmp_path / "sessions"), "*": str(tmp_path / "rest")}
     with holdfast.open(urls, levels={"session": "conversation"}) as store:
@@ -205,6 +214,27 @@ def test_a_global_scope_in_the_wrong_place_is_seen(tmp_path: Path) -> None:
         store.global_().set("a", 1)
     with pytest.raises(UsageError, match='"global" is in'):
         holdfast.open({"global": str(tmp_path / "own"), "*": str(tmp_path / "rest")})
+
+
+def test_the_global_scope_may_have_a_backend_of_its_own(tmp_path: Path) -> None:
+    urls = {"global": str(tmp_path / "own"), "*": str(tmp_path / "rest")}
+    for n in range(2):
+        with holdfast.open(urls) as store:
+            store.global_().set("n", n)
+            store.team("red").set("n", n)
+            assert store.global_().revision == n + 1
+
+
+def test_scopes_with_a_lifetime_are_judged_by_their_backend(tmp_path: Path) -> None:
+    clock = FakeClock()
+    urls = {"conversation": str(tmp_path / "chats"), "*": f"sqlite:{tmp_path}/state.db"}
+    with holdfast.open(urls, clock=clock) as store:
+        chat = store.conversation("c1", ttl_s=10)
+        chat.set("large", LARGE)
+        assert chat.get("large") == LARGE
+        clock.advance(20)
+        with pytest.raises(holdfast.NotFoundError, match="expired"):
+            _ = chat.state
 
 
 def test_many_streams_and_leases_are_looked_over_by_level(tmp_path: Path) -> None:

@@ -147,6 +147,23 @@ def test_followers_wake_for_every_backend(store: Store, name: str) -> None:
     assert sorted(map(str, heard)) == ["7", name]
 
 
+@pytest.mark.parametrize("name", ["team/red", "conversation/c1"])
+def test_whoever_waits_is_woken_by_the_threads_that_watch(
+    store: Store, backend: MixedBackend, name: str
+) -> None:
+    after = backend.wait(START, timeout_s=0)
+    woken: list[Position] = []
+    waiter = threading.Thread(
+        target=lambda: woken.append(backend.wait(after, timeout_s=10 * PATIENCE_S))
+    )
+    waiter.start()
+    while not all(vars(backend)["_watch"]._watched):
+        threading.Event().wait(0.001)
+    store.scope(name).set("a", 1)
+    waiter.join(PATIENCE_S)
+    assert woken == [store.position]
+
+
 def test_waiting_does_not_spin_and_ends_with_the_store() -> None:
     class Counting(MemoryBackend):
         asked = 0

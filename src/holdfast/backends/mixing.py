@@ -127,10 +127,8 @@ def _check_apart(mixed: MixedBackend) -> None:
     """Raises UsageError if two different URLs lead to one store."""
     seen: dict[str, int] = {}
     for place, part in enumerate(mixed.parts):
-        store = part.inspect.describe().get("store")
-        if store is None:
-            continue
-        if (other := seen.setdefault(str(store), place)) != place:
+        store = str(part.inspect.describe()["store"])
+        if (other := seen.setdefault(store, place)) != place:
             raise UsageError(
                 f"{mixed.shown(other)} and {mixed.shown(place)} are the same store",
                 hint="write both as the same URL: then they are one backend",
