@@ -150,13 +150,11 @@ class RecordedScope(Scope):
     def close(self, *, keep: bool | None = None) -> int:
         """Ends the scope: it takes no more writes. Returns the new revision.
 
-        Decisions that are open in it are closed as abandoned first, each in a commit of its own;
+        Its open decisions and standing orders are closed as abandoned first, each in a commit of its own;
         tasks that are not closed are cancelled.
         See `Scope.close` for `keep`.
         """
-        decisions = Decisions(self.book)
-        for entry in decisions.list(incomplete=True, scope=self):
-            decisions.close_entry(entry, "the scope was closed", how="abandoned")
+        Decisions(self.book).abandon(self, "the scope was closed")
         backlog.end(self.book, self, "the scope was closed")
         return super().close(keep=keep)
 
