@@ -24,7 +24,7 @@ from types import TracebackType
 
 KINDS = ("cut", "reset", "hole", "late", "delay", "trickle")
 DARK = ("hole", "late")
-_TRICKLE_S = 0.05
+_TRICKLE_S = 0.4
 _GLANCE_S = 0.02
 _PATIENCE_S = 60.0
 _ABORT = struct.pack("ii", 1, 0)

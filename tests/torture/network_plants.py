@@ -67,34 +67,46 @@ class Plant:
     """A fault of the backend, planted in this process, or of the client itself."""
 
     broken: str
-    within: dict[str, int]
-    """The programmes that must find it, and within how many points."""
+    programmes: tuple[str, ...]
     plant: Callable[[str], None] = _nothing
+    scenes: tuple[str, ...] = ()
+    """The scenes that it is looked for in; all if there are none. A drill is to be short."""
+    kinds: tuple[str, ...] = ()
+    """The faults of a wire that it is looked for with; all if there are none."""
     forgets_keys: bool = False
 
 
+BOTH = ("t12-postgresql", "t12-redis")
+WITHIN = 12
 PLANTS = {
     "no-deadline-on-connect": Plant(
-        "connecting takes what it takes",
-        {"t12-postgresql": 51, "t12-redis": 51},
-        _no_deadline_on_connect,
+        "connecting takes what it takes", BOTH, _no_deadline_on_connect, scenes=("frozen",)
     ),
     "deadline-anew": Plant(
         "a deadline begins anew with every byte",
-        {"t12-postgresql": 51, "t12-redis": 51},
+        BOTH,
         _deadline_anew,
+        scenes=("wire",),
+        kinds=("trickle",),
     ),
     "outcome-said-known": Plant(
         "a lost answer is told as a refusal",
-        {"t12-postgresql": 51, "t12-redis": 51},
+        BOTH,
         _said_known,
+        scenes=("wire",),
+        kinds=("hole", "late"),
     ),
     "retried-without-key": Plant(
-        "an unknown outcome is done again as something new", {"t12-redis": 51}, forgets_keys=True
+        "an unknown outcome is done again as something new",
+        ("t12-redis",),
+        scenes=("wire",),
+        kinds=("hole", "late"),
+        forgets_keys=True,
     ),
 }
+NONE = Plant("nothing", ())
 
 
 def plants_of(programme: str) -> dict[str, int]:
     """Returns the faults that a programme must find, and within how many points."""
-    return {name: one.within[programme] for name, one in PLANTS.items() if programme in one.within}
+    return {name: WITHIN for name, one in PLANTS.items() if programme in one.programmes}

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from holdfast import ConflictError, Scope, Store, UnavailableError
-from holdfast.errors import LostCommitsError
+from holdfast.errors import CorruptError, LostCommitsError
 
 Line = dict[str, Any]
 SHARED = ("conversation/shared-0", "conversation/shared-1")
@@ -46,8 +46,17 @@ def heard(path: Path) -> Iterator[Line]:
 class Writer:
     """One client. `open` opens its store, again too, when the handle is dead."""
 
-    def __init__(self, open: Callable[[], Store], name: int, teller: Teller, random: Random):
+    def __init__(
+        self,
+        open: Callable[[], Store],
+        name: int,
+        teller: Teller,
+        random: Random,
+        *,
+        may_lose: bool = False,
+    ) -> None:
         self._open = open
+        self._dead = CorruptError if may_lose else LostCommitsError
         self._name = name
         self._teller = teller
         self._random = random
@@ -82,7 +91,7 @@ class Writer:
             except UnavailableError as exc:
                 is_open = is_open or not exc.outcome_known
                 said = "unknown" if is_open else "refused"
-            except LostCommitsError:
+            except self._dead:
                 self.lost()
                 is_open, said = True, "unknown"
             else:
@@ -118,7 +127,9 @@ class Writer:
                 time.sleep(0.01)
 
 
-def follow(open: Callable[[], Store], teller: Teller, is_over: Callable[[], bool]) -> None:
+def follow(
+    open: Callable[[], Store], teller: Teller, is_over: Callable[[], bool], *, may_lose: bool
+) -> None:
     """Follows the whole store through everything; tells each event, and at last that it is over."""
     store = None
     position = 0
@@ -130,6 +141,10 @@ def follow(open: Callable[[], Store], teller: Teller, is_over: Callable[[], bool
             backend.wait(position, timeout_s=0 if over else 0.05)
             records = backend.read_all(after=position)
         except UnavailableError:
+            continue
+        except CorruptError:
+            if not may_lose:
+                raise
             continue
         if not records:
             if over:

@@ -20,9 +20,10 @@ from tests.torture.servers_clients import Line, heard, lists
 
 @dataclass
 class Deaths:
-    """When the server died and came back, and whether it may have lost anything then."""
+    """When the server died, and whether it may have lost anything then."""
 
-    moments: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    moments: list[float] = field(default_factory=list[float])
+    """When it was down: what is told behind that, the next one tells."""
     cuts: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """While the power is being cut, no answer is one: nobody would have got it."""
     may_lose_s: float = 0.0
@@ -30,11 +31,11 @@ class Deaths:
     def is_void(self, at: float) -> bool:
         return any(begin <= at <= end for begin, end in self.cuts)
 
-    def may_lose(self, at: float) -> tuple[float, float] | None:
+    def may_lose(self, at: float) -> float | None:
         """Returns the death that may have taken what was acknowledged then."""
-        for died, came in self.moments:
-            if died - self.may_lose_s <= at <= came:
-                return died, came
+        for down in self.moments:
+            if down - self.may_lose_s <= at <= down:
+                return down
         return None
 
 
@@ -96,9 +97,9 @@ def _is_gone(word: Line, counts: dict[str, Counter[int]]) -> bool:
     return word["said"] == "done" and not there[0]
 
 
-def _was_told(lines: list[Line], death: tuple[float, float]) -> bool:
+def _was_told(lines: list[Line], down: float) -> bool:
     """Returns whether the client's first news behind the death were that commits are lost."""
-    later = [line for line in lines if line["at"] > death[1] and line["said"] in ("done", "lost")]
+    later = [line for line in lines if line["at"] > down and line["said"] in ("done", "lost")]
     return not later or later[0]["said"] == "lost"
 
 

@@ -57,9 +57,8 @@ class Run:
 
     def __init__(self, point: Point, kind: str, running: Server) -> None:
         self.random = point.random
-        self.plant = network_plants.PLANTS.get(point.plant)
-        if self.plant is not None:
-            self.plant.plant(kind)
+        self.plant = network_plants.PLANTS.get(point.plant, network_plants.NONE)
+        self.plant.plant(kind)
         self.server = running
         self.application = f"t12-{point.seed}-{point.number}-{os.getpid()}"
         # By the server's Unix socket: no network between.
@@ -80,14 +79,17 @@ class Run:
         """Returns a caller whose lists are there."""
         url = self.server.tcp_url(port=port, **self.options(timeout_s, **more))
         caller = Caller(self.open(url), timeout_s)
-        caller.forgets_keys = self.plant is not None and self.plant.forgets_keys
         caller.write(1, LISTS, keyed=True)
+        caller.forgets_keys = self.plant.forgets_keys
         return caller
 
     # --- scenes ------------------------------------------------------------------------------
 
     def wire(self) -> int:
-        kind, way = self.random.choice(KINDS), self.random.choice(("request", "reply"))
+        kind, way = (
+            self.random.choice(self.plant.kinds or KINDS),
+            self.random.choice(("request", "reply")),
+        )
         name = self.random.choice((*WRITES, *CALLS))
         is_new = self.random.random() < 0.4
         timeout_s = SHORT_S if kind in (*DARK, "trickle") else LONG_S
@@ -108,6 +110,10 @@ class Run:
             wire.heal()
             return self.settle(caller)
 
+    def _fault(self) -> tuple[str, str]:
+        kinds = self.plant.kinds or KINDS
+        return self.random.choice(kinds), self.random.choice(("request", "reply"))
+
     def _measure(self, wire: Wire, caller: Caller, name: str, is_new: bool) -> dict[str, int]:
         """Returns how many bytes such a call sends and gets."""
         if is_new:
@@ -125,7 +131,10 @@ class Run:
         return max(0, self.random.choice((*borders, *anywhere)))
 
     def opening(self) -> int:
-        kind, way = self.random.choice(KINDS), self.random.choice(("request", "reply"))
+        kind, way = (
+            self.random.choice(self.plant.kinds or KINDS),
+            self.random.choice(("request", "reply")),
+        )
         timeout_s = SHORT_S if kind in (*DARK, "trickle") else LONG_S
         with Wire(self.server.port) as wire:
             url = self.server.tcp_url(port=wire.port, **self.options(timeout_s))
@@ -249,9 +258,12 @@ def fail(kind: str, point: Point) -> int:
         "killed": run.killed,
         "pool": run.pool,
     }
+    names = run.plant.scenes or SCENES
     try:
-        return scenes[SCENES[point.number % len(SCENES)]]()
+        return scenes[names[point.number % len(names)]]()
     except Broken as exc:
+        if run.what in str(exc):
+            raise
         raise Broken(f"{run.what}: {exc}") from exc
     finally:
         run.direct.close()
