@@ -135,6 +135,8 @@ def test_bad_arguments_write_nothing(hf: Store) -> None:
         {"act": was_done},
         {"alternatives": "one"},
         {"alternatives": [7]},
+        {"alternatives": 7},
+        {"links": {"file": "x"}},
         {"links": "file:x"},
         {"links": ["x"]},
         {"links": ["file:"]},
@@ -282,7 +284,9 @@ def test_a_key_decides_once(hf: Store) -> None:
         chat.decide("refund twice", key="run/1:pay", if_exists="attach")
     same.outcome("paid")
     closed = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
-    assert closed.stored.outcome == "paid"
+    assert closed.outcome("paid") == hf.decision(d.id)
+    with pytest.raises(ExistsError):
+        closed.outcome("paid twice")
     assert hf.conversation("d").decide("refund", key="run/1:pay").id != d.id
 
 

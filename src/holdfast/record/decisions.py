@@ -81,8 +81,9 @@ class Decisions:
         """Writes a decision down; what it returns is the handle to close it by."""
         if if_exists not in ("raise", "attach"):
             raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
-        if isinstance(alternatives, str) or isinstance(links, str):
-            raise UsageError("alternatives and links are lists, found text")
+        for given, what in ((alternatives, "alternatives"), (links, "links")):
+            if not isinstance(given, list | tuple):
+                raise UsageError(f"{what} is a list, found {show_value(given)}")
         said: dict[str, Any] = {
             "decision": check_text(decision, "a decision"),
             "rationale": check_text(because, "because", optional=True),
@@ -406,9 +407,16 @@ class OpenDecision:
         self.stored = entry
         self.id = entry.id
         self.key = entry.key
+        self._was_closed = entry.status == "closed"
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
-        """Closes it: what came of it, and what it gave. Returns the decision as it is now."""
+        """Closes it: what came of it, and what it gave. Returns the decision as it is now.
+
+        A handle that was attached to a closed decision may say the same once more: a program that
+        is run again from its start does.
+        """
+        if self._was_closed and text == self.stored.outcome:
+            return self.stored
         self.stored = self._decisions.close_entry(self.stored, text, output=output)
         return self.stored
 
