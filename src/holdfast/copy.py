@@ -89,8 +89,8 @@ class _Copy:
                     passed = self._events + self._skipped
                     self._progress(passed, max(total, passed))
         marks = self._copy_marks()
-        is_behind = self._source.position() != began
-        _compare_heads(self._source, self._target.backend, is_behind=is_behind)
+        is_behind = _compare_heads(self._source, self._target.backend, began)
+        is_behind = is_behind or self._source.position() != began
         return Copied(self._commits, self._events, self._blobs, marks, self._skipped, is_behind)
 
     # --- events ----------------------------------------------------------------------------------
@@ -242,17 +242,25 @@ def _check_related(source: Log, target: Backend) -> None:
             raise _differs(name, ours.revision, theirs.revision)
 
 
-def _compare_heads(source: Log, target: Backend, *, is_behind: bool) -> None:
-    """Raises ConflictError unless the target has what the source has, or had when it began."""
+def _compare_heads(source: Log, target: Backend, began: Position) -> bool:
+    """Raises ConflictError unless the target has what the source had when the copy began.
+
+    Returns whether the source has more. That is so of one that is written to meanwhile, and of a
+    server where a stranger's open transaction holds back what is final: such an event is in its
+    stream, but no follower has seen it.
+    """
+    is_behind = False
     for name, ours, theirs in _pairs(source.backend, target):
-        if theirs is None:
-            if not is_behind and not source.lifetimes.has_ended(name, ours):
-                raise _differs(name, ours.revision, 0)
-        elif (ours.revision, ours.link) != (theirs.revision, theirs.link) and not (
-            (is_behind or source.lifetimes.has_ended(name, ours))
-            and _is_beginning(source, name, theirs, ours)
+        if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
+            continue
+        is_ended = source.lifetimes.has_ended(name, ours)
+        is_later = not ours.position <= began
+        if not (is_ended or is_later) or not (
+            theirs is None or _is_beginning(source, name, theirs, ours)
         ):
-            raise _differs(name, ours.revision, theirs.revision)
+            raise _differs(name, ours.revision, theirs.revision if theirs else 0)
+        is_behind = is_behind or is_later
+    return is_behind
 
 
 def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:

@@ -234,6 +234,43 @@ def test_a_source_may_be_written_to_meanwhile(
         assert_equal(one, other)
 
 
+def test_a_strangers_open_transaction_holds_back_but_breaks_nothing(tmp_path: Path) -> None:
+    import psycopg
+
+    from tests.servers import postgresql
+
+    with (
+        holdfast.open(url_of("postgresql", tmp_path, "a")) as one,
+        holdfast.open(tmp_path / "b") as other,
+        psycopg.connect(postgresql.server(postgresql.NEWEST).url()) as stranger,
+    ):
+        one.team("red").set("a", 1)
+        one.team("blue").set("a", 1)
+        stranger.execute("SELECT pg_current_xact_id()")
+        one.team("red").set("a", 2)
+        one.team("new").set("a", 2)
+        held = copy(one.log, other.log)
+        assert (held.events, held.is_behind) == (2, True)
+        assert (other.team("red").revision, other.team("new").revision) == (1, 0)
+        stranger.rollback()
+        done = copy(one.log, other.log)
+        assert (done.events, done.skipped, done.is_behind) == (2, 2, False)
+        assert_equal(one, other)
+
+
+def test_a_target_that_loses_what_it_took_is_noticed() -> None:
+    with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
+        one.team("red").set("a", 1)
+        one.team("blue").set("a", 1)
+        heads = other.log.backend.heads
+        other.log.backend.heads = lambda streams: [  # type: ignore[method-assign]
+            None if stream == "team/red" else head
+            for stream, head in zip(streams, heads(streams), strict=True)
+        ]
+        with pytest.raises(ConflictError, match='"team/red"'):
+            copy(one.log, other.log)
+
+
 def test_catching_up_clears_marks_that_were_cleared() -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         fill(one)
