@@ -221,8 +221,12 @@ class Heart(Handle):
             thread.join(_CLOSE_S)
         # Its own lease, the first that it took, goes last: a worker that holds something is seen.
         for kept in reversed(list(self._kept.values())):
-            with contextlib.suppress(HoldfastError):
+            try:
                 self._log.backend.leases.release(kept.lease)
+            except UnavailableError:
+                break  # one deadline is enough: what is left expires by itself
+            except HoldfastError:
+                continue
 
     def _register(self) -> None:
         began_us = self._clock.boot_us()

@@ -286,3 +286,20 @@ def test_the_heart_in_asyncio(url: str) -> None:
             assert await hf.suspects() == []
 
     asyncio.run(main())
+
+
+def test_a_close_that_cannot_reach_the_backend_tries_once(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = open_store()
+    for n in range(3):
+        one.lease(f"l{n}", keep=True)
+    asked: list[str] = []
+
+    def unreachable(lease: Lease) -> None:
+        asked.append(lease.name)
+        raise UnavailableError("the server is away")
+
+    monkeypatch.setattr(one.log.backend.leases, "release", unreachable)
+    one.close()
+    assert asked == ["l2"]

@@ -18,9 +18,10 @@ from time import monotonic
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, Store
+from holdfast import Event, LeaseLostError, Store, UnavailableError
 from holdfast.backends.protocol import Lease
 from holdfast.delivery import Delivery
+from holdfast.workers import Worker
 from tests.concurrency.player import PATIENCE_S, SHARED, Player
 from tests.servers import postgresql, redis
 
@@ -213,3 +214,39 @@ def test_guarantee_4_a_hung_consumer_is_taken_over_and_cannot_finish(url: str) -
         store.team("t").set("n", 3)
         hung.tell("go on")
         assert hung.hear() == ["billing/team/t@4", False]
+
+
+@pytest.mark.parametrize("name", ["redis", "postgresql"])
+def test_a_heart_cut_off_from_its_server_loses_its_leases_and_comes_back(name: str) -> None:
+    """While nobody can be asked, the holder must assume the worst; the heart goes on trying."""
+    if name == "redis":
+        running = redis.new_server(redis.OLDEST)
+    else:
+        running = postgresql.new_server(postgresql.NEWEST)
+    try:
+        with holdfast.open(running.url(timeout=0.5), heartbeat_s=0.5) as store:
+            lease = store.lease("boss", ttl_s=1.5, keep=True)
+            assert not store.heart.lost(lease)
+            running.freeze()
+            until(lambda: store.heart.lost(lease))
+            select.select([], [], [], 1.0)  # until its time is over for the server too
+            running.thaw()
+            until(lambda: [worker.alive for worker in _workers(store)] == [True])
+            # By the server's clock its time was over too, so it stays lost.
+            until(lambda: [event.type for event in _events(store)][-1] == "worker.returned")
+            assert store.heart.lost(lease)
+            assert take_when_free(store).epoch > lease.epoch
+    finally:
+        running.thaw()
+        running.remove()
+
+
+def _workers(store: Store) -> list[Worker]:
+    try:
+        return store.workers()
+    except UnavailableError:
+        return []
+
+
+def _events(store: Store) -> list[Event]:
+    return [event for event in store.events() if event.stream == "store/workers"]
