@@ -11,8 +11,8 @@ import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
 from holdfast.aio.record import AsyncFacts, AsyncOpenDecision, AsyncTasks
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
-from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
+from holdfast.record.open_decision import OpenDecision
 from holdfast.record.scope import RecordedScope
 from holdfast.record.tasks import Tasks
 from holdfast.together import PendingCommit, View

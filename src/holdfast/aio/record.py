@@ -9,8 +9,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from holdfast.aio.loop import Loop
 from holdfast.record.decision import Decision
-from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
+from holdfast.record.memory import Shelf
+from holdfast.record.open_decision import OpenDecision
 from holdfast.record.tasks import Tasks
 
 P = ParamSpec("P")
@@ -126,3 +127,21 @@ class AsyncTasks:
     unblock = mirror(Tasks.unblock)
     close = mirror(Tasks.close)
     reopen = mirror(Tasks.reopen)
+
+
+class AsyncShelf:
+    """The things of one kind at hand; see `Shelf` for what each method does."""
+
+    def __init__(self, loop: Loop, shelf: Callable[[], Shelf]) -> None:
+        self._loop = loop
+        self._shelf = shelf
+
+    @property
+    def sync(self) -> Shelf:
+        return self._shelf()
+
+    put = mirror(Shelf.put)
+    add = mirror(Shelf.add)
+    get = mirror(Shelf.get)
+    list = mirror(Shelf.list)
+    drop = mirror(Shelf.drop)
