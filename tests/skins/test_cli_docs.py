@@ -113,6 +113,7 @@ store.lease("nightly", keep=True)
 store.claim("tasks", ttl_s=600)
 store.group("billing").take()
 store.scope("team/support").decide("refund", key="left")
+store.scope("team/support").say("hi")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -131,6 +132,8 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "stale": ["stale"],
+    "messages": ["messages", SCOPE],
+    "say": ["say", SCOPE, "hello"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
