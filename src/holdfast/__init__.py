@@ -1,6 +1,7 @@
 """Durable, inspectable state for AI agents."""
 
 from holdfast.changes import Change
+from holdfast.delivery import Delivery
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -12,6 +13,7 @@ from holdfast.errors import (
     LostCommitsError,
     NeedsAttentionError,
     NotFoundError,
+    OtherStoreError,
     RunCancelledError,
     RunFailedError,
     StepError,
@@ -22,6 +24,7 @@ from holdfast.errors import (
     ValueDomainError,
 )
 from holdfast.event import Checkpoint, Event
+from holdfast.groups import Group
 from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.record.commands import load_verifiers
 from holdfast.record.decision import Decision, Link
@@ -35,6 +38,7 @@ from holdfast.states import ConversationState, GlobalState, State, TeamState, Wo
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.tree import MISSING
+from holdfast.workers import Worker
 
 __version__ = "0.1.0"
 
@@ -49,12 +53,14 @@ __all__ = [
     "ConversationState",
     "CorruptError",
     "Decision",
+    "Delivery",
     "Done",
     "Event",
     "ExistsError",
     "Fact",
     "FormatError",
     "GlobalState",
+    "Group",
     "HoldfastError",
     "Holds",
     "LeaseLostError",
@@ -63,6 +69,7 @@ __all__ = [
     "NeedsAttentionError",
     "NotDone",
     "NotFoundError",
+    "OtherStoreError",
     "Outcome",
     "Progress",
     "Recovered",
@@ -85,6 +92,7 @@ __all__ = [
     "Unknown",
     "UsageError",
     "ValueDomainError",
+    "Worker",
     "WorkflowState",
     "act",
     "load_verifiers",

@@ -12,6 +12,7 @@ See `delivery.py` for what `done` and `open` mean.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +27,7 @@ from holdfast import codec
 from holdfast.arguments import check_seconds, check_timeout, check_whole
 from holdfast.backends.protocol import START, Fence, Lease, Position
 from holdfast.delivery import Delivery, Member, Place, Where
-from holdfast.errors import LeaseLostError, OtherStoreError, UsageError, show_value
+from holdfast.errors import HoldfastError, LeaseLostError, OtherStoreError, UsageError, show_value
 from holdfast.event import to_datetime
 from holdfast.ids import check_name
 from holdfast.log import READ_CHUNK, Log
@@ -227,7 +228,8 @@ class Groups:
     def close(self) -> None:
         """Leaves every group, so that others need not wait for the leases to expire."""
         if self.heart.is_open:
-            with self._mutex:
+            # Without the backend nothing can be said: what is not recorded is delivered again.
+            with self._mutex, contextlib.suppress(HoldfastError):
                 for name in list(self._members):
                     self.leave(name)
 

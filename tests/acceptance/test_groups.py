@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, Store, UsageError, aio
+from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
 from holdfast.aio.group import AsyncGroup
 from holdfast.copy import copy
 from holdfast.delivery import Delivery
@@ -346,3 +346,19 @@ def test_groups_in_asyncio(url: str) -> None:
             assert repr(group) == "<AsyncGroup g>"
 
     asyncio.run(main())
+
+
+def test_a_store_closes_also_where_its_groups_cannot_say_goodbye(
+    reopen: Reopen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = reopen()
+    fill(store, 2)
+    for delivery in store.group("g").take(2):
+        delivery.done()
+
+    def unreachable(*_: object) -> None:
+        raise UnavailableError("the server is away")
+
+    monkeypatch.setattr(store.log, "commit", unreachable)
+    store.close()
+    assert [each.again for each in reopen().group("g").take(2)] == [True, True]
