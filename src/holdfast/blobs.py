@@ -66,7 +66,3 @@ class Blobs:
         if len(raw) != size or sha256(raw).hexdigest() != name:
             raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
         return raw
-
-    def named_by(self, op: Op) -> tuple[str, int] | None:
-        """Returns id and size of the blob that an op's value stands for, None if it has none."""
-        return codec.parse_blob_ref(bytes(op.value))

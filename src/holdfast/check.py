@@ -85,10 +85,9 @@ def _check_record(log: Log, record: Record, links: dict[str, tuple[int, bytes]])
     if event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
     codec.check(record.payload)
-    for op in ops_of(record):
-        name_and_size = log.blobs.named_by(op)
-        if name_and_size is not None:
-            log.blobs.read(*name_and_size)
+    ops_of(record)  # which cannot be read if they are not what they should be
+    for name, size in codec.blobs_in(record.payload):
+        log.blobs.read(name, size)
 
 
 def _compare_heads(

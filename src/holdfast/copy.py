@@ -162,7 +162,7 @@ class _Copy:
             changes: list[Mark | Cleared] = [
                 mark
                 for name, mark in wanted.items()
-                if there.get(name) != mark and self._target.routes.place_of(mark.key) == place
+                if there.get(name) != mark and self._target.routes.place_of_mark(mark) == place
             ]
             changes += [Cleared(*name) for name in there if name not in wanted]
             for start in range(0, len(changes), MARKS_PER_COMMIT):

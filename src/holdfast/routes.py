@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import cast
 
 from holdfast.arguments import check_whole
-from holdfast.backends.protocol import Backend, Objects, Position, Routing
+from holdfast.backends.protocol import Backend, Mark, Objects, Position, Routing
 from holdfast.wanted import Laid, Wanted
 
 
@@ -48,6 +48,17 @@ class Routes:
     def place_of(self, name: str) -> int:
         """Returns which of `parts` keeps a stream, or what is named like one; 0 of one."""
         return 0 if self._routing is None else self._routing.place_of_all([name], None) or 0
+
+    def place_of_mark(self, mark: Mark) -> int:
+        """Returns which of `parts` a mark belongs to whose commit is not known, as in a copy.
+
+        The layers put a scope's name into its group or key, or the level into its index
+        (`run.due`); what says nothing is kept with the rest.
+        """
+        rest = self.place_of("*")
+        names = (mark.group, mark.key, mark.index.replace(".", "/"))
+        places = [self.place_of(name) for name in names if name]
+        return next((place for place in places if place != rest), rest)
 
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import codec, event
+import holdfast
+from holdfast import codec, event, tree
 from holdfast.arguments import update_ops
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Head, Position
@@ -18,7 +19,7 @@ from holdfast.log import Log
 from holdfast.snapshots import Snapshots
 from holdfast.store import Store
 from holdfast.testing import FakeClock, RecordBuilder
-from holdfast.wanted import Wanted
+from holdfast.wanted import Part, Proposal, Wanted
 
 
 def store_on(backend: Any, clock: FakeClock) -> Store:
@@ -28,6 +29,20 @@ def store_on(backend: Any, clock: FakeClock) -> Store:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+def test_a_stream_that_goes_between_two_questions_is_damage(clock: FakeClock) -> None:
+    """Guarantee 7: a server that comes back poorer in mid-call is no empty stream, and no bug.
+
+    Found by T2, `t2-redis-everysec-power --seed 4 --point 2`.
+    """
+    backend = MemoryBackend(clock=clock)
+    store_on(backend, clock).conversation("c").set("n", 1)
+    late = store_on(backend, clock)
+    answers = iter([backend.heads(["conversation/c"]), [None]])
+    backend.heads = lambda streams: next(answers)  # type: ignore[method-assign]
+    with pytest.raises(CorruptError, match="was there a moment ago and is gone"):
+        late.log.newest("conversation/c")
 
 
 # --- guards --------------------------------------------------------------------------------------
@@ -265,3 +280,17 @@ def test_no_depth_of_nesting_is_another_error_than_corruption() -> None:
         except CorruptError:
             refused += 1
     assert refused
+
+
+def test_check_reads_the_blobs_of_every_event() -> None:
+    """Events of the layers above name blobs too, wherever in their data."""
+    with holdfast.open("memory:") as store:
+        scope = store.team("red")
+        op = store.log.blobs.spill(tree.set_op("value", "large " * 20_000), scope.name)
+        payload = b'{"said":[' + bytes(op.value) + b"]}"
+        part = Part(scope.name, (Proposal("layer.said", payload),))
+        store.log.commit(Wanted((part,)))
+        assert store.check().ok
+        [name] = store.log.backend.objects.names("blob")
+        store.log.backend.objects.delete("blob", name)
+        assert [finding.harmless for finding in store.check().findings] == [False]

@@ -328,3 +328,19 @@ def test_a_commit_of_marks_alone_goes_to_where_they_are(
         tx.clear("todo", "b")
         tx.clear("todo", "c")
     assert len(backend.marks.list()) == 2
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"),
+    [
+        (Mark("decision.open", "x", group="conversation/c1"), "conversation/c1"),
+        (Mark("scope.expires", "workflow/w"), "workflow/w"),
+        (Mark("run.due", "r1"), "workflow/w"),
+        (Mark("run", "r1", group="failed"), "workflow/w"),
+        (Mark("todo", "r1"), "team/red"),
+        (Mark("todo", "team/red"), "team/red"),
+    ],
+    ids=repr,
+)
+def test_a_mark_says_where_it_belongs(store: Store, mark: Mark, name: str) -> None:
+    assert store.log.routes.place_of_mark(mark) == store.log.routes.place_of(name)
