@@ -9,16 +9,17 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
-from holdfast.aio.record import AsyncFacts, AsyncOpenDecision, AsyncTasks
+from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncOpenDecision, AsyncShelf, AsyncTasks
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
 from holdfast.record.facts import Facts
+from holdfast.record.memory import Memory, Shelf
 from holdfast.record.open_decision import OpenDecision
 from holdfast.record.scope import RecordedScope
 from holdfast.record.tasks import Tasks
 from holdfast.together import PendingCommit, View
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
-SYNC_ONLY |= {"enter", "leave", "settle"}
+SYNC_ONLY |= {"enter", "leave", "settle", "place", "places"}
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -36,6 +37,8 @@ def public(cls: type) -> dict[str, Any]:
         (RecordedScope, aio.AsyncScope),
         (Facts, AsyncFacts),
         (Tasks, AsyncTasks),
+        (Memory, AsyncMemory),
+        (Shelf, AsyncShelf),
         (OpenDecision, AsyncOpenDecision),
         (PendingCommit, AsyncPendingCommit),
         (View, AsyncView),

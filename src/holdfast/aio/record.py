@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from holdfast.aio.loop import Loop
 from holdfast.record.decision import Decision
 from holdfast.record.facts import Facts
-from holdfast.record.memory import Shelf
+from holdfast.record.memory import Memory, Shelf
 from holdfast.record.open_decision import OpenDecision
 from holdfast.record.tasks import Tasks
 
@@ -132,16 +133,49 @@ class AsyncTasks:
 class AsyncShelf:
     """The things of one kind at hand; see `Shelf` for what each method does."""
 
-    def __init__(self, loop: Loop, shelf: Callable[[], Shelf]) -> None:
+    def __init__(self, loop: Loop, shelf: Shelf) -> None:
         self._loop = loop
-        self._shelf = shelf
-
-    @property
-    def sync(self) -> Shelf:
-        return self._shelf()
+        self.sync = shelf
 
     put = mirror(Shelf.put)
     add = mirror(Shelf.add)
     get = mirror(Shelf.get)
     list = mirror(Shelf.list)
     drop = mirror(Shelf.drop)
+
+
+class AsyncMemory:
+    """The working memory of one scope; see `Memory`."""
+
+    def __init__(self, loop: Loop, memory: Memory) -> None:
+        self._loop = loop
+        self.sync = memory
+
+    @property
+    def files(self) -> AsyncShelf:
+        return AsyncShelf(self._loop, self.sync.files)
+
+    @property
+    def notes(self) -> AsyncShelf:
+        return AsyncShelf(self._loop, self.sync.notes)
+
+    @property
+    def results(self) -> AsyncShelf:
+        return AsyncShelf(self._loop, self.sync.results)
+
+    @property
+    def errors(self) -> AsyncShelf:
+        return AsyncShelf(self._loop, self.sync.errors)
+
+    @property
+    def settings(self) -> AsyncShelf:
+        return AsyncShelf(self._loop, self.sync.settings)
+
+    end = mirror(Memory.end)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self.end("turn")

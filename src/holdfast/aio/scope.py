@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
 from holdfast.aio.messages import AsyncMessages, AsyncTurn
-from holdfast.aio.record import AsyncFacts, AsyncTasks, deciding, mirror
+from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncTasks, deciding, mirror
 from holdfast.arguments import Path, check_path, update_ops
 from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
@@ -259,6 +259,10 @@ class AsyncScope:
     @property
     def tasks(self) -> AsyncTasks:
         return AsyncTasks(self._loop, self.sync.tasks)
+
+    @property
+    def memory(self) -> AsyncMemory:
+        return AsyncMemory(self._loop, self.sync.memory)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self.sync.subscribe(subscriber)

@@ -14,6 +14,7 @@ table       the table of a scope's tasks, kept, brought up to date and written b
 owners      whether the owners of tasks live
 tasks       tasks: added, claimed, closed
 backlog     the tasks of all scopes; what becomes of them when a scope ends or goes back
+memory      working memory: what an agent keeps at hand, each kind for its own time
 messages    Messages: what was said, added; changing and history are the rest of that class
 message     a message's events and fields; merging and repair are pure
 scan        which messages are there, found from the newest end backwards

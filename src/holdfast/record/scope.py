@@ -12,17 +12,19 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.arguments import check_whole
+from holdfast.arguments import check_flag, check_whole
 from holdfast.changes import Subscribers
 from holdfast.levels import Levels
 from holdfast.record import backlog
 from holdfast.record import thing as things
 from holdfast.record.book import Book
 from holdfast.record.decision import Decision, Link
-from holdfast.record.decisions import Decisions, IfExists, OpenDecision
+from holdfast.record.decisions import Decisions, IfExists
 from holdfast.record.facts import Facts
+from holdfast.record.memory import Memory
 from holdfast.record.message import Message
 from holdfast.record.messages import Messages
+from holdfast.record.open_decision import OpenDecision
 from holdfast.record.policy import check_effect
 from holdfast.record.tasks import Tasks
 from holdfast.record.turns import OpenTurn
@@ -145,17 +147,28 @@ class RecordedScope(Scope):
         """What is to be done here, by whom, in which order."""
         return Tasks(self.book, self)
 
+    # --- working memory --------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> Memory:
+        """What an agent keeps at hand: files, notes, results, errors, settings."""
+        return Memory(self.book, self, self._upwards)
+
     # --- parts -----------------------------------------------------------------------------------
 
     def close(self, *, keep: bool | None = None) -> int:
         """Ends the scope: it takes no more writes. Returns the new revision.
 
-        Its open decisions and standing orders are closed as abandoned first, each in a commit of its own;
-        tasks that are not closed are cancelled.
+        Its open decisions and standing orders are closed as abandoned first, each in a commit of
+        its own; tasks that are not closed are cancelled, and what was kept for the session is let
+        go.
         See `Scope.close` for `keep`.
         """
+        keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
         Decisions(self.book).abandon(self, "the scope was closed")
         backlog.end(self.book, self, "the scope was closed")
+        if keep:
+            self.memory.end("session")
         return super().close(keep=keep)
 
     def events_part(

@@ -1,0 +1,168 @@
+"""Working memory on every backend: each kind for its own time (RALPH-15 to 18, BOOT-34, 35)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+import holdfast
+from holdfast import NotFoundError, Store, UsageError, aio
+from holdfast.record.memory import ERRORS_MAX, KEY, Memory
+from holdfast.testing import FakeClock
+
+
+def names(kept: list[Any]) -> list[str]:
+    return [one.name for one in kept]
+
+
+def test_each_kind_is_kept_for_its_own_time(hf: Store) -> None:
+    team = hf.team("t")
+    chat = hf.conversation("c1", parent=hf.workflow("w", parent=team))
+    chat.memory.files.put("src/a.py", {"why": "being split"})
+    chat.memory.notes.put("api", "pages begin at 1")
+    chat.memory.results.put("unit tests", {"passed": 41, "failed": 1})
+    error = chat.memory.errors.add({"error": "timeout", "done": "waited longer"})
+    chat.memory.settings.put("language", "de")
+    places = {
+        one.kind: (one.lifetime, one.scope)
+        for shelf in (
+            chat.memory.files,
+            chat.memory.notes,
+            chat.memory.results,
+            chat.memory.errors,
+            chat.memory.settings,
+        )
+        for one in shelf.list()
+    }
+    assert places == {
+        "files": ("session", "conversation/c1"),
+        "notes": ("project", "team/t"),
+        "results": ("project", "team/t"),
+        "errors": ("project", "team/t"),
+        "settings": ("forever", "global"),
+    }
+    chat.close(keep=True)
+    assert chat.get((KEY, "files")) == {}, "kept for the session, which is over"
+    after = hf.conversation("c2", parent=hf.workflow("w", parent=team)).memory
+    assert after.files.list() == []
+    assert after.notes.get("api").value == "pages begin at 1"
+    assert after.results.get("unit tests").value == {"passed": 41, "failed": 1}
+    assert after.errors.get(error.name).value["done"] == "waited longer"
+    assert after.settings.get("language").value == "de"
+    # What is for the project is another project's no more than its state is.
+    other = hf.conversation("c3", parent=hf.team("other")).memory
+    assert other.notes.list() == []
+    assert other.settings.get("language").value == "de"
+    assert hf.check().ok
+
+
+def test_a_scope_without_a_parent_keeps_what_lasts_in_the_global_one(hf: Store) -> None:
+    memory = hf.conversation("c").memory
+    assert memory.notes.put("n", 1).scope == "global"
+    assert memory.files.put("f").scope == "conversation/c"
+    assert hf.global_().memory.notes.put("o", 1).scope == "global"
+    assert names(memory.notes.list()) == ["n", "o"]
+    assert hf.team("t").memory.notes.put("m", 1).scope == "team/t"
+    assert hf.conversation("d", parent=hf.team("t")).memory.notes.get("m").value == 1
+
+
+def test_another_lifetime_moves_a_thing(hf: Store) -> None:
+    chat = hf.conversation("c", parent=hf.team("t"))
+    memory = chat.memory
+    memory.notes.put("n", "for now", lifetime="session")
+    moved = memory.notes.put("n", "for good", lifetime="forever")
+    assert memory.notes.list() == [moved]
+    assert moved.scope == "global"
+    assert chat.get((KEY, "notes")) == {}
+    memory.notes.drop("n")
+    assert memory.notes.list() == []
+    with pytest.raises(NotFoundError, match="has no 'n' among its notes"):
+        memory.notes.drop("n")
+
+
+def test_a_turn_ends_however_it_ends(hf: Store) -> None:
+    memory = hf.conversation("c").memory
+    with memory.turn():
+        memory.files.put("a", lifetime="turn")
+        memory.files.put("b")
+    assert names(memory.files.list()) == ["b"]
+
+    def fail() -> None:
+        with memory.turn():
+            memory.files.put("c", lifetime="turn")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert names(memory.files.list()) == ["b"]
+    memory.files.put("d", lifetime="turn")
+    memory.end("session")
+    assert memory.files.list() == []
+    revision = hf.conversation("c").revision
+    memory.end("turn")
+    assert hf.conversation("c").revision == revision, "nothing to take away, nothing written"
+
+
+def test_the_history_of_errors_is_bounded() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        memory = hf.team("t").memory
+        for n in range(ERRORS_MAX + 5):
+            clock.advance(1)
+            memory.errors.put(f"e{n}", n)
+        kept = memory.errors.list()
+        assert [one.value for one in kept] == list(range(5, ERRORS_MAX + 5))
+        assert [one.value for one in memory.errors.list(older_than="99s")] == [5]
+
+
+def test_it_is_state_like_any_other(hf: Store) -> None:
+    team = hf.team("t")
+    chat = hf.conversation("c", parent=team)
+    chat.memory.files.put("a")
+    mark = chat.checkpoint("here")
+    chat.memory.files.put("b")
+    fork = chat.fork("what-if")
+    assert names(fork.memory.files.list()) == ["a", "b"]
+    chat.restore(mark)
+    assert names(chat.memory.files.list()) == ["a"]
+    assert names(fork.memory.files.list()) == ["a", "b"]
+
+
+WRONG: list[tuple[Callable[[Memory], object], str]] = [
+    (lambda memory: memory.notes.put("", 1), "is empty"),
+    (lambda memory: memory.notes.put(cast("Any", 3), 1), "must be text"),
+    (lambda memory: memory.notes.put("n", lifetime=cast("Any", "week")), "a lifetime is one of"),
+    (lambda memory: memory.notes.put("n", object()), "is of type object"),
+    (lambda memory: memory.end(cast("Any", "always")), "a lifetime is one of"),
+]
+
+
+@pytest.mark.parametrize(("call", "says"), WRONG)
+def test_what_cannot_be_kept(call: Callable[[Memory], object], says: str) -> None:
+    with holdfast.open("memory:") as hf, pytest.raises(UsageError, match=says):
+        call(hf.conversation("c").memory)
+
+
+def test_the_same_for_asyncio(url: str) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            memory = hf.conversation("c", parent=hf.team("t")).memory
+            async with memory.turn():
+                await memory.files.put("a", lifetime="turn")
+                await memory.files.put("b", {"why": "read"})
+            assert names(await memory.files.list()) == ["b"]
+            await asyncio.gather(*[memory.notes.add(n) for n in range(5)])
+            assert sorted(one.value for one in await memory.notes.list()) == list(range(5))
+            await memory.results.put("tests", {"passed": 1})
+            await memory.errors.add("oops")
+            await memory.settings.put("language", "de")
+            assert (await memory.settings.get("language")).lifetime == "forever"
+            assert len(await memory.errors.list()) == len(await memory.results.list()) == 1
+            await memory.files.drop("b")
+            await memory.end("project")
+            assert await memory.notes.list() == []
+
+    asyncio.run(main())
