@@ -73,6 +73,8 @@ class Plant:
     """The scenes that it is looked for in; all if there are none. A drill is to be short."""
     kinds: tuple[str, ...] = ()
     """The faults of a wire that it is looked for with; all if there are none."""
+    calls: tuple[str, ...] = ()
+    """The calls that it is looked for in; all if there are none."""
     forgets_keys: bool = False
 
 
@@ -88,6 +90,7 @@ PLANTS = {
         _deadline_anew,
         scenes=("wire",),
         kinds=("trickle",),
+        calls=("heads", "read", "follow", "status"),
     ),
     "outcome-said-known": Plant(
         "a lost answer is told as a refusal",

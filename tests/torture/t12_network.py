@@ -90,7 +90,7 @@ class Run:
             self.random.choice(self.plant.kinds or KINDS),
             self.random.choice(("request", "reply")),
         )
-        name = self.random.choice((*WRITES, *CALLS))
+        name = self.random.choice(self.plant.calls or (*WRITES, *CALLS))
         is_new = self.random.random() < 0.4
         timeout_s = SHORT_S if kind in (*DARK, "trickle") else LONG_S
         with Wire(self.server.port) as wire:

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import Store
+from holdfast import Store, UnavailableError
 from holdfast.backends import open_backend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Backend
@@ -82,13 +82,23 @@ class Run:
             points.kill_at(dies_in, self.random.randint(2, 12))
         clock = SystemClock()
         if shared is None:
-            options = {"durability": "full", "create": True, "read_only": False}
-            shared, _ = open_backend(self.url, clock=clock, reach=points.reach, **options)
+            shared = self._opened(clock, points)
         backend = self.plant.wrap(shared)
         lost = self.random.sample(range(3, 40), 3)
         backend = FaultyBackend(backend, dict(zip(lost, ("after", "before", "after"), strict=True)))
         log = Log(backend, clock=clock, actor=f"p{process}")
         return Store(log, url=self.url, worker=f"p{process}")
+
+    def _opened(self, clock: SystemClock, points: CrashPoints) -> Backend:
+        options = {"durability": "full", "create": True, "read_only": False}
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return open_backend(self.url, clock=clock, reach=points.reach, **options)[0]
+            except UnavailableError:  # a server that is away is opened when it is back
+                if self.server is None or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
 
     def recorder(self, process: int) -> Recorder:
         self.said.append(self.point.place / f"process-{process}.jsonl")
