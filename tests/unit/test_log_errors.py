@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import msgspec
@@ -39,7 +39,7 @@ def test_a_stream_that_goes_between_two_questions_is_asked_for_once(clock: FakeC
     backend = MemoryBackend(clock=clock)
     store_on(backend, clock).conversation("c").set("n", 1)
     late = store_on(backend, clock)
-    answers = iter([backend.heads(["conversation/c"]), [None]])
+    answers = chain([backend.heads(["conversation/c"])], repeat([None]))
     backend.heads = lambda streams: next(answers)  # type: ignore[method-assign]
     assert late.log.newest("conversation/c").revision == 1
     assert late.log.newest("conversation/c").revision == 0
