@@ -16,6 +16,7 @@ from bench import (
     scaling,
     servers,
     sessions,
+    talking,
     writing,
 )
 
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "g": inside.import_time,
     "h": writing.many_processes,
     "graph": conversation.graph,
+    "messages": talking.said,
     "adk": sessions.adk,
     "agents": sessions.agents,
     "eventsourcing": sessions.eventsourcing,

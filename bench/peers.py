@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import ROOT, Block, Contender, Loop
 
 PYTHON = ROOT / ".venvs" / "peers" / "bin" / "python"
-OWN = {"holdfast", "bare"}
+OWN = {"holdfast", "holdfast messages", "bare"}
 """Workers that run in our own environment."""
 
 
@@ -21,7 +21,7 @@ class Peer:
     """One worker process, told when to do its next block."""
 
     def __init__(
-        self, name: str, worker: str, path: Path, *, under: Sequence[str] = (), **options: Any
+        self, name: str, worker: str, path: Path | str, *, under: Sequence[str] = (), **options: Any
     ) -> None:
         self.name = name
         python = sys.executable if worker in OWN else PYTHON

@@ -21,6 +21,7 @@ Operation = Callable[[], Any]
 WORKERS = {
     "SqliteSaver": "bench.workers.langgraph_savers:Sync",
     "AsyncSqliteSaver": "bench.workers.langgraph_savers:Async",
+    "PostgresSaver": "bench.workers.langgraph_postgres:Sync",
     "graph": "bench.workers.langgraph_graph:Graph",
     "graph with DeltaChannel": "bench.workers.langgraph_graph:DeltaGraph",
     "graph in memory": "bench.workers.langgraph_graph:MemoryGraph",
@@ -30,6 +31,7 @@ WORKERS = {
     "eventsourcing": "bench.workers.event_sourcing:Chats",
     "AgentFS": "bench.workers.agentfs_keys:Keys",
     "holdfast": "bench.ours:Worker",
+    "holdfast messages": "bench.talking:Talker",
     "bare": "bench.bare:Worker",
 }
 

@@ -304,6 +304,9 @@ class Log(Lineage):
             one.request.fail(exists(part.stream))
         elif part.expected is not None and part.expected != actual:
             one.request.fail(conflict(part.stream, part.expected, actual))
+        elif refusal.head is not None and part.stream in self._folds:
+            # The refusal says where the stream is: what came between is read, and nothing else.
+            self._load(part.stream, refusal.head, refusal.head.revision)
         else:
             self._refreshed(part)  # what came between, so that the retry lies on it
 
@@ -337,12 +340,14 @@ class Log(Lineage):
 
     def newest(self, stream: str) -> Folded:
         """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
-        folded = self.peek(stream)
-        if folded is not None:
-            return folded
-        head = self.head(stream)
-        assert head is not None, "BUG: a stream that was there is gone"
-        return self._load(stream, head, head.revision)
+        [head] = self.backend.heads((stream,))
+        if head is None:
+            return EMPTY
+        folded = self._folds.get(stream)
+        if folded is None or (folded.revision, folded.link) != (head.revision, head.link):
+            folded = self._load(stream, head, head.revision)
+        self.lifetimes.check(stream, folded.expires_us)
+        return folded
 
     def peek(self, stream: str) -> Folded | None:
         """Returns the newest fold if it is in memory, else None: never reads events."""

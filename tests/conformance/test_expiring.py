@@ -1,4 +1,4 @@
-"""Scopes that end by themselves behave alike on every backend (BOOT-54, BOOT-55, guarantee 11, 0010).
+"""Scopes that end by themselves are alike on every backend (BOOT-54, BOOT-55, guarantee 11, 0010).
 
 Each backend's own clock is moved by the test: this host's, or the one that the server's functions
 and scripts ask. That Redis lets go by itself, in its own time, is shown at the end.

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.backends.follower import Follower
-from holdfast.backends.postgresql.batch import COMMIT_EACH, Batch, batches, decode_answers
+from holdfast.backends.postgresql.batch import (
+    COMMIT_EACH,
+    Batch,
+    batches,
+    decode_answer,
+    decode_answers,
+)
 from holdfast.backends.postgresql.gate import Gate
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
 from holdfast.backends.postgresql.leases import PostgresqlLeases
@@ -127,11 +133,17 @@ class PostgresqlBackend:
         return outcomes
 
     def _write_all(self, line: Line, batch: Batch) -> list[Receipt | Refusal] | None:
-        """Writes a batch if all of it is accepted: one round trip."""
+        """Writes a batch if all of it is accepted, in one round trip; else mostly None.
+
+        A batch of one event is refused here already, with the reason.
+        """
         event = one_event(batch.commits)
         if event is not None:
             answer = line.answer(self._commit_one, (*self._entrance(batch), *event))
-            return None if answer is None else [Receipt(Position(int(answer)))]
+            assert answer is not None, "BUG: the server's function answered nothing"
+            if answer.startswith(b"["):
+                return [decode_answer(answer, batch.commits[0])]
+            return [Receipt(Position(int(answer)))]
         planned = plan(batch.commits, iter(batch.tokens))
         if planned is None:
             return None

@@ -146,6 +146,11 @@ def decode_answers(text: bytes, commits: Sequence[Commit]) -> list[Receipt | Ref
     ]
 
 
+def decode_answer(text: bytes, commit: Commit) -> Receipt | Refusal:
+    """Returns the one outcome that the server's function answered with."""
+    return _decode(json.decode(text), commit)
+
+
 def _decode(answer: list[Any], commit: Commit) -> Receipt | Refusal:
     match answer:
         case [int(position), news]:

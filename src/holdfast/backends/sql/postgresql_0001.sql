@@ -372,35 +372,36 @@ BEGIN
 END
 $$;
 
--- The most common case of all: one event behind another. The answer is its position, NULL if it does
--- not fit.
+-- The most common case of all: one event behind another. The answer is its position, or why it does
+-- not fit, as `judge` says it.
 CREATE FUNCTION holdfast.commit_one(
   p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_stream text,
   p_expected bigint, p_previous bytea, p_time bigint, p_type text, p_actor text, p_key text,
   p_checkpoint text, p_subject text, p_crc integer, p_link bytea, p_payload text,
   p_expires_us bigint)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
   v_revision bigint;
   v_link bytea;
   v_position bigint;
+  v_fits boolean := p_expires_us IS NULL OR p_expires_us > holdfast.now_us();
 BEGIN
-  IF p_expires_us <= holdfast.now_us() THEN
-    RETURN NULL;
-  END IF;
-  IF p_key IS NOT NULL THEN
+  IF v_fits AND p_key IS NOT NULL THEN
     PERFORM 1 FROM holdfast.events
       WHERE application = p_application AND stream = p_stream AND key = p_key;
-    IF FOUND THEN
-      RETURN NULL;
-    END IF;
+    v_fits := NOT FOUND;
   END IF;
-  SELECT revision, link INTO v_revision, v_link FROM holdfast.events
-    WHERE application = p_application AND stream = p_stream
-    ORDER BY revision DESC LIMIT 1;
-  IF v_revision IS DISTINCT FROM p_expected OR v_link <> p_previous THEN
-    RETURN NULL;
+  IF v_fits THEN
+    SELECT revision, link INTO v_revision, v_link FROM holdfast.events
+      WHERE application = p_application AND stream = p_stream
+      ORDER BY revision DESC LIMIT 1;
+    v_fits := v_revision = p_expected AND (p_previous IS NULL OR v_link = p_previous);
+  END IF;
+  IF v_fits IS NOT TRUE THEN
+    RETURN holdfast.judge(p_application, jsonb_build_array(jsonb_build_array(jsonb_build_array(
+      p_stream, p_expected, false, encode(p_previous, 'hex'), p_key, NULL, p_expires_us)),
+      '[]'::jsonb, '[]'::jsonb))::text;
   END IF;
   v_position := holdfast.place(p_application) + 1;
   INSERT INTO holdfast.events VALUES (
