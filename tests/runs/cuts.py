@@ -15,7 +15,13 @@ from msgspec import Struct
 
 import holdfast
 from holdfast import Store
-from holdfast.errors import RunFailedError, StillRunningError, UnavailableError
+from holdfast.errors import (
+    NeedsAttentionError,
+    RunCancelledError,
+    RunFailedError,
+    StillRunningError,
+    UnavailableError,
+)
 from tests.runs import corpus
 from tests.runs.corpus import Program
 from tests.runs.witness import fresh
@@ -122,6 +128,18 @@ def cut(program: Program, url: str, nth: int, when: str) -> Ended:
         result = finish(store, program)
     with store:
         return outcome(store, program, result, witness)
+
+
+def until(run: Any, status: str) -> None:
+    """Waits until a run has a status, and its thread has let it go."""
+    for _ in range(PATIENCE):
+        if run.status == status and run.id not in run._keeper.active:
+            return
+        try:
+            run.result(timeout=0.05)
+        except (StillRunningError, NeedsAttentionError, RunCancelledError):
+            continue
+    raise AssertionError(f"expected {status}, found {run.progress}")
 
 
 def settle(store: Store) -> None:

@@ -38,7 +38,8 @@ class Retry(Struct, frozen=True):
 
     def pause_us(self, attempt: int) -> int:
         """Returns how long to wait after that attempt failed."""
-        return round(min(self.wait_s * self.factor ** (attempt - 1), self.wait_max_s) * 1e6)
+        longest = max(self.wait_max_s, self.wait_s)
+        return round(min(self.wait_s * self.factor ** (attempt - 1), longest) * 1e6)
 
 
 ONCE = Retry(attempts=1)

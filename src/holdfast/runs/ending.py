@@ -46,6 +46,10 @@ def life(context: Any) -> Operation:
         run.swallowed(context.block.path, passed_through(control))
     if isinstance(control, OwnerLost):
         return control
+    if isinstance(control, Suspended) and run.stop_wanted:
+        control = Cancelled(f'run "{run.id}" is to stop')
+    # What comes from now on was not seen by this pass: it wakes a run that is suspended.
+    run.seen = run.inbox.revision
     try:
         yield from _leave(context, control, error, encoded)
     except Control as lost:

@@ -261,7 +261,7 @@ class Engine:
                     self.disown(run.lease)
         try:
             if isinstance(control, Suspended):
-                self.tending.host(run.id, control.until, run.inbox.revision)
+                self.tending.host(run.id, control.until, run.seen)
             elif run.journal.ended is not None:
                 self._tell_parent(run)
         except BaseException as error:

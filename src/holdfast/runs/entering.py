@@ -70,6 +70,8 @@ class Entering:
         if self._poison is not None:
             self._note_swallowed(self._poison)
             raise self._poison
+        if self.execution.is_closed and not self.is_stopped:
+            raise UsageError(f'run "{self.run_id}" was left: its context is of no use any more')
         try:
             if self.is_stopped:
                 raise Stopped("another branch decided the block")

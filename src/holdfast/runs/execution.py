@@ -23,7 +23,7 @@ from holdfast.errors import ConflictError, HoldfastError, UsageError
 from holdfast.inbox import Inbox
 from holdfast.log import Log
 from holdfast.runs import events, values
-from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, calling_line
+from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
 from holdfast.runs.journal import Answer, Entry, Journal
 from holdfast.tree import Op
@@ -53,6 +53,7 @@ class Execution:
         self.inbox = Inbox(log, self.stream)
         self.poison: Control | None = None
         self.stop_wanted = False
+        self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
         self.contexts: list[Any] = []
         self.children: list[tuple[str, str]] = []  # id, what happens to it at the end
@@ -66,13 +67,19 @@ class Execution:
         self._branches = 0
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this process is through with the run."""
+        return self._closed
+
     # --- recording -------------------------------------------------------------------------------
 
     def record(self, event: Struct) -> None:
         """Folds an event and buffers it; the next commit makes it durable."""
         with self._lock:
             if self._closed:
-                raise UsageError(f'run "{self.id}" has ended: nothing more is recorded')
+                # A branch that was left behind, and whose step ended only now.
+                raise Stopped(f'run "{self.id}" was left: nothing more is recorded')
             self.journal.apply(event)
             self._buffer.append(_proposal(event))
 

@@ -53,10 +53,6 @@ class Recording(Entering):
             context = context.parent
         raise UsageError(f'no variable "{name}" is declared here', hint="ctx.let declares one")
 
-    def owns(self, variable: Variable) -> bool:
-        """Says whether a variable was declared in this context, and not around it."""
-        return variable in self.variables.values()
-
     def now(self, *, key: str | None = None) -> datetime:
         """Returns the time, the same one when the run is replayed."""
         clock = self.execution.log.clock

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import blocks, values
 from holdfast.runs.control import Control, calling_line
+from holdfast.runs.define import CURRENT
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Block, Entry
 
@@ -19,7 +20,6 @@ class Place(Protocol):
     block: Block
 
     def enter(self) -> None: ...
-    def owns(self, variable: Variable) -> bool: ...
     def poisoned(self, control: Control) -> Control: ...
 
 
@@ -43,7 +43,11 @@ class Variable:
         """Gives it another value, which is returned as it was stored."""
         if self._is_const:
             raise UsageError(f'"{self.name}" is a const: it has one value for ever')
-        # Another thread than the declaring one is refused here: a branch returns, it never sets.
+        if CURRENT.get() not in (None, self._place):
+            raise UsageError(
+                f'a branch cannot set "{self.name}", which is declared around it',
+                hint="return the value from the branch, and set it behind the parallel block",
+            )
         self._place.enter()
         self.assign("set", value, key)
         return self._value
