@@ -12,7 +12,6 @@ import holdfast
 from holdfast import (
     ClosedError,
     ConflictError,
-    CorruptError,
     ExistsError,
     Link,
     NotFoundError,
@@ -23,10 +22,8 @@ from holdfast import (
     ValueDomainError,
     aio,
 )
-from holdfast.codec import encode
 from holdfast.errors import ExpiredError
 from holdfast.testing import FakeClock
-from holdfast.wanted import Part, Proposal, Wanted
 from tests.record.stores import new_url
 
 
@@ -390,43 +387,6 @@ def test_nothing_is_done_undecided(hf: Store) -> None:
             hf.policy(bad)  # type: ignore[arg-type]
 
 
-# --- old events ----------------------------------------------------------------------------------
-
-
-def write_old(hf: Store, stream: str, *events: tuple[str, dict[str, Any]]) -> None:
-    proposals = tuple(Proposal(type, encode(data)) for type, data in events)
-    hf.log.commit(Wanted((Part(stream, proposals),)))
-
-
-def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
-    """BOOT-68: both versions of the text, and ours, in one stream."""
-    chat = hf.conversation("c")
-    write_old(
-        hf,
-        chat.name,
-        ("decision_made", {"text": "Use approach A"}),
-        ("decision_outcome", {"decision_id": 1, "outcome": "success"}),
-        ("decision_prioritized", {"decision_id": 1, "priority": "high"}),
-        ("decision_made", {"text": "Use approach B", "rationale": "faster"}),
-        ("decision_result", {"decision_id": 2, "result": "failed"}),
-        ("decision_made", {"decision": "Use approach C", "priority": "low"}),
-    )
-    new = chat.decide("Use approach D")
-    found = hf.decisions(scope=chat)
-    assert [(d.decision, d.outcome, d.priority, d.status) for d in found] == [
-        ("Use approach D", None, 0, "open"),
-        ("Use approach C", None, -1, "open"),
-        ("Use approach B", "failed", 0, "closed"),
-        ("Use approach A", "success", 1, "closed"),
-    ]
-    assert hf.decision("2@conversation/c").rationale == "faster"
-    assert [d.id for d in hf.decisions(scope=chat, before=found[0].revision, limit=1)] == [
-        "3@conversation/c"
-    ]
-    new.outcome("done")
-    assert [d.id for d in hf.decisions(incomplete=True)] == []
-
-
 # --- asyncio -------------------------------------------------------------------------------------
 
 
@@ -461,7 +421,7 @@ def test_the_same_for_asyncio(url: str) -> None:
     asyncio.run(main())
 
 
-# --- scopes that end, several backends, hostile events --------------------------------------------
+# --- scopes that end, several backends -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["memory", "files", "sqlite"])
@@ -507,29 +467,3 @@ def test_closing_a_scope_ends_its_standing_orders(hf: Store) -> None:
     team.close()
     assert hf.conversation("c", parent=team).recall().orders == []
     assert hf.marks("order") == []
-
-
-@pytest.mark.parametrize(
-    ("type", "data"),
-    [
-        ("decision.opened", 7),
-        ("decision.opened", {}),
-        ("decision.opened", {"key": "k", "decision": "x", "links": [1]}),
-        ("decision.closed", [1]),
-        ("decision_made", "x"),
-        ("decision_prioritized", {"decision_id": 1, "priority": "x"}),
-        ("decision_outcome", {}),
-    ],
-)
-def test_events_that_nobody_of_us_wrote_are_named(type: str, data: Any) -> None:
-    """Guarantee 7: an error that says where, never a default and never a bare exception."""
-    with holdfast.open("memory:") as hf:
-        chat = hf.conversation("c")
-        write_old(hf, chat.name, ("decision_made", {"text": "fine"}))
-        write_old(hf, chat.name, (type, data))
-        if data == {"decision_id": 1, "priority": "x"}:
-            assert hf.decisions(scope=chat)[0].priority == 0
-            return
-        with pytest.raises(CorruptError, match="event 2 of") as caught:
-            hf.decisions(scope=chat)
-        assert (caught.value.stream, caught.value.revision) == (chat.name, 2)
