@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -231,7 +230,7 @@ class Heart(Handle):
     def _register(self) -> None:
         began_us = self._clock.boot_us()
         lease = self._own()
-        said = {"worker": self.worker, "host": socket.gethostname(), "pid": os.getpid()}
+        said = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
         said |= {"actor": self._log.actor, "lease_s": self._lease_s}
         self._record(lease, REGISTERED, said, key=self.worker)
         self._add(lease, self._lease_s, began_us)
