@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench import counts, ours
-from bench.bare import Worker as Bare
+from bench import counts, ours, workers
 from bench.harness import (
     Block,
     Contender,
@@ -41,13 +40,21 @@ class Doer(Protocol):
 class Field:
     """The contenders of a comparison, at one place on disk: holdfast, bare loops, and peers."""
 
-    def __init__(self, report: Report, place: Path, *, items: int = 1, bare: bool = True) -> None:
+    def __init__(
+        self,
+        report: Report,
+        place: Path,
+        *,
+        items: int = 1,
+        bare: bool = True,
+        own: str = "holdfast",
+    ) -> None:
         self.report = report
         self.place = place
         self.doers: list[Doer] = []
         self._made: dict[str, tuple[str, dict[str, Any]]] = {}
         for kind in ours.KINDS:
-            self._add_own(f"holdfast {kind}", "holdfast", {"kind": kind, "items": items})
+            self._add_own(f"holdfast {kind}", own, {"kind": kind, "items": items})
         if bare:
             self._add_own("bare apsw", "bare", {"kind": "apsw", "items": items})
             self._add_own("bare prewritten file", "bare", {"kind": "file", "items": items})
@@ -55,7 +62,7 @@ class Field:
     def _add_own(self, name: str, worker: str, options: dict[str, Any]) -> None:
         path = self.place / name / "db"
         path.parent.mkdir()
-        made = (ours.Worker if worker == "holdfast" else Bare)(str(path), **options)
+        made = workers.make(worker, str(path), **options)
         self.doers.append(Local(name, made))
         self._made[name] = (worker, options)
 

@@ -22,7 +22,7 @@ def adk(size: Size) -> Report:
     """Google ADK's two session services on SQLite: append events, read the session."""
     report = Report(f"Google ADK: a session of {size.turns:,} events of {SAID:,} bytes", SYNCED)
     with scratch() as place:
-        field = Field(report, place)
+        field = Field(report, place, own="holdfast messages")
         for service in ("SqliteSessionService", "DatabaseSessionService"):
             field.add_peer(f"ADK {service}", f"ADK {service}")
             field.add_peer(f"ADK {service}, WAL", f"ADK {service}", wal=True)
@@ -48,7 +48,7 @@ def agents(size: Size) -> Report:
         SYNCED,
     )
     with scratch() as place:
-        field = Field(report, place, items=2)
+        field = Field(report, place, items=2, own="holdfast messages")
         field.add_peer("OpenAI SQLiteSession", "OpenAI SQLiteSession")
         with field.closing():
             blocks = size.turns // size.operations
@@ -63,9 +63,9 @@ def agents(size: Size) -> Report:
     report.notes.append(
         "both sync once a turn, so the disk sets the pace of both and a write gains little"
     )
-    field.faster("append", "OpenAI SQLiteSession", 1.7)
+    field.faster("append", "OpenAI SQLiteSession", 1.5)
     field.faster("last 20", "OpenAI SQLiteSession", 3)
-    field.faster("all", "OpenAI SQLiteSession", 4.5)
+    field.faster("all", "OpenAI SQLiteSession", 4)
     return report
 
 
