@@ -12,13 +12,14 @@ NAME_BYTES_MAX = 512
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def new_id(clock: Clock) -> str:
     """Returns 26 characters that sort by creation time: 48 bits of milliseconds, 80 of chance."""
     number = (clock.now_us() // 1000 & (1 << 48) - 1) << 80
     number |= int.from_bytes(clock.random_bytes(10), "big")
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 def short_id(clock: Clock) -> str:

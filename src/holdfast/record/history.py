@@ -50,11 +50,11 @@ class Summary(Struct, frozen=True):
     is_compacted: bool
 
 
-class _Item(Struct):
+class _Item(Struct, gc=False):
     foreign: Any
 
 
-_items = msgspec.json.Decoder(list[_Item])
+_decode_item = msgspec.json.Decoder(_Item).decode
 
 
 class History(Sequence[Message]):
@@ -238,18 +238,23 @@ class History(Sequence[Message]):
     def items(self, last: int | None = None) -> list[Any]:
         """Returns foreign items, exactly as they were given; of other messages what stands for one.
 
-        All of them are decoded in one go: for a framework that wants its whole history back.
+        Nothing but the item is decoded: for a framework that wants its whole history back.
         """
         scan = self._scan()
         with scan.mutex:
             records = scan.all() if last is None else scan.last(check_whole(last, "last"))
             if scan.edits or scan.summary is not None:
                 return [message.item for message in self._messages(scan, records)]
-        payload = b"[" + b",".join([record.payload for record in records]) + b"]"
-        if not codec.may_have_tags(payload):
-            with contextlib.suppress(msgspec.ValidationError):  # one has no foreign item
-                return [one.foreign for one in _items.decode(payload)]
-        return [Message(record, self._log.blobs.read).item for record in records]
+        needs_more = codec.may_have_tags
+        read = self._log.blobs.read
+        with contextlib.suppress(msgspec.MsgspecError):  # unless one has no foreign item
+            return [
+                Message(record, read).item
+                if needs_more(record.payload)
+                else _decode_item(record.payload).foreign
+                for record in records
+            ]
+        return [Message(record, read).item for record in records]
 
     def for_request(self, last: int | None = None) -> list[Any]:
         """Returns what the next request to a model is made of: `items`, repaired.

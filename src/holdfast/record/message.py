@@ -266,20 +266,19 @@ def _of_foreign(fields: dict[str, Any], name: str) -> Any:
 
 
 def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a message in the order they are stored, checked, without absent ones.
+    """Returns the fields of a message, checked, without absent ones; the foreign item is last.
 
     `content` may be a list, as several models have it: then it is stored as the parts.
     """
-    unknown = given.keys() - _CHECKS.keys() - {"foreign"}
-    if unknown:
-        raise UsageError(
-            f"a message has no field {show_value(sorted(unknown)[0])}: expected "
-            f"{', '.join(_CHECKS)} or foreign"
-        )
     fields: dict[str, Any] = {}
-    for name, check in _CHECKS.items():
-        value = given.get(name)
-        if value is not None:
+    for name, value in given.items():
+        check = _CHECKS.get(name)
+        if check is None and name != "foreign":
+            raise UsageError(
+                f"a message has no field {show_value(name)}: expected {', '.join(_CHECKS)} "
+                "or foreign"
+            )
+        if check is not None and value is not None:
             fields[name] = check(value, name)
     if isinstance(fields.get("content"), list | tuple):
         if "parts" in fields:
