@@ -12,6 +12,8 @@ from holdfast.record.table import Tables
 from holdfast.record.thing import Thing
 from holdfast.workers import Heart
 
+_KNOWN_MAX = 65536
+
 
 class Book:
     """One per store. Parts that keep something for the life of the store keep it here."""
@@ -32,6 +34,12 @@ class Book:
         """Which messages conversations have, as far as somebody looked."""
         self.tables = Tables(log)
         """The tasks of the scopes that somebody asked for."""
+
+    def know(self, thing: Thing, number: int) -> None:
+        """Keeps in mind how many events a thing has, of the things that were asked for last."""
+        if thing not in self.numbers and len(self.numbers) >= _KNOWN_MAX:
+            self.numbers.pop(next(iter(self.numbers)), None)
+        self.numbers[thing] = number
 
     @property
     def worker(self) -> str:

@@ -200,7 +200,7 @@ def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Re
         return None
     number, record = newest
     if until is None:
-        book.numbers[thing] = number
+        book.know(thing, number)
     if record.type in (STATED, WITHDRAWN):
         return record, record
     of = _data(book, record)["of"]
@@ -254,7 +254,7 @@ def append(book: Book, thing: Thing, make: Callable[[int, int], Part], due: int 
             things.append(book.log, thing, number + 1, make(number + 1, of), marks=(mark,))
         except ConflictError:
             continue  # another worker said something about it first: this comes behind
-        book.numbers[thing] = number + 1
+        book.know(thing, number + 1)
         return
 
 
