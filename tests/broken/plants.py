@@ -75,7 +75,6 @@ def _views_now(backend: Any) -> Any:
     return backend
 
 
-SERVERS = ("t9-postgresql", "t9-redis")
 ALL = ("t9-memory", "t9-files", "t9-sqlite")
 SHARED = ("t9-files", "t9-sqlite")
 LOST = ("lost-append", "half-commit")
@@ -156,7 +155,7 @@ _PLANTS = (
         "no-keys",
         "a retry is written again: keys are not kept",
         ("duplicate-append",),
-        (*ALL, *SERVERS),
+        (*ALL, "t9-redis"),
         around.ForgetsKeys,
     ),
     Plant(
