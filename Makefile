@@ -64,8 +64,9 @@ clean: ## Remove everything that the other targets made
 	@tools/environment.sh .venv -e '.[cli]'
 	@touch $@
 
-.venv/.ready-dev: pyproject.toml tools/environment.sh
+.venv/.ready-dev: pyproject.toml tools/environment.sh tools/redis_server.py
 	@tools/environment.sh .venv -e '.[dev]'
+	@$(BIN)/python tools/redis_server.py
 	@touch $@ .venv/.ready-cli
 
 .venvs/plots/.ready: bench/plots.txt tools/environment.sh

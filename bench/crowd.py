@@ -1,9 +1,13 @@
 """One process of several that write to one database at once; told to begin by a line on stdin.
 
-    python -m bench.crowd holdfast|bare URL NUMBER SECONDS
+    python -m bench.crowd KIND URL NUMBER SECONDS ROWS
 
-It says `ready`, waits, writes for so long, and answers with what it did: a JSON list with a line of
-history for each operation (decision 0004), or null where a bare loop did it.
+    apart      holdfast: eight threads, each on a stream of its own
+    contended  holdfast: one thread that appends to all streams at random, as the others do
+    bare       psycopg: one connection that inserts so many ROWS in one statement and transaction
+
+It says `ready`, waits, writes for so long, and answers with a JSON object: how many `rows` in how
+many `transactions`, and the `history` of holdfast's operations (decision 0004).
 """
 
 from __future__ import annotations
@@ -15,23 +19,27 @@ import subprocess
 import sys
 import time
 from itertools import count
+from threading import Thread
 from typing import Any
 
 from bench.harness import ROOT
 from bench.messages import SAID, messages
 
 PROCESSES = 8
-STREAMS = 64
+THREADS = 8
+STREAMS = PROCESSES * THREADS
 PATIENCE_S = 120
 
 
-def together(kind: str, url: str, round_: int, seconds: float) -> list[list[Any]]:
+def together(
+    kind: str, url: str, round_: int, seconds: float, rows: int = 1
+) -> list[dict[str, Any]]:
     """Returns what each of eight processes did that wrote for so long, all at once."""
     numbers = range(round_ * PROCESSES, (round_ + 1) * PROCESSES)
     words = [sys.executable, "-m", "bench.crowd", kind, url]
     children = [
         subprocess.Popen(
-            [*words, str(number), str(seconds)],
+            [*words, str(number), str(seconds), str(rows)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
@@ -56,39 +64,65 @@ def together(kind: str, url: str, round_: int, seconds: float) -> list[list[Any]
             child.wait()
 
 
-def _bare(url: str, number: int, seconds: float) -> list[Any]:
+def _bare(url: str, number: int, seconds: float, rows: int) -> dict[str, Any]:
     import psycopg
 
     chance, said, done = random.Random(number), messages(), 0
+    places = ", ".join(["(%s, %s)"] * rows)
     with psycopg.connect(url, autocommit=True) as line:
         until = _begin(seconds)
         while time.monotonic() < until:
-            text = json.dumps(next(said), separators=(",", ":"))
-            values = (f"c{chance.randrange(STREAMS)}", text)
-            line.execute("INSERT INTO bare (stream, payload) VALUES (%s, %s)", values)
+            values: list[str] = []
+            for _ in range(rows):
+                text = json.dumps(next(said), separators=(",", ":"))
+                values += [f"c{chance.randrange(STREAMS)}", text]
+            line.execute(f"INSERT INTO bare (stream, payload) VALUES {places}", values)  # type: ignore
             done += 1
-    return [None] * done
+    return {"rows": done * rows, "transactions": done, "history": []}
 
 
-def _holdfast(url: str, number: int, seconds: float) -> list[Any]:
+def _holdfast(url: str, number: int, seconds: float, *, threads: int) -> dict[str, Any]:
+    """Appends with one thread to every stream, or with eight to one stream each."""
     import holdfast
 
-    chance, said = random.Random(number), messages(SAID - 20)
     lines: list[dict[str, Any]] = []
-    values = count(number * 1_000_000)
+    batches = 0
     with holdfast.open(url) as store:
-        for stream in range(STREAMS):
+        backend: Any = store.log.backend
+        sound = backend.commit
+
+        def commit(commits: Any) -> Any:
+            nonlocal batches
+            batches += 1
+            return sound(commits)
+
+        backend.commit = commit
+        first = number % PROCESSES * THREADS
+        own = range(STREAMS) if threads == 1 else range(first, first + THREADS)
+        for stream in own:
             _ = store.conversation(f"c{stream}").state  # a process that has been at it for a while
+        messages(SAID - 20)  # made before the time begins, and kept
         until = _begin(seconds)
-        while time.monotonic() < until:
-            stream, value = f"c{chance.randrange(STREAMS)}", next(values)
-            start = time.monotonic_ns()
-            chat = store.conversation(stream)
-            revision = chat.append("values", {"id": value, **next(said)})
-            end = time.monotonic_ns()
-            line = {"client": number, "op": "append", "stream": stream, "value": value}
-            lines.append({**line, "start": start, "end": end, "ok": True, "revision": revision})
-    return lines
+
+        def write(thread: int) -> None:
+            chance, said = random.Random(f"{number} {thread}"), messages(SAID - 20)
+            client = number * THREADS + thread
+            values = count(client * 1_000_000)
+            while time.monotonic() < until:
+                stream = f"c{chance.choice(own) if threads == 1 else own[thread]}"
+                value, start = next(values), time.monotonic_ns()
+                chat = store.conversation(stream)
+                revision = chat.append("values", {"id": value, **next(said)})
+                end = time.monotonic_ns()
+                line = {"client": client, "op": "append", "stream": stream, "value": value}
+                lines.append({**line, "start": start, "end": end, "ok": True, "revision": revision})
+
+        running = [Thread(target=write, args=(thread,)) for thread in range(threads)]
+        for one in running:
+            one.start()
+        for one in running:
+            one.join()
+    return {"rows": len(lines), "transactions": batches, "history": lines}
 
 
 def _begin(seconds: float) -> float:
@@ -99,9 +133,13 @@ def _begin(seconds: float) -> float:
 
 
 def main() -> None:
-    kind, url, number, seconds = sys.argv[1:]
-    work = _bare if kind == "bare" else _holdfast
-    print(json.dumps(work(url, int(number), float(seconds))), flush=True)
+    kind, url, number, seconds, rows = sys.argv[1:]
+    if kind == "bare":
+        said = _bare(url, int(number), float(seconds), int(rows))
+    else:
+        threads = THREADS if kind == "apart" else 1
+        said = _holdfast(url, int(number), float(seconds), threads=threads)
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

