@@ -16,6 +16,7 @@ files on a file system of their own and cut its power (T3 says how), root only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -252,9 +253,9 @@ def cut(kind: str, durability: str, settings: tuple[str, ...], point: Point) -> 
         volume.restore()
         try:
             run.server.start()
-        except AssertionError:
+        except AssertionError as exc:
             if isinstance(run.server, postgresql.Server):
-                raise
+                raise Broken(f"the server does not come back: {exc}") from exc
             run.server.mend()
             run.server.start()
 
@@ -269,7 +270,8 @@ def cut(kind: str, durability: str, settings: tuple[str, ...], point: Point) -> 
         try:
             return run.check(CUTS, die)
         finally:
-            run.server.kill()
+            with contextlib.suppress(ProcessLookupError):
+                run.server.kill()
 
 
 ALWAYS = "what was acknowledged is there once, what was refused is not, nothing is doubled"
