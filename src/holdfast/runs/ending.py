@@ -70,9 +70,9 @@ def _leave(
         run.record(events.Suspended(control.reason, attention=True))
         yield Finish(status_marks(run.id, "needs_attention"))
         return
-    for id, policy in _children(run):
+    for id, policy in open_children(run.journal):
         if policy == "cancel" or isinstance(control, Cancelled):
-            yield Call(context.engine.cancel, (id,))
+            yield Call(context.engine.cancel_child, (id,))
     if isinstance(control, Cancelled):
         ended = events.Ended("cancelled")
     elif error is not None:
@@ -85,17 +85,8 @@ def _leave(
 
 def _await_children(context: Any) -> Operation:
     run: Execution = context.execution
-    for id, policy in _children(run):
+    for id, policy in open_children(run.journal):
         if policy == "wait":
             ended = yield Call(context.engine.child_ended, (run, id))
             if ended is None:
                 raise context.poisoned(child_wait(run, id))
-
-
-def _children(run: Execution) -> list[tuple[str, str]]:
-    policies = dict(run.children)
-    found: list[tuple[str, str]] = []
-    for entry in open_children(run.journal):
-        if entry.child is not None:
-            found.append((entry.child, policies.get(entry.child, "cancel")))
-    return found

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import Context as ContextVars
 from functools import partial
-from hashlib import sha256
 from typing import Any, Protocol
 
 from msgspec import Raw
@@ -31,18 +30,17 @@ from holdfast.runs.control import OwnerLost, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.driver import Context
 from holdfast.runs.ending import Marks, life, status_marks
-from holdfast.runs.execution import Execution, stored
+from holdfast.runs.execution import Execution, open_children, stored
 from holdfast.runs.handle import Run, attention_of
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.pool import Job, Pool
 from holdfast.runs.tending import Tending
-from holdfast.runs.waits import ChildSpec, message_name
+from holdfast.runs.waits import ID_BYTES_MAX, ChildSpec, message_name
 from holdfast.scope import Scope
 from holdfast.wanted import Part, Proposal, Wanted
 from holdfast.workers import Heart
 
 LEASE_S = 30.0
-ID_BYTES_MAX = 400
 SLICE_S = 0.25
 Launcher = Callable[[Execution], None]
 
@@ -67,7 +65,6 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self.launch_async: Launcher | None = None
         self.tending = Tending(self)
-        self._mutex = threading.Lock()
         self._free = threading.Condition()
         self._busy: set[str] = set()
         self._is_open = True
@@ -110,7 +107,7 @@ class Engine:
         self, id: str, function: RunFunction[..., Any], created: events.Created, queue: str | None
     ) -> bool:
         """Makes a run, and launches it unless it is queued; False if there is one of that id."""
-        with self._only_one(id):
+        with self.only_one(id):
             if id in self.active or self.log.head(f"run/{id}") is not None:
                 return False
             journal = Journal()
@@ -134,7 +131,7 @@ class Engine:
             return True
 
     @contextlib.contextmanager
-    def _only_one(self, id: str) -> Generator[None]:
+    def only_one(self, id: str) -> Generator[None]:
         """Lets one thread of this process at a time start or resume a run.
 
         Two of them are one worker to the backend, which would give both the same lease.
@@ -168,11 +165,12 @@ class Engine:
     def resume(self, id: str) -> Run:
         """Goes on with a run whose owner is dead or that waits; attaches to one that is alive."""
         id = check_id(id)
-        with self._only_one(id):
-            if id in self.active or self.ended(id) is not None:
+        with self.only_one(id):
+            if id in self.active:
                 return Run(self, id)
-            lease = self.own(id)
+            lease = None if self.ended(id) is not None else self.own(id)
             if lease is None:
+                self.tending.forget(id)  # it has ended, or another worker has it
                 return Run(self, id)
             try:
                 journal = self.journal_of(id)
@@ -253,16 +251,16 @@ class Engine:
         """Lets a run go after a pass: what it waits for is looked after, its parent is told."""
         run.close()
         run.outcome = control
-        with self._mutex:
+        if isinstance(control, Suspended):
+            self.tending.host(run.id, control.until, run.seen)
+        with self.only_one(run.id):
             self.active.pop(run.id, None)
             self.jobs.pop(run.id, None)
             if self._is_open:
                 with contextlib.suppress(HoldfastError):  # then it runs out by itself
                     self.disown(run.lease)
         try:
-            if isinstance(control, Suspended):
-                self.tending.host(run.id, control.until, run.seen)
-            elif run.journal.ended is not None:
+            if run.journal.ended is not None:
                 self._tell_parent(run)
         except BaseException as error:
             # A parent that was not told looks again by itself, when its wait is over.
@@ -282,15 +280,12 @@ class Engine:
 
     def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
         """Starts a child, or goes on with it if it was started before the parent died."""
-        run.children.append((id, spec.policy))
-        id = child_id(id)
         created = events.Created(spec.function.name, Raw(spec.inputs), run.id, path, spec.policy)
         if not self._create(id, spec.function, created, None):
             self.resume(id)
 
     def child_ended(self, run: Execution, id: str) -> events.Ended | None:
         """Returns how a child ended; None if it waits for something itself, or is elsewhere."""
-        id = child_id(id)
         while True:
             job, child = self.jobs.get(id), self.active.get(id)
             if child is None:
@@ -405,23 +400,32 @@ class Engine:
         if self.ended(id) is not None:
             return
         inbox.send(self.log, f"run/{id}", "stop", id="stop")
-        run = self.active.get(id)
-        if run is not None:
-            run.stop_wanted = True
-            if run.when_stopped is not None:
-                run.when_stopped()
-            return
-        self.tending.wake()
-        lease = self.own(id)
-        if lease is None:
-            return  # its owner hears of it with its next commit
-        try:
-            journal = self.journal_of(id)
-            if journal.ended is None:
-                self.append(id, lease, [events.Ended("cancelled")], status_marks(id, "cancelled"))
-            self.tending.forget(id)
-        finally:
-            self.disown(lease)
+        with self.only_one(id):
+            run = self.active.get(id)
+            if run is not None:
+                run.stop_wanted = True
+                if run.when_stopped is not None:
+                    run.when_stopped()
+                return
+            lease = self.own(id)
+            if lease is None:
+                return  # its owner hears of it with its next commit
+            try:
+                journal = self.journal_of(id)
+                if journal.ended is None:
+                    marks = status_marks(id, "cancelled")
+                    self.append(id, lease, [events.Ended("cancelled")], marks)
+                self.tending.forget(id)
+            finally:
+                self.disown(lease)
+        for child, policy in open_children(journal):
+            if policy == "cancel":
+                self.cancel_child(child)
+
+    def cancel_child(self, id: str) -> None:
+        """Cancels a child, which may not have been started yet."""
+        with contextlib.suppress(NotFoundError):
+            self.cancel(id)
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
@@ -434,9 +438,8 @@ class Engine:
 
     def close(self) -> None:
         """Stops every run of this process where it is; each can be resumed."""
-        with self._mutex:
-            self._is_open = False
-            runs = list(self.active.values())
+        self._is_open = False
+        runs = list(self.active.values())
         self.tending.close()
         for run in runs:
             run.lost(UsageError("the store was closed"))
@@ -452,8 +455,3 @@ def check_id(id: object) -> str:
     if len(checked.encode()) > ID_BYTES_MAX:
         raise UsageError(f"run id {checked[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit")
     return checked
-
-
-def child_id(id: str) -> str:
-    """Returns a child's id, shortened if the path of its parents made it too long."""
-    return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"

@@ -78,6 +78,7 @@ class Intended(Struct, frozen=True, omit_defaults=True):
     due: int | None = None
     total: int | None = None
     child: str | None = None
+    when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
 

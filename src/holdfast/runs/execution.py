@@ -25,7 +25,7 @@ from holdfast.log import Log
 from holdfast.runs import events, values
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
-from holdfast.runs.journal import Answer, Entry, Journal
+from holdfast.runs.journal import Answer, Journal
 from holdfast.tree import Op
 from holdfast.wanted import Part, Proposal, Wanted, Written
 
@@ -56,7 +56,6 @@ class Execution:
         self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
         self.contexts: list[Any] = []
-        self.children: list[tuple[str, str]] = []  # id, what happens to it at the end
         self.over = Event()
         self.when_over: list[Callable[[], None]] = []
         self.when_stopped: Callable[[], None] | None = None
@@ -267,9 +266,13 @@ def stored(log: Log, stream: str, encoded: bytes) -> Raw:
     return Raw(log.blobs.spill(Op("set", "value", Raw(encoded)), stream).value)
 
 
-def open_children(journal: Journal) -> list[Entry]:
-    """Returns the children that the journal has no result of."""
-    return [e for e in journal.entries.values() if e.child is not None and e.state == "open"]
+def open_children(journal: Journal) -> list[tuple[str, str]]:
+    """Returns the children that the journal has no result of, and what their parent's end does."""
+    return [
+        (entry.child, entry.when_parent_ends or "cancel")
+        for entry in journal.entries.values()
+        if entry.child is not None and entry.state == "open"
+    ]
 
 
 def _proposal(event: Struct) -> Proposal:

@@ -44,6 +44,7 @@ class Entry(Struct):
     due: int | None = None
     total: int | None = None
     child: str | None = None
+    when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
     verdict: str | None = None  # of an open intent: "not done", "unknown"
@@ -110,6 +111,7 @@ class Journal:
         entry.retry_at = entry.verdict = entry.error = None
         entry.key, entry.inputs, entry.verify = event.key, event.inputs, event.verify
         entry.due, entry.total, entry.child = event.due, event.total, event.child
+        entry.when_parent_ends = event.when_parent_ends
 
     def _done(self, event: events.Done) -> None:
         entry = self._entry(event)

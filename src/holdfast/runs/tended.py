@@ -60,20 +60,16 @@ class Held:
 @contextmanager
 def held(engine: Engine, id: str) -> Generator[Held]:
     """Takes a run's lease for a moment; LeaseLostError if somebody executes it."""
-    if id in engine.active:
-        raise UsageError(f'run "{id}" is running in this process')
-    lease = engine.own(id)
-    if lease is None:
-        raise LeaseLostError(
-            f'run "{id}" is running elsewhere',
-            lease=f"run/{id}",
-            epoch=0,
-            hint="wait until it rests",
-        )
-    try:
-        yield Held(engine, id, lease)
-    finally:
-        engine.disown(lease)
+    with engine.only_one(id):
+        lease = None if id in engine.active else engine.own(id)
+        if lease is None:
+            raise LeaseLostError(
+                f'run "{id}" is running', lease=f"run/{id}", epoch=0, hint="wait until it rests"
+            )
+        try:
+            yield Held(engine, id, lease)
+        finally:
+            engine.disown(lease)
 
 
 def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:

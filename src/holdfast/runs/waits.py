@@ -27,6 +27,7 @@ from holdfast.runs.steps import INLINE_US, pause
 from holdfast.tree import MISSING
 
 POLICIES = ("cancel", "leave", "wait")
+ID_BYTES_MAX = 400
 CHILD_LOOK_US = 30_000_000
 _RESERVED = ("answer/", "signal/", "child/")
 
@@ -216,7 +217,7 @@ def child(context: Any, answer: Answer, spec: ChildSpec, label: str | None) -> O
     _check(run, answer)
     path = answer.path
     if answer.verdict == "execute":
-        id = spec.id or f"{run.id}/{path}"
+        id = spec.id or child_id(f"{run.id}/{path}")
         run.record(
             events.Intended(
                 path,
@@ -226,7 +227,7 @@ def child(context: Any, answer: Answer, spec: ChildSpec, label: str | None) -> O
                 "idempotent",
                 digest=spec.digest,
                 child=id,
-                verify=None,
+                when_parent_ends=spec.policy,
                 label=label,
             )
         )
@@ -261,6 +262,11 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
     if entry.error is not None:
         raise values.error_of(entry.error, child.id)
     return run.load(entry.value)
+
+
+def child_id(id: str) -> str:
+    """Returns a child's id, shortened if the path of its parents made it too long."""
+    return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"
 
 
 def child_wait(run: Execution, id: str) -> Suspended:

@@ -1,0 +1,177 @@
+"""Who owns a run: takeover, fencing, a paused owner that wakes (rule 10, guarantee 4)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import LeaseLostError, StillRunningError, Store
+from tests.runs.corpus import pay, post
+from tests.runs.witness import Witness
+
+GATE = threading.Event()
+ENTERED = threading.Event()
+
+
+@holdfast.step(effect="idempotent")
+def slow(ctx: Any) -> str:
+    ENTERED.set()
+    assert GATE.wait(60)
+    return "slow"
+
+
+@holdfast.run
+def owned(ctx: Any) -> list[str]:
+    return [post("first"), slow(), post("last")]
+
+
+@pytest.fixture(autouse=True)
+def gates() -> None:
+    GATE.clear()
+    ENTERED.clear()
+
+
+def test_a_second_worker_attaches_and_sees_the_result(durable_url: str, witness: Witness):
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        one.start(owned, id="r")
+        assert ENTERED.wait(60)
+        run = two.resume("r")
+        with pytest.raises(StillRunningError):
+            run.result(timeout=0.01)
+        assert "r" not in two.engine.active
+        assert [found.id for found in two.runs(status="running")] == ["r"]
+        GATE.set()
+        assert run.result() == ["posted first", "slow", "posted last"]
+    assert witness.acts == {"post first": 1, "post last": 1}
+
+
+def steal(store: Store, other: Store) -> None:
+    """Makes a run's lease pass on while its owner is busy, as when it was paused too long."""
+    run = store.engine.active["r"]
+    store.heart.drop(run.lease)
+    store.log.backend.leases.release(run.lease)
+    other.resume("r")
+
+
+def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness):
+    """Whatever it does next is fenced; the new owner's outcome counts, and nothing is doubled."""
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        late = one.start(owned, id="r")
+        assert ENTERED.wait(60)
+        mine = one.engine.active["r"]
+        ENTERED.clear()
+        steal(one, two)
+        assert ENTERED.wait(60)  # idempotent: the new owner does it again, with the same key
+        GATE.set()
+        assert two.run("r").result() == ["posted first", "slow", "posted last"]
+        assert mine.over.wait(60)
+        assert isinstance(mine.poison.cause, LeaseLostError)  # type: ignore[union-attr]
+        assert late.result() == ["posted first", "slow", "posted last"]
+    assert witness.acts == {"post first": 1, "post last": 1}
+    with holdfast.open(durable_url) as three:
+        types = [event.type for event in three.events() if event.stream == "run/r"]
+        assert types.count("run.claimed") == 2
+        assert types[-1] == "run.ended"
+        assert three.check().ok
+
+
+@holdfast.run
+def writing(ctx: Any) -> None:
+    slow()
+    ctx.state.increment("n")
+
+
+def test_a_write_of_a_late_owner_is_refused_too(durable_url: str, witness: Witness):
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        one.start(writing, id="r")
+        assert ENTERED.wait(60)
+        mine = one.engine.active["r"]
+        steal(one, two)
+        GATE.set()
+        two.run("r").result()
+        assert mine.over.wait(60)
+        assert two.workflow("r")["n"] == 1
+
+
+PROGRAM = """
+import os, sys
+import holdfast
+sys.path.insert(0, {root!r})
+from tests.runs.test_owners import killed
+print("ready", flush=True)
+with holdfast.open({url!r}, heartbeat_s=0.3) as hf:
+    hf.start(killed, os.getpid(), id="r").result()
+"""
+
+
+@holdfast.step(effect="effect", name="die_once")
+def die_once(ctx: Any, pid: int) -> str:
+    if os.getpid() == pid:
+        os.kill(pid, signal.SIGKILL)
+    return "survived"
+
+
+@holdfast.step(effect="idempotent", name="die_in")
+def die_in(ctx: Any, pid: int) -> str:
+    return die_once.function(ctx, pid)
+
+
+@holdfast.run(name="tests:killed")
+def killed(ctx: Any, pid: int) -> list[Any]:
+    return [pay(1), die_in(pid), pay(2)]
+
+
+def test_a_killed_owner_is_taken_over(durable_url: str, witness: Witness):
+    """A real process, a real SIGKILL inside a step; on one host its death is known at once."""
+    root = str(Path(__file__).parents[2])
+    program = PROGRAM.format(root=root, url=durable_url)
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    with holdfast.open(durable_url) as hf:
+        run = hf.run("r")
+        assert run.status == "running"
+        # `result` takes over as soon as nobody owns the run: at once, or when the lease runs out.
+        if durable_url.startswith(("redis", "postgres")):
+            hf.log.backend.leases.release(hf.log.backend.leases.holder("run/r"))
+        assert run.result() == [1, "survived", 2]
+        assert witness.acts == {"pay 2": 1}  # the first was paid by the process that died
+        claims = [event.data for event in hf.events() if event.type == "run.claimed"]
+        assert [claim["worker"] == hf.worker for claim in claims] == [False, True]
+
+
+def test_a_closed_store_leaves_its_runs_to_be_resumed(durable_url: str, witness: Witness):
+    with holdfast.open(durable_url) as one:
+        one.start(owned, id="r")
+        assert ENTERED.wait(60)
+        mine = one.engine.active["r"]
+    GATE.set()
+    assert mine.over.wait(60)
+    with holdfast.open(durable_url) as two:
+        assert two.resume("r").result() == ["posted first", "slow", "posted last"]
+    assert witness.acts == {"post first": 1, "post last": 1}
+
+
+def test_many_threads_start_one_run(hf: Store, witness: Witness):
+    GATE.set()
+    found: list[Any] = []
+
+    def start() -> None:
+        found.append(hf.start(owned, id="r", if_exists="attach").result())
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [["posted first", "slow", "posted last"]] * 8
+    assert witness.acts == {"post first": 1, "post last": 1}
