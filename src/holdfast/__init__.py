@@ -29,7 +29,9 @@ from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, ve
 from holdfast.record.commands import load_verifiers
 from holdfast.record.decision import Decision, Link
 from holdfast.record.facts import Contradicted, Fact, Holds
+from holdfast.record.message import FileChange, Message
 from holdfast.record.policy import UndecidedWarning
+from holdfast.record.repair import repair
 from holdfast.record.stale import Stale
 from holdfast.record.task import Task
 from holdfast.runs import Context, Outcome, Progress, Retry, Run, run, step
@@ -58,6 +60,7 @@ __all__ = [
     "Event",
     "ExistsError",
     "Fact",
+    "FileChange",
     "FormatError",
     "GlobalState",
     "Group",
@@ -66,6 +69,7 @@ __all__ = [
     "LeaseLostError",
     "Link",
     "LostCommitsError",
+    "Message",
     "NeedsAttentionError",
     "NotDone",
     "NotFoundError",
@@ -97,6 +101,7 @@ __all__ = [
     "act",
     "load_verifiers",
     "open",
+    "repair",
     "run",
     "step",
     "verifier",

@@ -9,12 +9,11 @@ from msgspec import Raw
 from holdfast import codec
 from holdfast.arguments import check_whole
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
-from holdfast.ids import new_id
 from holdfast.record import message as forms
 from holdfast.record.book import Book
 from holdfast.record.history import History
 from holdfast.record.merging import merged_order, moved_fields
-from holdfast.record.message import Message, check_fields, encode
+from holdfast.record.message import Message, check_fields, encode, make_id
 from holdfast.record.recorder import Recorder
 from holdfast.scope import Moment, Scope
 from holdfast.tree import Op
@@ -137,7 +136,7 @@ class Changing(History):
         `original()` still has every one of them. Tokens that nobody counted are estimated.
         """
         fields = check_fields({"role": role, "content": summary})
-        fields = {"id": new_id(self._log.clock), **fields}
+        fields = {"id": make_id(self._log.clock, fields), **fields}
         raw = encode(fields, self._spill)
         check_whole(keep_last, "keep_last")
         for _ in range(RETRIES):

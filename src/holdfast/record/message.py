@@ -32,9 +32,11 @@ from msgspec import Raw, Struct
 
 from holdfast import codec
 from holdfast.blobs import BLOB_BYTES_MIN
+from holdfast.clock import Clock
+from holdfast.current import WRITER
 from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.event import from_datetime, to_datetime
-from holdfast.ids import NAME_BYTES_MAX, check_name
+from holdfast.ids import NAME_BYTES_MAX, check_name, new_id
 from holdfast.wanted import Record
 
 ADDED = "message.added"
@@ -397,6 +399,18 @@ def key_of(foreign_id: str, again: int = 0) -> str:
         digest = sha256(foreign_id.encode(errors="surrogatepass")).hexdigest()
         key = f"{_KEY_PREFIX}sha256:{digest}"
     return f"{key}@{again}" if again else key
+
+
+def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
+    """Returns an id for a message that was given none.
+
+    In a run it is made from the run's path: whoever replays the run writes the same bytes.
+    """
+    writer = WRITER.get()
+    if writer is None:
+        return new_id(clock)
+    place = f"{writer.path} {number} ".encode(errors="surrogatepass")
+    return sha256(place + codec.encode(fields)).hexdigest()[:26]
 
 
 # --- bytes ---------------------------------------------------------------------------------------

@@ -16,10 +16,17 @@ from msgspec import Struct
 from holdfast import codec
 from holdfast.arguments import update_ops
 from holdfast.errors import UsageError, show_value
-from holdfast.ids import new_id
 from holdfast.record import message as forms
 from holdfast.record.changing import Changing
-from holdfast.record.message import FileChange, Message, Spill, check_fields, encode, key_of
+from holdfast.record.message import (
+    FileChange,
+    Message,
+    Spill,
+    check_fields,
+    encode,
+    key_of,
+    make_id,
+)
 from holdfast.record.turns import OpenTurn, make_turn
 from holdfast.wanted import Cleared, Mark, Proposal, Record, Wanted, Written, changed
 
@@ -129,8 +136,8 @@ class Messages(Changing):
             fields = check_fields(item)
             if "id" not in fields:
                 # A retry with the same key must have the same bytes, and so the same id.
-                made = new_id(clock) if key is None else f"{key}/{number}" if number else key
-                fields = {"id": fields.get("foreign_id") or made, **fields}
+                made = fields.get("foreign_id") or (f"{key}/{number}" if key and number else key)
+                fields = {"id": made or make_id(clock, fields, number), **fields}
             if turn is not None:
                 fields["turn"] = turn.id
                 fields["foreign"] = fields.pop("foreign", None)  # the last one, still
