@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from holdfast import codec
 from holdfast.errors import StepError, UsageError, show_value
-from holdfast.runs import events, values
+from holdfast.runs import events, ledger, values
 from holdfast.runs.acts import Enter, Fork, Operation
 from holdfast.runs.control import Control, Stopped, Suspended
 from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
@@ -129,12 +129,30 @@ def opened(
     )
 
 
-def txn_step(function: Callable[..., Any]) -> Step[..., Any]:
+def txn_step(function: Callable[..., Any]) -> Step[Any]:
     """Returns a function as a step of the class txn."""
     if not callable(function):
         raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
     name = getattr(function, "__name__", "txn")
     return Step(function, effect="txn", name=name, verify=None, retry=ONCE, not_done=(), ignore=())
+
+
+def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
+    """Returns a function as a step that runs in a transaction of another database, once.
+
+    Its class is `idempotent`: after a crash it is called again with the same key, and the ledger in
+    that database says whether the body may run.
+    """
+    if not callable(function):
+        raise UsageError(f"ctx.txn_in takes a function, found {show_value(function)}")
+
+    def act(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        return ledger.once(connection, values.commit_key(ctx.key), function, args, kwargs)
+
+    name = getattr(function, "__name__", "txn_in")
+    return Step(
+        act, effect="idempotent", name=name, verify=None, retry=ONCE, not_done=(), ignore=()
+    )
 
 
 # --- calling bodies ------------------------------------------------------------------------------
@@ -160,7 +178,7 @@ def first_parameter(function: Callable[..., Any]) -> str:
 def nested(
     context: Any,
     answer: Answer,
-    function: RunFunction[..., Any],
+    function: RunFunction[Any],
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -47,7 +47,7 @@ class Operations(Recording):
 
     def step_operation(
         self,
-        step: Step[..., Any],
+        step: Step[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: str | None = None,
@@ -82,6 +82,25 @@ class Operations(Recording):
         step = function if is_step(function) else blocks.txn_step(function)
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
+        return self.drive(self.step_operation(step, args, kwargs, key, label))
+
+    def txn_in(
+        self,
+        connection: Any,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls `function(connection, …)` in a transaction of another SQL database, once.
+
+        A row of a ledger there, in the same transaction, remembers that it was done. The connection
+        is yours: it must not be in autocommit mode, nor have a transaction open.
+        """
+        step = blocks.ledger_step(connection, function)
         return self.drive(self.step_operation(step, args, kwargs, key, label))
 
     def read(

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeGuard, TypeVar, cast, overload
+from typing import Any, Generic, TypeGuard, TypeVar, cast, overload
 
 from msgspec import Struct
 
@@ -17,7 +17,6 @@ from holdfast.intent import name_of, verifiers
 from holdfast.runs.events import EFFECTS, Effect
 from holdfast.runs.values import Signature, check_name_text
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 ACTING = frozenset(("effect", "txn"))
@@ -45,12 +44,15 @@ class Retry(Struct, frozen=True):
 ONCE = Retry(attempts=1)
 
 
-class Step(Generic[P, R]):
-    """A function that runs journal. Called inside a run's body it is a step of that run."""
+class Step(Generic[R]):
+    """A function that runs journal. Called inside a run's body it is a step of that run.
+
+    Its parameters are not typed here: a `ctx` that the function takes is not given by the caller.
+    """
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[..., R],
         *,
         effect: Effect,
         name: str,
@@ -69,7 +71,7 @@ class Step(Generic[P, R]):
         self.signature = Signature(function, ignore)
         self.is_async = inspect.iscoroutinefunction(function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         context = CURRENT.get()
         if context is not None:
             return context.call_plainly(self, args, kwargs)
@@ -81,10 +83,10 @@ class Step(Generic[P, R]):
             )
         return self.outside(*args, **kwargs)
 
-    def outside(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def outside(self, *args: Any, **kwargs: Any) -> R:
         """Calls the function as it is: nothing is journalled, whatever its class."""
         if self.signature.first == "ctx":
-            return cast("Any", self.function)(Outside(), *args, **kwargs)
+            return self.function(Outside(), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -101,17 +103,17 @@ class Outside(Struct, frozen=True):
     cancelled: bool = False
 
 
-class RunFunction(Generic[P, R]):
+class RunFunction(Generic[R]):
     """A function whose executions are durable. Called inside a run it is a block of that run."""
 
-    def __init__(self, function: Callable[P, R], name: str) -> None:
+    def __init__(self, function: Callable[..., R], name: str) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.signature = Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         context = CURRENT.get()
         if context is None:
             raise UsageError(
@@ -124,23 +126,23 @@ class RunFunction(Generic[P, R]):
         return f"<RunFunction {self.name}>"
 
 
-def is_step(value: object) -> TypeGuard[Step[..., Any]]:
+def is_step(value: object) -> TypeGuard[Step[Any]]:
     """Says whether something is a step."""
     return isinstance(value, Step)
 
 
-def is_run(value: object) -> TypeGuard[RunFunction[..., Any]]:
+def is_run(value: object) -> TypeGuard[RunFunction[Any]]:
     """Says whether something is a run's function."""
     return isinstance(value, RunFunction)
 
 
-_runs: dict[str, RunFunction[..., Any]] = {}
+_runs: dict[str, RunFunction[Any]] = {}
 
 
 @overload
-def run(function: Callable[P, R], /) -> RunFunction[P, R]: ...
+def run(function: Callable[..., R], /) -> RunFunction[R]: ...
 @overload
-def run(*, name: str | None = None) -> Callable[[Callable[P, R]], RunFunction[P, R]]: ...
+def run(*, name: str | None = None) -> Callable[[Callable[..., R]], RunFunction[R]]: ...
 def run(function: Any = None, /, *, name: str | None = None) -> Any:
     """Makes a function, `def` or `async def`, a run, known as `module:function` or by `name`."""
 
@@ -155,7 +157,7 @@ def run(function: Any = None, /, *, name: str | None = None) -> Any:
     return define if function is None else define(function)
 
 
-def find_run(name: str) -> RunFunction[..., Any]:
+def find_run(name: str) -> RunFunction[Any]:
     """Returns the run of that name, or raises NotFoundError: stored names never import anything."""
     found = _runs.get(name)
     if found is None:
@@ -180,7 +182,7 @@ def step(
     not_done: tuple[type[Exception], ...] | type[Exception] = (),
     name: str | None = None,
     ignore: tuple[str, ...] = (),
-) -> Callable[[Callable[P, R]], Step[P, R]]:
+) -> Callable[[Callable[..., R]], Step[R]]:
     """Makes a function a step of the given class; there is no default.
 
     `pure` and `read` may run again; `idempotent` may run again with the same key; `effect` is never
@@ -200,7 +202,7 @@ def step(
     policy = _retry(retry)
     verifier = None if verify is None else verifiers.name(verify)
 
-    def define(function: Callable[P, R]) -> Step[P, R]:
+    def define(function: Callable[..., R]) -> Step[R]:
         if not callable(function):
             raise UsageError(f"a step is a function, found {show_value(function)}")
         known_as = getattr(function, "__name__", "") if name is None else name

@@ -104,7 +104,7 @@ class Engine:
         return self.resume(id)
 
     def _create(
-        self, id: str, function: RunFunction[..., Any], created: events.Created, queue: str | None
+        self, id: str, function: RunFunction[Any], created: events.Created, queue: str | None
     ) -> bool:
         """Makes a run, and launches it unless it is queued; False if there is one of that id."""
         with self.only_one(id):
@@ -211,7 +211,7 @@ class Engine:
         self.host.heart.drop(lease)
         self.log.backend.leases.release(lease)
 
-    def _check_function(self, function: object, queue: str | None) -> RunFunction[..., Any]:
+    def _check_function(self, function: object, queue: str | None) -> RunFunction[Any]:
         if not is_run(function):
             raise UsageError(
                 f"a run is started from its function, found {show_value(function)}",

@@ -41,7 +41,7 @@ class Execution:
     """A run in the hands of its owner."""
 
     def __init__(
-        self, log: Log, id: str, function: RunFunction[..., Any], journal: Journal, lease: Lease
+        self, log: Log, id: str, function: RunFunction[Any], journal: Journal, lease: Lease
     ) -> None:
         self.log = log
         self.id = id

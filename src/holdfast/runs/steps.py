@@ -56,7 +56,7 @@ class Begun(Struct, frozen=True):
 class StepCall(Struct, frozen=True):
     """One call of a step in one block."""
 
-    step: Step[..., Any]
+    step: Step[Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: bytes
@@ -136,7 +136,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         return _record_done(run, call, attempt, value)
 
 
-def _outcome(step: Step[..., Any], error: Exception) -> str:
+def _outcome(step: Step[Any], error: Exception) -> str:
     return "not done" if isinstance(error, step.not_done) else "unknown"
 
 
@@ -239,7 +239,7 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
     return step.signature.rebuild("return", codec.decode(encoded))
 
 
-def outcome_of(run: Execution, step: Step[..., Any], entry: Entry) -> Any:
+def outcome_of(run: Execution, step: Step[Any], entry: Entry) -> Any:
     """Returns or raises what a step's record holds."""
     if entry.state == "failed":
         assert entry.error is not None, "BUG: a failure without an error"
@@ -254,7 +254,7 @@ def _lost(path: str, why: str) -> Exception:
     return values.error_of(events.Fault("ValueDomainError", text), path)
 
 
-def allowed(run: Execution, step: Step[..., Any], path: str) -> bool:
+def allowed(run: Execution, step: Step[Any], path: str) -> bool:
     """Says whether an act is performed here; False in a dry fork. Parks a fork that asks first."""
     if run.dry == "live" or (path, "effects") in run.journal.adopted:
         return True

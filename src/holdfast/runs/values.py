@@ -8,7 +8,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from datetime import datetime
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from holdfast import codec
 from holdfast.errors import StepError, UsageError, ValueDomainError, show_value
+from holdfast.ids import NAME_BYTES_MAX
 from holdfast.runs.events import ABSENT, Fault
 
 _REBUILT = (Struct, enum.Enum, set, frozenset, tuple)
@@ -167,3 +168,9 @@ def check_name_text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value or len(value) > 200:
         raise UsageError(f"{what} is text of 1 to 200 characters, found {show_value(value)}")
     return str.__str__(value)
+
+
+def commit_key(key: str) -> str:
+    """Returns a key that fits into a commit, whatever the path's length."""
+    size = len(key.encode())
+    return key if size <= NAME_BYTES_MAX else f"run-{sha256(key.encode()).hexdigest()}"

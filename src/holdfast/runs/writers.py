@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast import codec
-from holdfast.ids import NAME_BYTES_MAX
 from holdfast.runs import blocks, values
 from holdfast.runs.events import ABSENT
 from holdfast.runs.execution import Execution
@@ -49,7 +47,7 @@ class BodyWriter:
             run.record(blocks.done_of(answer, "write", name, "idempotent", ABSENT, digest))
         # In line before the write, so that what it may depend on is durable before it is.
         run.push()
-        key = write_key(f"{run.id}/{answer.path}")
+        key = values.commit_key(f"{run.id}/{answer.path}")
         parts = tuple([_keyed(part, key) for part in wanted.parts])
         return replace(wanted, parts=parts, fence=wanted.fence or run.fence)
 
@@ -65,12 +63,6 @@ class StepWriter:
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
             return wanted
         return replace(wanted, fence=wanted.fence or self._execution.fence)
-
-
-def write_key(key: str) -> str:
-    """Returns a key that fits into a commit, whatever the path's length."""
-    size = len(key.encode())
-    return key if size <= NAME_BYTES_MAX else f"run-{sha256(key.encode()).hexdigest()}"
 
 
 def _keyed(part: Part, key: str) -> Part:

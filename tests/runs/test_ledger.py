@@ -1,0 +1,88 @@
+"""Rows in another SQL database, once, wherever the run is cut (rule 11)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import RunFailedError, Store
+from tests.runs.cuts import Cut
+
+PLACE: dict[str, Any] = {}
+
+
+def pay_in(connection: Any, who: str, amount: int) -> list[Any]:
+    connection.cursor().execute("INSERT INTO paid VALUES ('x')") if who == "bad" else None
+    style = "?" if isinstance(connection, sqlite3.Connection) else "%s"
+    connection.cursor().execute(f"INSERT INTO payments VALUES ({style}, {style})", (who, amount))
+    return [who, amount]
+
+
+@holdfast.run
+def paying(ctx: Any) -> list[Any]:
+    first = ctx.txn_in(PLACE["connection"], pay_in, "ada", 5)
+    if PLACE.pop("cut", None):
+        raise Cut("killed between the other database's commit and the journal's")
+    return [first, ctx.txn_in(PLACE["connection"], pay_in, "bob", amount=7)]
+
+
+@holdfast.run
+def refused(ctx: Any) -> Any:
+    return ctx.txn_in(PLACE["connection"], pay_in, "bad", 1)
+
+
+@holdfast.run
+def misused(ctx: Any) -> Any:
+    return ctx.txn_in("no connection", pay_in, "ada", 1)
+
+
+@pytest.fixture(params=["sqlite3", "psycopg"])
+def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "sqlite3":
+        found: Any = sqlite3.connect(tmp_path / "theirs.db", check_same_thread=False)
+    else:
+        import psycopg
+
+        from tests.servers import postgresql
+
+        found = psycopg.connect(postgresql.server(postgresql.NEWEST).url("postgres"))
+        found.execute("DROP TABLE IF EXISTS payments, holdfast_ledger")
+    found.execute("CREATE TABLE payments (who TEXT, amount INTEGER)")
+    found.commit()
+    PLACE["connection"] = found
+    yield found
+    found.close()
+
+
+def rows(connection: Any) -> list[Any]:
+    found = connection.execute("SELECT who, amount FROM payments ORDER BY who").fetchall()
+    connection.commit()
+    return found
+
+
+def test_a_row_is_written_once_although_the_run_is_cut(connection: Any):
+    PLACE["cut"] = True
+    with holdfast.open("memory:") as hf:
+        hf.engine.tending.flush_s = None
+        with pytest.raises(Cut):
+            hf.start(paying, id="r").result()
+        assert rows(connection) == [("ada", 5)]
+        assert hf.run("r").journal.entries["pay_in"].state == "open"
+        assert hf.resume("r").result() == [["ada", 5], ["bob", 7]]
+        assert rows(connection) == [("ada", 5), ("bob", 7)]
+
+
+def test_a_body_that_fails_leaves_nothing(connection: Any):
+    with holdfast.open("memory:") as hf:
+        with pytest.raises(RunFailedError):
+            hf.start(refused).result()
+        assert rows(connection) == []
+
+
+def test_what_is_no_connection_is_told_so(hf: Store):
+    with pytest.raises(RunFailedError, match="DB-API connection"):
+        hf.start(misused).result()
