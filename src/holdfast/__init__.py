@@ -36,6 +36,7 @@ from holdfast.record.stale import Stale
 from holdfast.record.task import Task
 from holdfast.runs import Context, Outcome, Progress, Retry, Run, run, step
 from holdfast.scope import Scope
+from holdfast.spectrum import job
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
 from holdfast.store import Store
 from holdfast.store import open_store as open
@@ -99,6 +100,7 @@ __all__ = [
     "Worker",
     "WorkflowState",
     "act",
+    "job",
     "load_verifiers",
     "open",
     "repair",
