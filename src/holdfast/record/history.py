@@ -265,7 +265,11 @@ class History(Sequence[Message]):
         return repair(self.items(last)).history
 
     def render(self, max_messages: int = 10, *, decisions: int = 20) -> str:
-        """Returns the simplest prompt context: "role: content" lines, then what was decided."""
+        """Returns the simplest prompt context: "role: content" lines, then what was decided.
+
+        Decisions are looked for as far back as it takes to find so many; 0 leaves them out, and
+        then nothing but the last messages is read.
+        """
         lines = [f"{message.role}: {message.text}" for message in self.last(max_messages)]
         decided = self._decided(check_whole(decisions, "decisions"))
         if decided:
