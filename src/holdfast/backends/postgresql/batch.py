@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from holdfast.backends.judge import check_shape
+from holdfast.backends.gate import cut
 from holdfast.backends.postgresql.rows import record_crc
 from holdfast.backends.protocol import (
     Commit,
@@ -83,17 +83,7 @@ class Batch(Struct, frozen=True):
 
 def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[Batch]:
     """Yields the commits as batches, nearly always as one."""
-    part: list[Commit] = []
-    size = 0
-    for commit in commits:
-        check_shape(commit)
-        bytes_ = sum(len(record.payload) for append in commit.appends for record in append.records)
-        if part and (len(part) >= COMMITS_MAX or size + bytes_ > BYTES_MAX):
-            yield _batch(application, part, clock)
-            part, size = [], 0
-        part.append(commit)
-        size += bytes_
-    if part:
+    for part in cut(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
         yield _batch(application, part, clock)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from threading import Condition
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import msgpack
 
+from holdfast.backends.gate import WritingGate
 from holdfast.backends.redis.errors import ReplyError
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lines import Line, RedisLines, Word
 from holdfast.backends.redis.scripts import script
-from holdfast.errors import UsageError
-
-T = TypeVar("T")
 
 
-class Gate:
+class Gate(WritingGate[Line]):
     """Everything that is asked of the server goes through here.
 
     Each question is asked together with the store's id. So a database that was emptied, or another
@@ -25,14 +22,12 @@ class Gate:
     """
 
     def __init__(self, lines: RedisLines, store: str, *, read_only: bool) -> None:
+        super().__init__(lines, read_only=read_only)
         self.place = lines.place
         self.lines = lines
         self.keys = Keys(lines.place.application)
         self.store = store
-        self.changed = Condition()
-        self.stirred = 0
         self.clock: str | None = None  # a test's own, in place of the server's
-        self._read_only = read_only
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
         """Returns the answers of commands that only read."""
@@ -66,22 +61,3 @@ class Gate:
     ) -> Any:
         words = self.store, msgpack.encode(arguments), *data
         return line.run(script(name, self.clock), (self.keys.root, *keys), words)
-
-    def call(self, work: Callable[[Line], T], *, repeatable: bool = True) -> T:
-        """Returns what `work` returns, given a line to write on."""
-        self.lines.check_open()
-        if self._read_only:
-            raise UsageError(
-                "store is open read-only, found a write", hint="open it without read_only"
-            )
-        return self.lines.call(work, repeatable=repeatable, writes=True)
-
-    def wake(self) -> None:
-        """Wakes every thread of this process that waits for a commit."""
-        with self.changed:
-            self.stirred += 1
-            self.changed.notify_all()
-
-    def close(self) -> None:
-        if self.lines.close():
-            self.wake()
