@@ -10,11 +10,14 @@ it is, with its environment variables and password files. A password is never pa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PGconn
 
 from holdfast.errors import UsageError
 from holdfast.ids import check_name
@@ -23,6 +26,14 @@ from holdfast.url import number, without_secrets
 SCHEMES = ("postgresql://", "postgres://")
 APPLICATION_BYTES_MAX = 128
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
+_WHOLE_NUMBERS = {
+    "connect_timeout",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "tcp_user_timeout",
+}
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
@@ -58,6 +69,7 @@ def place_of(url: str) -> Place:
         # libpq reads %20, not +, as a space.
         query = urlencode(theirs, quote_via=quote)
         found = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=query)))
+        _check_values(found)
     except (ProgrammingError, ValueError) as exc:
         raise UsageError(
             f'"{without_secrets(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
@@ -78,6 +90,24 @@ def place_of(url: str) -> Place:
         timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
         pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
     )
+
+
+def _check_values(found: Mapping[str, str | int | None]) -> None:
+    """Raises ValueError for a value that libpq would refuse when it connects, and only then.
+
+    It is let try where nothing is: it looks at what it was given before it looks for a server.
+    """
+    given: dict[str, Any] = {name: text for name, text in found.items() if text is not None}
+    for name in _WHOLE_NUMBERS & given.keys():
+        int(given[name])
+    hosts = str(given.get("host", "")).count(",") + 1
+    given.pop("hostaddr", None)
+    nowhere = ",".join(["/holdfast/no/such/place"] * hosts)
+    tried = PGconn.connect_start(make_conninfo(**{**given, "host": nowhere}).encode())
+    said = tried.error_message.decode("utf-8", "replace").strip()
+    tried.finish()
+    if said.startswith("invalid "):
+        raise ValueError(said)
 
 
 def _application(name: str) -> str:
