@@ -69,6 +69,7 @@ def _bare(url: str, number: int, seconds: float, rows: int) -> dict[str, Any]:
 
     chance, said, done = random.Random(number), messages(), 0
     places = ", ".join(["(%s, %s)"] * rows)
+    statement: Any = f"INSERT INTO bare (stream, payload) VALUES {places}"
     with psycopg.connect(url, autocommit=True) as line:
         until = _begin(seconds)
         while time.monotonic() < until:
@@ -76,7 +77,7 @@ def _bare(url: str, number: int, seconds: float, rows: int) -> dict[str, Any]:
             for _ in range(rows):
                 text = json.dumps(next(said), separators=(",", ":"))
                 values += [f"c{chance.randrange(STREAMS)}", text]
-            line.execute(f"INSERT INTO bare (stream, payload) VALUES {places}", values)  # type: ignore
+            line.execute(statement, values)
             done += 1
     return {"rows": done * rows, "transactions": done, "history": []}
 
