@@ -140,12 +140,13 @@ def _commit_loop(name: str, kind: str, place: Path) -> Loop:
 
 
 def _build(kind: str, place: Path, length: int) -> None:
+    """Makes a long conversation, and a short one in the middle of it: one store, two lengths."""
     said = messages(100)
     with ours.open_store(kind, place, durability="none") as hf:
-        chat = hf.conversation("c1")
-        for first in range(0, length, TOGETHER):
-            wanted = min(TOGETHER, length - first)
-            chat.messages.add_many([next(said) for _ in range(wanted)])
+        for name, wanted in (("long", length // 2), ("short", SHORT), ("long", length // 2)):
+            chat = hf.conversation(name)
+            for _ in range(wanted // TOGETHER):
+                chat.messages.add_many([next(said) for _ in range(TOGETHER)])
 
 
 def _newest(report: Report, size: Size) -> None:
@@ -153,11 +154,12 @@ def _newest(report: Report, size: Size) -> None:
     times = 10 if size.quick else 40
     for kind in ours.KINDS:
         taken: dict[int, list[Block]] = {SHORT: [], size.store: []}
+        names = {SHORT: "short", size.store: "long"}
         for number in count():
             if number == times:
                 break
             for length in sorted(taken, reverse=bool(number % 2)):
-                taken[length].append(_once(kind, length))
+                taken[length].append(_once(kind, size.store, names[length]))
         medians: dict[int, float] = {}
         for length, blocks in taken.items():
             latencies = [each for block in blocks for each in block.latencies]
@@ -173,10 +175,10 @@ def _newest(report: Report, size: Size) -> None:
         )
 
 
-def _once(kind: str, length: int) -> Block:
+def _once(kind: str, length: int, name: str) -> Block:
     place = made(f"messages {kind} {length}", lambda place: _build(kind, place, length))
     with ours.open_store(kind, place) as hf:
-        chat = hf.conversation("c1")
+        chat = hf.conversation(name)
         read: list[int] = []
         block = timed(lambda: read.append(len(chat.messages.last(20))), 1)
         assert read == [20]

@@ -35,7 +35,7 @@ from holdfast.record.message import (
 )
 from holdfast.wanted import Record
 
-CHUNK_MIN = 64
+CHUNK_MIN = 32
 CHUNK_MAX = 4096
 KEPT_BYTES_MAX = 32 << 20
 SCANS_MAX = 256
@@ -70,7 +70,9 @@ class _Segment(Struct):
 class Scan:
     """The messages of one stream at one revision, found from the newest end as far as was asked."""
 
-    def __init__(self, log: Log, stream: str, until: int, link: bytes, *, original: bool) -> None:
+    def __init__(
+        self, log: Log, stream: str, until: int, link: bytes, first: int, *, original: bool
+    ) -> None:
         self.stream = stream
         self.until = until
         self.link = link
@@ -84,6 +86,7 @@ class Scan:
         self.dropped_at = 0
         self.kept_bytes = 0
         self._log = log
+        self._first = first  # what lies below is an ancestor's
         self._original = original
         self._segments = [_Segment(until, until)]
         self._tail: list[Record] = []  # oldest first
@@ -159,7 +162,7 @@ class Scan:
             segment = self._segments[number]
             if at > segment.low:
                 low = max(segment.low, at - CHUNK_MAX)
-                yield from reversed(self._log.records(self.stream, after=low, until=at))
+                yield from reversed(self._read(low, at))
                 at = low
             elif number + 1 < len(self._segments):
                 number += 1
@@ -187,7 +190,7 @@ class Scan:
         low = max(segment.low - min(wanted, CHUNK_MAX), self.floor)
         found: list[Record] = []
         jump: int | None = None
-        for record in reversed(self._log.records(self.stream, after=low, until=segment.low)):
+        for record in reversed(self._read(low, segment.low)):
             if record.revision <= self.floor:
                 break
             if record.type == ADDED:
@@ -207,6 +210,12 @@ class Scan:
             if self.summary is not None and self.summary.revision in self.removed:
                 self.summary = None
             self.count += self.summary is not None
+
+    def _read(self, after: int, until: int) -> list[Record]:
+        """Returns the records of the path; the head was asked for already, so not once more."""
+        if after + 1 >= self._first:
+            return self._log.backend.read(self.stream, after=after, until=until)
+        return self._log.records(self.stream, after=after, until=until)
 
     def _keep(self, found: list[Record]) -> None:
         """Adds messages, newest first, to those that are kept, as long as there is room."""
@@ -270,7 +279,7 @@ class Scan:
                 upto = min(at + CHUNK_MAX, end)
                 found += [
                     record
-                    for record in self._log.records(self.stream, after=at, until=upto)
+                    for record in self._read(at, upto)
                     if record.type == ADDED and record.revision not in self.removed
                 ]
                 at = upto
@@ -280,7 +289,7 @@ class Scan:
 
     def renewed(self, until: int, link: bytes) -> Scan:
         """Returns the scan for a later end of the stream: this one if what came fits on it."""
-        newer = Scan(self._log, self.stream, until, link, original=self._original)
+        newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
         newer._reach(self.until)
         is_jump = len(newer._segments) > 1 or newer.summary is not None
         kept_bytes = self.kept_bytes + newer.kept_bytes
@@ -323,18 +332,19 @@ class Scans:
     def newest(self, stream: str, *, original: bool = False) -> Scan:
         """Returns the scan of a stream as it is now; one look says whether anything came."""
         head = self._log.head(stream)
-        until, link = (0, b"") if head is None else (head.revision, head.link)
+        until, link, first = (0, b"", 1) if head is None else (head.revision, head.link, head.first)
         name = (stream, original)
-        with self._mutex:
-            scan = self._scans.get(name)
-        if scan is not None and scan.link != link:
+        scan = self._scans.get(name)
+        if scan is not None and scan.link == link:
+            return scan
+        if scan is not None:
             with scan.mutex:
                 if scan.until < until:
                     scan = scan.renewed(until, link)
                 elif scan.link != link:
                     scan = None  # another thread was here, with an older or a newer answer
         if scan is None:
-            scan = Scan(self._log, stream, until, link, original=original)
+            scan = Scan(self._log, stream, until, link, first, original=original)
         with self._mutex:
             self._scans[name] = scan
             self._scans.move_to_end(name)
@@ -348,7 +358,9 @@ class Scans:
 
     def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
         """Returns a scan of a stream as it was at a revision; it is not kept here."""
-        return Scan(self._log, stream, revision, b"", original=original)
+        head = self._log.head(stream)
+        first = 1 if head is None else head.first
+        return Scan(self._log, stream, revision, b"", first, original=original)
 
 
 def check_kept(scan: Scan) -> None:
