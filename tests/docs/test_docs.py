@@ -90,8 +90,8 @@ def test_every_word_of_the_glossary_has_a_meaning():
 def test_no_word_is_both_chosen_and_avoided():
     words = glossary()
     avoided = {other for others in words.values() for other in others}
-    # A worker is not an instance and a step is not a task; but a task is a thing of its own.
-    assert words.keys() & avoided <= {"version", "scope"}
+    # A run is not a job; but a job is a thing of its own.
+    assert words.keys() & avoided <= {"version", "scope", "job"}
 
 
 def test_classes_use_the_words_of_the_glossary():

@@ -22,6 +22,7 @@ from holdfast.cli import (
     sharing,
     states,
     stores,
+    tasking,
 )
 from holdfast.cli.advising import advise_backend
 from holdfast.cli.options import command
@@ -62,6 +63,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("decisions", deciding.decisions, _LOOK),
     ("stale", claiming.stale, _LOOK),
     ("messages", saying.messages, _LOOK),
+    ("task list", tasking.list_tasks, _LOOK),
     ("set", states.set_value, _CHANGE),
     ("delete", states.delete, _CHANGE),
     ("checkpoint", returning.checkpoint, _CHANGE),
@@ -69,6 +71,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("undo", returning.undo, _CHANGE),
     ("fork", returning.fork, _CHANGE),
     ("say", saying.say, _CHANGE),
+    ("task add", tasking.add, _CHANGE),
+    ("task claim", tasking.claim, _CHANGE),
+    ("task update", tasking.update, _CHANGE),
+    ("task close", tasking.close, _CHANGE),
     ("decide", deciding.decide, _CHANGE),
     ("outcome", deciding.outcome, _CHANGE),
     ("fact", claiming.fact, _CHANGE),
@@ -78,6 +84,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("copy", stores.copy_store, _CARE),
     ("selftest", selftest.selftest, _CARE),
 ]
+
+_FAMILIES = {
+    "task": "Add, list, claim, change and close tasks.",
+}
+"""Words that stand before a verb of their own."""
 
 _WITH_VALUE = ("--store", "--actor")
 
@@ -93,8 +104,12 @@ def make_app() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
+    for family, text in _FAMILIES.items():
+        app.command(App(name=family, help=text, group=_CHANGE))
     for name, function, group in VERBS:
-        app.command(function, name=name, group=group)
+        *families, verb = name.split()
+        owner = app[families[0]] if families else app
+        owner.command(function, name=verb, group=group)
     app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
         help="Install completion for the shell in use.", group=_SHELL
     )
@@ -132,7 +147,13 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         count = 2 if words[0] in _WITH_VALUE else 1
         moved += words[:count]
         del words[:count]
-    return [*words[:1], *moved, *words[1:]] if words else moved
+    count = verb_length(words)
+    return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def verb_length(words: list[str]) -> int:
+    """Returns how many words the verb has."""
+    return 2 if words[:1] and words[0] in _FAMILIES else 1
 
 
 def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
@@ -141,10 +162,12 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     for word in words:
         message = message.replace(word, without_secrets(word)) if "://" in word else message
     verbs = {name for name, _, _ in VERBS}
-    verb = next((word for word in words[:1] if word in verbs), None)
+    typed = " ".join(words[: verb_length(words)])
+    family = words[0] if words and words[0] in _FAMILIES else ""
+    known = typed if typed in verbs else family
     return UsageError(
         message[:1].lower() + message[1:],
-        hint=f"holdfast {verb} --help" if verb else "holdfast --help",
+        hint=f"holdfast {known} --help" if known else "holdfast --help",
     )
 
 
