@@ -90,12 +90,15 @@ class Queue:
             self._await(request)
         return request.outcome()
 
-    def submit(self, request: Request) -> None:
-        """Puts the request into the queue and returns; its waker is called when it is answered."""
+    def submit(self, *requests: Request) -> None:
+        """Puts requests into the queue, next to each other, and returns.
+
+        Their wakers are called when they are answered.
+        """
         self._check_process()
         with self._lock:
             self._check_open()
-            self._waiting.append(request)
+            self._waiting.extend(requests)
             if not self._led:
                 if self._thread is None:
                     self._start_thread()

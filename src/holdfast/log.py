@@ -87,6 +87,14 @@ class Log(Lineage):
         self._queue.submit(request)
         return request
 
+    def submit_all(self, wanted: list[Wanted]) -> list[Request]:
+        """Puts several commits in line next to each other, so that one sync serves them all."""
+        requests = [Request(prepared(one)) for one in wanted]
+        for request in requests:
+            self.routes.check(request.work)
+        self._queue.submit(*requests)
+        return requests
+
     def wait(self, request: Request) -> Written:
         return self._queue.wait(request)
 
@@ -231,9 +239,8 @@ class Log(Lineage):
             tip = tip_of(self.record(part.stream, head.revision), ends)
             self._remember(part.stream, tip)
         if part.parent not in (None, tip.parent):
-            # A scope is nearly always given its parent by its first event. If not by that one,
-            # only the fold knows. (One that was given another parent and then the first again is
-            # not noticed here, but by the next change of its state.)
+            # Nearly always given by the first event; if not by that one, only the fold knows. (One
+            # given another and then the first again is noticed by the next change of its state.)
             root, origin = part.stream, self.origin(part.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
@@ -263,9 +270,7 @@ class Log(Lineage):
             self._remember(part.stream, folded)
             if isinstance(folded, Tip):
                 continue  # nobody has its state, to write a snapshot of
-            grown = 0
-            for record in append.records:
-                grown += len(record.payload)
+            grown = sum([len(record.payload) for record in append.records])
             self.snapshots.grown(part.stream, folded, grown)
         one.request.succeed(Written(receipt.position, one.before, one.after, receipt.news))
 

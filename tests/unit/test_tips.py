@@ -204,6 +204,17 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
     assert log.newest("conversation/c").root["n"] == 9
 
 
+def test_commits_that_are_put_in_line_together_are_one_batch() -> None:
+    backend = Late(clock=FakeClock())
+    backend.batches = []
+    log = open_on(backend).log
+    wanted = [Wanted((Part("conversation/c", (NOTE,), key=f"k{n}"),)) for n in range(5)]
+    requests = log.submit_all(wanted)
+    assert [log.wait(request).revision for request in requests] == [1, 2, 3, 4, 5]
+    assert backend.batches == [5]
+    log.close()
+
+
 def test_who_had_to_fold_a_long_stream_leaves_a_snapshot(backend: Counting) -> None:
     """Whoever only appends events leaves none; so the first reader does, for those behind."""
     hf = open_on(backend)

@@ -205,7 +205,8 @@ class Messages(Changing):
             key = None if foreign_id is None else key_of(foreign_id)
             is_inherited = key is not None and self._inherited(key) is not None
             said.append(None if is_inherited else self.prepare([item], key=key))
-        requests = [one and self._log.submit(one.wanted) for one in said]
+        sent = iter(self._log.submit_all([one.wanted for one in said if one is not None]))
+        requests = [None if one is None else next(sent) for one in said]
         found: list[Message] = []
         for item, one, request in zip(given, said, requests, strict=True):
             try:
