@@ -11,8 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import RunCancelledError, RunFailedError, StillRunningError, aio
-from tests.runs.corpus import add, folding, pay, post
-from tests.runs.cuts import Cut
+from tests.runs.corpus import add, pay, post
+from tests.runs.corpus_loops import folding
+from tests.runs.cuts import Cut, Cutting, Place
 from tests.runs.witness import Witness
 
 
@@ -102,16 +103,14 @@ def test_an_async_run_does_all_of_it(url: str, witness: Witness):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: str):
-    from tests.runs.cuts import Cutting
-
+def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: Any):
     async def body(hf: aio.AsyncStore) -> None:
         hf.engine.tending.flush_s = None
         inner_backend = hf.log.backend
         nth, cut = 1, True
         while cut:
             witness.__init__()
-            cutting = Cutting(inner_backend, nth, when)  # type: ignore[arg-type]
+            cutting = Cutting(inner_backend, Place("commit", nth, when))
             hf.log.backend = cutting  # type: ignore[assignment]
             id = f"r{nth}"
             with suppress(Cut):

@@ -48,12 +48,12 @@ def pair() -> Any:
 @holdfast.run
 def values(ctx: Any) -> list[Any]:
     one, many, plain = point(1), points(), pair()
-    return [isinstance(one, Point), isinstance(many[0], Point), plain]
+    return [isinstance(one, Point), isinstance(many[0], Point), type(plain).__name__]
 
 
 def test_live_equals_replay(hf: Store):
     """Rule 1: a value is what was stored, rebuilt as annotated, also the first time."""
-    assert hf.start(values).result() == [True, True, [1, 2]]
+    assert hf.start(values).result() == [True, True, "list"]
 
 
 @holdfast.step(effect="effect")
@@ -412,7 +412,7 @@ def test_a_chain_of_acts_costs_one_commit_each(hf: Store, witness: Witness):
     """Rule 7: the outcome of one act rides in the commit of the next intent."""
     hf.engine.tending.flush_s = None
     hf.heart.beat()
-    cutting = Cutting(hf.log.backend, 0, "never")
+    cutting = Cutting(hf.log.backend)
     hf.log.backend = cutting  # type: ignore[assignment]
     hf.start(chain, 10).result()
     assert cutting.commits == 1 + 10 + 1  # created, the intents, the end
