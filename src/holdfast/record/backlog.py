@@ -19,7 +19,7 @@ from holdfast.record.owners import Eyes
 from holdfast.record.recorder import Recorder
 from holdfast.record.stale import Stale
 from holdfast.record.table import INDEX, INDEX_CLAIMED, Table, indexes
-from holdfast.record.task import Said, Task, check_status
+from holdfast.record.task import Said, Task, Wish, check_status
 from holdfast.record.thing import Thing
 from holdfast.wanted import Cleared, Mark, Proposal
 
@@ -58,16 +58,13 @@ def unclosed(
     limit: int | None,
 ) -> list[Task]:
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
-    statuses = None if status is None else check_status(status)
+    wish = Wish(check_status(status), owner, epic, tag)
     limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
     eyes = Eyes(book)
     found = [
         seen
         for table, task in across(book)
-        if (statuses is None or task.status in statuses)
-        and owner in (None, task.owner)
-        and epic in (None, task.epic)
-        and (tag is None or tag in task.tags)
+        if wish.fits(task)
         and suspect in (None, (seen := eyes.look(table.stream, table.tasks, task)).suspect)
     ]
     return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]

@@ -165,8 +165,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def check_status(status: object) -> tuple[str, ...]:
-    """Returns one status, or several, that tasks may have; UsageError for anything else."""
+def check_status(status: object) -> tuple[str, ...] | None:
+    """Returns one status, or several, that tasks may have; None for any; else UsageError."""
+    if status is None:
+        return None
     if isinstance(status, Sequence) and not isinstance(status, str):
         given = tuple(cast("Iterable[object]", status))
     else:
@@ -177,6 +179,24 @@ def check_status(status: object) -> tuple[str, ...]:
                 f"a task's status is one of {', '.join(STATUSES)}, found {show_value(one)}"
             )
     return cast("tuple[str, ...]", given)
+
+
+class Wish(Struct, frozen=True):
+    """Which tasks are wanted; None is any."""
+
+    statuses: tuple[str, ...] | None = None
+    owner: str | None = None
+    epic: str | None = None
+    tag: str | None = None
+
+    def fits(self, task: Task) -> bool:
+        """Says whether a task is one of them."""
+        return (
+            (self.statuses is None or task.status in self.statuses)
+            and self.owner in (None, task.owner)
+            and self.epic in (None, task.epic)
+            and (self.tag is None or self.tag in task.tags)
+        )
 
 
 def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:

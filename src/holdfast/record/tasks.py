@@ -30,7 +30,7 @@ from holdfast.record.book import Book
 from holdfast.record.owners import Eyes, waits_for
 from holdfast.record.recorder import Recorder
 from holdfast.record.table import Table
-from holdfast.record.task import Task, check_fields, check_status
+from holdfast.record.task import Task, Wish, check_fields, check_status
 from holdfast.wanted import Lease
 
 _ALL = 1 << 31
@@ -72,7 +72,7 @@ class Tasks:
         `status` is one or several; `older_than` a length of time since the last change; `at` a
         revision of the scope, to see the tasks as they were.
         """
-        statuses = None if status is None else check_status(status)
+        wish = Wish(check_status(status), owner, epic, tag)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
         limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
         table = self._fresh()
@@ -82,11 +82,7 @@ class Tasks:
             found = [
                 self._seen(known, task, eyes)
                 for task in sorted(known.values(), key=_rank)
-                if (statuses is None or task.status in statuses)
-                and owner in (None, task.owner)
-                and epic in (None, task.epic)
-                and (tag is None or tag in task.tags)
-                and (latest is None or task.updated_at <= latest)
+                if wish.fits(task) and (latest is None or task.updated_at <= latest)
             ]
         return [task for task in found if suspect in (None, task.suspect)][:limit]
 
@@ -315,14 +311,15 @@ class Tasks:
             self._log.clock.sleep(0.01)
 
     def _next(self, table: Table, eyes: Eyes, epic: str | None, tag: str | None) -> Task | None:
-        for task in sorted(table.tasks.values(), key=_rank):
-            if epic not in (None, task.epic) or (tag is not None and tag not in task.tags):
-                continue
-            if task.status not in forms.STEPS[forms.CLAIMED][0] or waits_for(table.tasks, task):
-                continue
-            if task.status == "open" or not eyes.is_held(task):
-                return task
-        return None
+        wish = Wish(forms.STEPS[forms.CLAIMED][0], None, epic, tag)
+        ready = (
+            task
+            for task in table.tasks.values()
+            if wish.fits(task)
+            and not waits_for(table.tasks, task)
+            and (task.status == "open" or not eyes.is_held(task))
+        )
+        return min(ready, key=_rank, default=None)
 
     def _check_claimable(self, table: Table, eyes: Eyes, task: Task) -> None:
         if task.status not in forms.STEPS[forms.CLAIMED][0]:
