@@ -427,3 +427,41 @@ def test_events_keep_labels_and_totals(hf: Store):
     entries = run.journal.entries
     assert entries["pay=bill"].label == "pay the bill"
     assert (entries["parallel"].label, entries["parallel"].total) == ("both", 1)
+
+
+@holdfast.run
+def hungry(ctx: Any) -> list[Any]:
+    both = ctx.parallel(a=ctx.branch(next_signal), b=ctx.branch(next_signal))
+    return sorted(both.values())
+
+
+def next_signal(ctx: Any) -> Any:
+    return ctx.signal("go")
+
+
+def test_two_branches_never_take_one_signal(hf: Store):
+    run = hf.start(hungry, id="r")
+    until(run, "waiting")
+    for number in range(2):
+        hf.signal("r", "go", number)
+    assert run.result() == [0, 1]
+
+
+def test_runs_in_a_store_of_several_backends(tmp_path: Any, witness: Witness):
+    """Runs and their inboxes lie with workflows; a write elsewhere has its key, and no fence."""
+    place = f"sqlite:{tmp_path / 'rest.db'}"
+    with holdfast.open({"workflow": "memory:", "*": place}) as hf:
+
+        @holdfast.run(name="tests:mixed")
+        def mixed(ctx: Any) -> list[Any]:
+            hf.team("far").increment("n")
+            ctx.state.increment("n")
+            pay(1)
+            came = ctx.wait("approve")
+            return [came, ctx.read(hf.team("far"), "n"), ctx.read(ctx.state, "n")]
+
+        run = hf.start(mixed, id="r")
+        until(run, "waiting")
+        hf.answer("r", "approve", "yes")
+        assert run.result() == ["yes", 1, 1]
+        assert hf.marks() == []

@@ -43,6 +43,8 @@ def store(backend: MixedBackend) -> Store:
         ("run/r1", "workflow"),
         ("lease/conversation/c1", "conversation"),
         ("lease/run/r1", "workflow"),
+        ("inbox/run/r1", "workflow"),
+        ("inbox/conversation/c1", "conversation"),
         ("lease/lease/run/r1", "workflow"),
         ("lease/nightly", "nightly"),
         ("lease", "lease"),

@@ -49,11 +49,14 @@ _WITH = {"run": "workflow"}
 _MARKS_MAX = 1 << 62
 _WEAKEST: tuple[Durability, ...] = ("none", "process", "full")
 
+_ABOUT = ("lease", "inbox")
+"""What is kept with the stream that the rest of its name says."""
+
 
 def level_of(name: str) -> str:
     """Returns the level that a stream or lease belongs to, by the first part of its name."""
     head, slash, rest = name.partition("/")
-    if head == "lease" and slash:
+    if head in _ABOUT and slash:
         return level_of(rest)
     return _WITH.get(head, head)
 
@@ -274,7 +277,7 @@ class MixedBackend:
             if REST in levels:
                 foreign = [level for level, at in self._at.items() if at != place]
                 roots = [*foreign, *(run for run, level in _WITH.items() if level in foreign)]
-                roots += [f"lease/{root}" for root in roots]
+                roots += [f"{about}/{root}" for about in _ABOUT for root in tuple(roots)]
                 for root in roots:
                     if found := self._first(place, root):
                         raise self._misplaced(place, found)
@@ -305,8 +308,8 @@ def _behind(name: str) -> str:
     head, slash, rest = name.partition("/")
     if not slash:
         return name
-    if head == "lease":
-        return f"lease/{_behind(rest)}" if "/" in rest else name
+    if head in _ABOUT:
+        return f"{head}/{_behind(rest)}" if "/" in rest else name
     return f"{head}0"  # "0" follows "/"
 
 

@@ -59,9 +59,9 @@ class Entering:
 
     # --- entering and leaving --------------------------------------------------------------------
 
-    def enter(self) -> None:
+    def enter(self, *, anywhere: bool = False) -> None:
         """Raises what this block is to be left with, if it is; else an operation may begin."""
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread and not anywhere:
             raise UsageError(
                 f'block "{self.block.path or "body"}" of run "{self.run_id}" was used by another '
                 "thread than its own",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import Event, RLock
 from typing import Any, TypeVar
 
@@ -160,12 +161,17 @@ class Execution:
 
     def look(self) -> None:
         """Reads the inbox, and heeds a stop."""
-        self.inbox.look()
-        for message in self.inbox.waiting(self.journal.taken):
-            if message.kind == "stop" and not self.stop_wanted:
-                self.stop_wanted = True
-                if self.journal.cancelling is None and not self._closed:
-                    self.record(events.Cancelling(message.sender))
+        with self._lock:
+            self.inbox.look()
+            for message in self.inbox.waiting(self.journal.taken):
+                if message.kind == "stop":
+                    self.stop_wanted = True
+                    if self.journal.cancelling is None and not self._closed:
+                        self.record(events.Cancelling(message.sender))
+
+    def alone(self) -> AbstractContextManager[bool]:
+        """Returns the lock to hold while something is looked for and recorded as taken."""
+        return self._lock
 
     def lost(self, error: BaseException) -> Control:
         """Poisons the run after a commit that failed, and returns what to raise."""
@@ -270,7 +276,7 @@ def open_children(journal: Journal) -> list[tuple[str, str]]:
     """Returns the children that the journal has no result of, and what their parent's end does."""
     return [
         (entry.child, entry.when_parent_ends or "cancel")
-        for entry in journal.entries.values()
+        for entry in tuple(journal.entries.values())
         if entry.child is not None and entry.state == "open"
     ]
 

@@ -208,7 +208,8 @@ class Journal:
     def below(self, path: str) -> Iterator[Entry]:
         """Yields the entries inside a block, at any depth."""
         starts = (f"{path}/", f"{path}[") if path else ("",)
-        return (entry for entry in self.entries.values() if entry.path.startswith(starts))
+        entries = tuple(self.entries.values())  # other branches add to it
+        return (entry for entry in entries if entry.path.startswith(starts))
 
     def acts_below(self, path: str) -> bool:
         """Says whether anything inside a block is more than pure."""
@@ -216,7 +217,7 @@ class Journal:
 
     def uncertain(self) -> list[Entry]:
         """Returns the acts that were begun and have no outcome."""
-        return [entry for entry in self.entries.values() if entry.is_uncertain]
+        return [entry for entry in tuple(self.entries.values()) if entry.is_uncertain]
 
     @property
     def status(self) -> events.Status:

@@ -89,9 +89,9 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
     entry = run.journal.entries[path]
     yield LOOK
     while entry.state == "open":
-        if (message := _message(run, entry)) is not None:
-            _take_answer(run, entry, waiting, message)
-        elif entry.due is not None and entry.due <= run.log.clock.now_us():
+        if _take_next(run, entry, waiting):
+            continue
+        if entry.due is not None and entry.due <= run.log.clock.now_us():
             _expire(run, path, waiting)
         elif entry.due is not None and entry.due - run.log.clock.now_us() <= INLINE_US:
             yield COMMIT
@@ -100,6 +100,15 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
         else:
             raise Suspended(f"{waiting.kind} {waiting.name}", entry.due)
     return _came(run, entry, waiting)
+
+
+def _take_next(run: Execution, entry: Entry, waiting: Waiting) -> bool:
+    """Takes the next message for a wait; alone, because branches may wait for the same signal."""
+    with run.alone():
+        message = _message(run, entry)
+        if message is not None:
+            _take_answer(run, entry, waiting, message)
+    return message is not None
 
 
 def _message(run: Execution, entry: Entry) -> Message | None:
@@ -155,16 +164,17 @@ def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
             raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
     if answer.verdict == "execute":
         yield LOOK
-        found = [
-            message
-            for message in run.inbox.waiting(run.journal.taken)
-            if message.kind != "stop"
-            and (not kinds or message.kind in kinds)
-            and not (message.name or "").startswith(_RESERVED)
-        ]
-        value = codec.encode([msgspec.structs.asdict(message) for message in found])
-        taken = tuple(message.revision for message in found)
-        run.record(blocks.done_of(answer, "inbox", "", "pure", run.store(value), taken=taken))
+        with run.alone():
+            found = [
+                message
+                for message in run.inbox.waiting(run.journal.taken)
+                if message.kind != "stop"
+                and (not kinds or message.kind in kinds)
+                and not (message.name or "").startswith(_RESERVED)
+            ]
+            value = codec.encode([msgspec.structs.asdict(message) for message in found])
+            taken = tuple(message.revision for message in found)
+            run.record(blocks.done_of(answer, "inbox", "", "pure", run.store(value), taken=taken))
     return [Message(**fields) for fields in run.load(run.journal.entries[answer.path].value)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast import codec
+from holdfast.backends.protocol import Fence
 from holdfast.runs import blocks, values
 from holdfast.runs.events import ABSENT
 from holdfast.runs.execution import Execution
@@ -36,7 +37,7 @@ class BodyWriter:
         run: Execution = self._context.execution
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
             return wanted
-        self._context.enter()
+        self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
         said = [[p.stream, [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
         digest = values.digest(codec.encode(said))
         name = wanted.parts[0].stream
@@ -49,7 +50,7 @@ class BodyWriter:
         run.push()
         key = values.commit_key(f"{run.id}/{answer.path}")
         parts = tuple([_keyed(part, key) for part in wanted.parts])
-        return replace(wanted, parts=parts, fence=wanted.fence or run.fence)
+        return replace(wanted, parts=parts, fence=_fence(run, wanted))
 
 
 class StepWriter:
@@ -62,7 +63,20 @@ class StepWriter:
     def prepare(self, wanted: Wanted) -> Wanted:
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
             return wanted
-        return replace(wanted, fence=wanted.fence or self._execution.fence)
+        return replace(wanted, fence=_fence(self._execution, wanted))
+
+
+def _fence(run: Execution, wanted: Wanted) -> Fence | None:
+    """Returns what a write is fenced by: the run's lease, where the backend of the write has it.
+
+    In a mixed store a scope may be kept elsewhere than runs are. There its key still makes the
+    write happen once, but a late owner is not refused.
+    """
+    if wanted.fence is not None:
+        return wanted.fence
+    place_of = run.log.routes.place_of
+    near = place_of(wanted.parts[0].stream) == place_of(run.fence.name)
+    return run.fence if near else None
 
 
 def _keyed(part: Part, key: str) -> Part:
