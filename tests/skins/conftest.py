@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,63 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.cli import main
+
+TINY = """
+import os, signal
+import holdfast
+
+
+@holdfast.step(effect="read")
+def look(n: int) -> int:
+    return n + 1
+
+
+@holdfast.step(effect="effect")
+def act(n: int) -> int:
+    if os.environ.get("TINY_DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+@holdfast.run
+def tiny(ctx, n: int = 1):
+    found = look(n)
+    return act(found)
+
+
+@holdfast.run
+def asks(ctx, n: int = 1):
+    for i in ctx.repeat(2):
+        look(i)
+    both = ctx.parallel(left=ctx.branch(look, 1), right=ctx.branch(look, 2))
+    if ctx.wait("approve", timeout="2d", default=False):
+        return both
+    return None
+
+
+@holdfast.run
+def fails(ctx):
+    look(1)
+    if not os.environ.get("TINY_MENDED"):
+        raise ValueError("no good")
+    return "mended"
+
+
+@holdfast.run
+async def later(ctx, n: int = 2):
+    return [await ctx.step(look, i) for i in ctx.repeat(n)]
+
+
+@holdfast.run
+def slow(ctx):
+    look(1)
+    import threading
+
+    threading.Event().wait(600)
+"""
+"""A program with runs, as a user would write it."""
 
 
 class Ran:
@@ -86,3 +144,28 @@ def place(
     monkeypatch.setenv("HOLDFAST_ACTOR", "tester")
     cli("init")
     return where
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with runs in the current folder, which this process has not loaded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "tiny", raising=False)
+    path = tmp_path / "tiny.py"
+    path.write_text(TINY)
+    return path
+
+
+def in_process(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a process of its own, in the current folder."""
+    source = str(Path(holdfast.__file__).parents[1])
+    program = "import sys; from holdfast.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": source, **extra},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

@@ -20,6 +20,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
+from tests.skins.conftest import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "docs/cli.md").read_text("utf-8")
@@ -101,6 +102,19 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     leave_a_suspect("store")
 
 
+@pytest.fixture
+def runs_left(filled: None, tiny: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+    """A run of each kind: ended, asked, failed, killed within an act, parked."""
+    cli("runs", "start", "tiny.py:tiny", "1", "--id", "ended")
+    cli("runs", "start", "tiny.py:asks", "--id", "asked", "--leave", code=15)
+    cli("runs", "start", "tiny.py:fails", "--id", "failed", code=12)
+    killed = in_process("runs", "start", "tiny.py:tiny", "--id", "uncertain", TINY_DIES="1")
+    assert killed.returncode == -9
+    cli("runs", "fork", "ended", "act", "--new-id", "parked")
+    cli("runs", "resume", "parked", "tiny.py", code=13)
+    monkeypatch.setenv("TINY_MENDED", "1")
+
+
 def leave_a_suspect(place: str) -> None:
     """A worker is killed while it holds a lease, a claim and a group's delivery."""
     with holdfast.open(place) as store, store.commit() as tx:
@@ -158,6 +172,18 @@ COMMANDS = {
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
     "advise": ["advise", "--machines", "1"],
+    "runs list": ["runs", "list"],
+    "runs show": ["runs", "show", "ended"],
+    "runs tail": ["runs", "tail", "ended", "--after", "5"],
+    "runs start": ["runs", "start", "tiny.py:tiny", "3"],
+    "runs resume": ["runs", "resume", "ended", "tiny.py"],
+    "runs retry": ["runs", "retry", "failed", "tiny.py"],
+    "runs cancel": ["runs", "cancel", "asked"],
+    "runs answer": ["runs", "answer", "asked", "approve", "true"],
+    "runs signal": ["runs", "signal", "asked", "hurry"],
+    "runs settle": ["runs", "settle", "uncertain", "act", "--done", "1"],
+    "runs adopt": ["runs", "adopt", "parked"],
+    "runs fork": ["runs", "fork", "ended", "look", "--new-id", "what-if"],
 }
 
 
@@ -179,7 +205,11 @@ def compare(documented: Any, printed: Any, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("verb", functions)
-def test_every_document_has_the_documented_shape(verb: str, filled: None, cli: Any):
+def test_every_document_has_the_documented_shape(
+    verb: str, filled: None, cli: Any, request: pytest.FixtureRequest
+):
+    if verb.startswith("runs"):
+        request.getfixturevalue("runs_left")
     printed = cli(*COMMANDS[verb], "--json").document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own
@@ -202,7 +232,13 @@ def test_the_guide_shows_what_really_happens(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     monkeypatch.setenv("HOLDFAST_ACTOR", "ada")
-    blocks = re.findall(r"^```console\n(.*?)^```$", GUIDE, re.M | re.S)
+    assert play(GUIDE, capsys) > 15
+    assert sorted(os.listdir()) == ["desk", "desk.db"]
+
+
+def play(guide: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """Types every command of a guide, compares what it prints, and returns how many there were."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", guide, re.M | re.S)
     count = 0
     for command, expected in re.findall(r"^\$ ([^\n]+)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.M):
         program, *words = shlex.split(command)
@@ -213,5 +249,4 @@ def test_the_guide_shows_what_really_happens(
         pattern = re.escape(expected).replace("…", r"[^\n\t]*")
         assert re.fullmatch(pattern, printed.out + printed.err), f"{command}\n{printed.out}"
         count += 1
-    assert count > 15
-    assert sorted(os.listdir()) == ["desk", "desk.db"]
+    return count

@@ -7,6 +7,7 @@ shapes      the documents that --json prints
 printing    text that is safe to show; tables and trees on a terminal, plain lines when piped
 stores, states, history, returning, following, doctor, selftest, demo, sharing, deciding,
 claiming    the verbs, by group
+runs_*      the verbs for runs: code loaded by name, executing, watching, looking, tending
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ from holdfast.cli import (
     following,
     history,
     returning,
+    runs_executing,
+    runs_looking,
+    runs_tending,
     saying,
     selftest,
     sharing,
@@ -44,7 +47,8 @@ _START = Group("Begin", sort_key=1)
 _LOOK = Group("Look", sort_key=2)
 _CHANGE = Group("Change", sort_key=3)
 _CARE = Group("Look after a store", sort_key=4)
-_SHELL = Group("Shell", sort_key=5)
+_RUNS = Group("Runs", sort_key=5)
+_SHELL = Group("Shell", sort_key=6)
 
 VERBS: list[tuple[str, Any, Group]] = [
     ("init", stores.init, _START),
@@ -83,9 +87,22 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("doctor", doctor.doctor, _CARE),
     ("copy", stores.copy_store, _CARE),
     ("selftest", selftest.selftest, _CARE),
+    ("runs list", runs_looking.list_runs, _LOOK),
+    ("runs show", runs_looking.show, _LOOK),
+    ("runs tail", runs_looking.tail, _LOOK),
+    ("runs start", runs_executing.start, _RUNS),
+    ("runs resume", runs_executing.resume, _RUNS),
+    ("runs retry", runs_executing.retry, _RUNS),
+    ("runs cancel", runs_tending.cancel, _CHANGE),
+    ("runs answer", runs_tending.answer, _CHANGE),
+    ("runs signal", runs_tending.signal, _CHANGE),
+    ("runs settle", runs_tending.settle, _CHANGE),
+    ("runs adopt", runs_tending.adopt, _CHANGE),
+    ("runs fork", runs_tending.fork, _CHANGE),
 ]
 
 _FAMILIES = {
+    "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that stand before a verb of their own."""
@@ -105,7 +122,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        app.command(App(name=family, help=text, group=_CHANGE))
+        app.command(App(name=family, help=text, group=_RUNS if family == "runs" else _CHANGE))
     for name, function, group in VERBS:
         *families, verb = name.split()
         owner = app[families[0]] if families else app

@@ -92,8 +92,12 @@ def get(
         elif raw:
             print_raw(to_bytes(value))
         else:
-            is_text = isinstance(value, str)
-            print_line(clean(value, keep="\n\t") if is_text else indent(value))
+            print_value(value)
+
+
+def print_value(value: Any) -> None:
+    """Prints a value for people: text as it is, everything else as indented JSON."""
+    print_line(clean(value, keep="\n\t") if isinstance(value, str) else indent(value))
 
 
 def set_value(

@@ -1,0 +1,126 @@
+"""The user's code: loaded because the command line names it, never because stored data does."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from holdfast.cli.deciding import load_config
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.runs.define import RunFunction, find_run, is_run
+
+FORMS = "write it like review.py:review or package.module:review"
+
+
+def load(code: str, modules: Sequence[str] | None = None) -> ModuleType:
+    """Loads what was typed, and further modules (verifiers, children), and returns the first."""
+    load_config(None)
+    for name in modules or ():
+        load_module(name)
+    return load_module(split(code)[0])
+
+
+def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[Any]:
+    """Returns the run that `FILE.py:function` or `module:function` names."""
+    place, name = split(code)
+    module = load(code, modules)
+    known = runs_of(module)
+    if not name and len(known) == 1:
+        return known[next(iter(known))]
+    if name in known:
+        return known[name]
+    listed = ", ".join(known)
+    if known and not name:
+        raise UsageError(f'"{place}" has several runs: {listed}', hint=FORMS)
+    if not known:
+        raise NotFoundError(f'"{place}" has no run', hint="put @holdfast.run above the function")
+    raise NotFoundError(f'"{place}" has no run "{name}": it has {listed}', hint=FORMS)
+
+
+def check_has(name: str, id: str, code: str) -> RunFunction[Any]:
+    """Returns the run of a stored name, which the code that was typed must have defined."""
+    try:
+        return find_run(name)
+    except NotFoundError as absent:
+        raise NotFoundError(
+            f'run "{id}" is a "{name}", which "{code}" does not define',
+            hint="name the file or module that does",
+        ) from absent
+
+
+def runs_of(module: ModuleType) -> dict[str, RunFunction[Any]]:
+    """Returns the runs of a module by the name that they have there."""
+    return {name: value for name, value in vars(module).items() if is_run(value)}
+
+
+def split(code: str) -> tuple[str, str]:
+    """Returns the file or module that was typed, and the function behind the colon, if any."""
+    place, colon, name = code.rpartition(":")
+    if not colon:
+        return code, ""
+    return place, name
+
+
+def load_module(place: str) -> ModuleType:
+    """Loads a file, as `python FILE.py` would name and find things, or imports a module."""
+    if place.endswith(".py"):
+        return _load_file(Path(place))
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise UsageError(f'"{place}" is neither a Python file nor a module', hint=FORMS)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as absent:
+        if absent.name is None or not f"{place}.".startswith(f"{absent.name}."):
+            raise _broken(place, absent) from absent
+        raise NotFoundError(f'there is no module "{place}" here', hint=FORMS) from absent
+    except (Exception, SystemExit) as error:
+        raise _broken(place, error) from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Loads a file under its stem: the name that its runs have when it is run as a program."""
+    if not path.is_file():
+        raise NotFoundError(f'there is no file "{path}"', hint=FORMS)
+    path = path.resolve()
+    name = path.stem
+    known = sys.modules.get(name)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise UsageError(
+            f'"{path.name}" has the name of a module that is loaded already',
+            hint="give the file another name",
+        )
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "BUG: a .py file has a loader"
+    assert spec.loader is not None, "BUG: a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, for what lies beside it
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _broken(path.name, error) from error
+    return module
+
+
+def _broken(place: str, error: BaseException) -> UsageError:
+    """Returns the error for code that raised while it was loaded, with the line that did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "importlib" not in frame.filename]
+    where = f" at {outside[-1].filename}:{outside[-1].lineno}" if len(outside) > 1 else ""
+    if isinstance(error, SyntaxError):
+        where = f" at {error.filename}:{error.lineno}"
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return UsageError(f'"{place}" cannot be loaded: {said}{where}', hint="mend it, then try again")
