@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,8 @@ import holdfast
 from holdfast import NotFoundError, Store, UsageError, aio
 from holdfast.record.memory import ERRORS_MAX, KEY, Memory
 from holdfast.testing import FakeClock
+from tests.record.kills import kill_everywhere, open_dying
+from tests.record.stores import new_url
 
 
 def names(kept: list[Any]) -> list[str]:
@@ -166,3 +169,37 @@ def test_the_same_for_asyncio(url: str) -> None:
             assert await memory.notes.list() == []
 
     asyncio.run(main())
+
+
+def keep_things(url: str) -> None:
+    """Every write of the working memory, a move between two scopes and a close included."""
+    store = open_dying(url)
+    chat = store.conversation("c", parent=store.team("t"))
+    memory = chat.memory
+    memory.notes.put("n", "first", lifetime="session")
+    memory.notes.put("n", "second", lifetime="forever")
+    memory.errors.put("e", "oops")
+    with memory.turn():
+        memory.files.put("f", lifetime="turn")
+    memory.files.put("g")
+    memory.errors.drop("e")
+    chat.close(keep=True)
+
+
+def test_it_is_whole_wherever_its_writer_is_killed(durable: str, tmp_path: Path) -> None:
+    """A name is never there twice, and what ends with the scope is gone once it is closed."""
+    trials = 0
+    for kill in kill_everywhere(keep_things, lambda: new_url(durable, tmp_path)):
+        trials += 1
+        with holdfast.open(kill.url) as hf:
+            chat = hf.conversation("c", parent=hf.team("t"))
+            places = [chat, hf.team("t"), hf.global_()]
+            held = [scope.name for scope in places if "n" in scope.get((KEY, "notes"), {})]
+            assert len(held) <= 1, kill
+            notes = {one.name: one.value for one in chat.memory.notes.list()}
+            assert notes in ({}, {"n": "first"}, {"n": "second"}), kill
+            if chat.is_closed:
+                assert chat.memory.files.list() == [], kill
+                assert notes == {"n": "second"}, kill
+            assert hf.check().ok, kill
+    assert trials >= 2 * 9
