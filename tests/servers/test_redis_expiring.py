@@ -55,6 +55,32 @@ def test_redis_lets_go_by_itself(name: str) -> None:
         running.remove()
 
 
+def test_what_was_let_go_hides_nothing_behind_it() -> None:
+    """Clauses 10 and 18: a page of the log of which nothing is left is not the end of the store."""
+    application = "let-go-pages"
+    running = redis.new_server(next(iter(redis.installations())))
+    try:
+        with holdfast.open(running.url(application=application), durability="none") as store:
+            store.conversation("before").set("n", 1)
+            chat = store.conversation("c1", ttl_s=3600)
+            for number in range(1100):
+                with store.submit() as tx:
+                    tx.scope(chat).set("n", number)
+            store.conversation("behind").set("n", 2)
+            client: Any = driver.Redis.from_url(running.url())  # type: ignore
+            client.delete(f"holdfast:{{{application}}}:events:conversation/c1")  # as at its end
+            seen = [event.stream for event in store.events()]
+            assert seen == ["conversation/before", "conversation/behind"]
+            assert store.log.backend.read_all(after=store.position, limit=1) == []
+            first = store.log.backend.read_all(limit=1)
+            behind = store.log.backend.read_all(after=first[-1].position, limit=1)
+            assert [record.stream for record in behind] == ["conversation/behind"]
+            taken = store.group("g").take(10)
+            assert [delivery.event.stream for delivery in taken] == seen
+    finally:
+        running.remove()
+
+
 def _is_shared(key: bytes) -> bool:
     """Returns whether a key belongs to the store and not to one stream."""
     kind = key.decode().partition("}:")[2].partition(":")[0]

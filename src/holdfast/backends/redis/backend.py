@@ -154,14 +154,21 @@ class RedisBackend:
         self._gate.lines.check_open()
         if limit <= 0:
             return []
-        try:
-            return self._read_behind(after, limit)
-        except CorruptError:
-            # The log is asked before the events. A server that came back in between without its
-            # newest commits has none of those that the log named: it is asked for both again.
-            return self._read_behind(after, limit)
+        while True:
+            try:
+                records, last = self._read_behind(after, limit)
+            except CorruptError:
+                # The log is asked before the events. A server that came back in between without its
+                # newest commits has none of those that the log named: it is asked for both again.
+                records, last = self._read_behind(after, limit)
+            if records or last is None:
+                return records
+            # The server has let go of all that this page names. No records would mean the end of
+            # the store, and a follower would pass over whatever lies behind.
+            after = last
 
-    def _read_behind(self, after: Position, limit: int) -> list[Record]:
+    def _read_behind(self, after: Position, limit: int) -> tuple[list[Record], Position | None]:
+        """Returns what is left of a page of the log, and its last position; None at the end."""
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
         [entries] = self._gate.ask(ask)
         if len(entries) == min(limit, _PAGE):
@@ -180,11 +187,11 @@ class RedisBackend:
                 first, count = map(int, range_.split())
                 ranges.append((name.decode(), first, count, position))
                 found += count
-        return self._read_ranges(ranges)
+        if not ranges:
+            return [], None
+        return self._read_ranges(ranges), Position(before)
 
     def _read_ranges(self, ranges: list[tuple[str, int, int, int]]) -> list[Record]:
-        if not ranges:
-            return []
         where = self.place.shown
         answers = self._gate.ask(
             *(
@@ -192,9 +199,11 @@ class RedisBackend:
                 for stream, first, count, _ in ranges
             )
         )
+        empty = {one[0] for one, entries in zip(ranges, answers, strict=True) if not entries}
+        let_go = {stream for stream in sorted(empty) if self._is_let_go(stream)}
         records: list[Record] = []
         for (stream, first, count, position), entries in zip(ranges, answers, strict=True):
-            if not entries and self._is_let_go(stream):
+            if not entries and stream in let_go:
                 continue
             part = [decode(stream, entry, where) for entry in entries]
             found = {(record.revision, record.position) for record in part}
