@@ -171,7 +171,9 @@ def test_overlay_sees_accepted_commits_over_what_is_true() -> None:
     )
 
     def refusal(commit: Commit) -> Refusal | None:
-        return judge(commit, overlay.head_of, overlay.key_of, lambda fence: fence.epoch == 1)
+        return judge(
+            commit, overlay.head_of, overlay.key_of, lambda fence: fence.epoch == 1, lambda: 0
+        )
 
     append = build.append("a", b"1", b"2", behind=true, key="k2")
     commit = build.commit(append, build.append("b"), watch=["a", "b", "c"])
@@ -208,7 +210,7 @@ def test_a_malformed_commit_is_a_bug() -> None:
     ):
         bad = replace(commit, appends=(spoiled,))
         with pytest.raises(AssertionError, match=r"^BUG: "):
-            judge(bad, lambda stream: None, lambda stream, key: None, lambda fence: True)
+            judge(bad, lambda stream: None, lambda stream, key: None, lambda fence: True, lambda: 0)
 
 
 def test_the_backend_of_the_guide_passes_as_it_says(tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ class FaultyBackend:
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._inner.wait(after, timeout_s=timeout_s)
 
+    def now_us(self, stream: str) -> int:
+        return self._inner.now_us(stream)
+
     def close(self) -> None:
         self._inner.close()
 
