@@ -93,8 +93,11 @@ class ExpiryClauses(Trial):
         assert before.expires_us in (0, ends)
         try:
             assert backend.read("a") == records
-        except ExpiredError as error:
-            assert error.stream == "a"
+        except ExpiredError as gone:
+            found = gone.stream
+        else:
+            found = "a"
+        assert found == "a"
         of_a = [record for record in backend.read_all() if record.stream == "a"]
         assert of_a in ([], records)
         assert list(backend.inspect.verify(read_all=True)) == []
