@@ -1,20 +1,29 @@
-"""Cuts a program at every commit, in process, and resumes it.
+"""Cuts a program at a commit or in an act, in process, and resumes it.
 
-A cut is a BaseException out of the backend's `commit`, before or after it took effect; from then on
-every commit of that handle fails, as if the process were gone. The program is resumed on a new
-handle (on memory, which has one handle, on the same one brought back), and must end as it does
-uncut: the same result, the same states, the same acts as the witness counted.
+A cut is a BaseException out of the backend's `commit`, before or after it took effect, or out of an
+act, before or after the witness counted it; from then on every commit of that handle fails, as if
+the process were gone. The program is resumed on a new handle (on memory, which has one handle, on
+the same one brought back), and must end as its entry in the corpus says: the same result, the same
+states, the same acts as the witness counted. An act that nobody can be asked about may be reported
+as uncertain; then a person looks at the witness's ledger, and says.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, Literal
 
 from msgspec import Struct
 
 import holdfast
 from holdfast import Store
+from holdfast.aio import AsyncStore
 from holdfast.errors import (
     NeedsAttentionError,
     RunCancelledError,
@@ -22,45 +31,93 @@ from holdfast.errors import (
     StillRunningError,
     UnavailableError,
 )
-from tests.runs import corpus
-from tests.runs.corpus import Program
-from tests.runs.witness import fresh
+from tests.runs import corpus_steps
+from tests.runs.corpus_steps import Program
+from tests.runs.witness import WITNESS, Witness, fresh, verdict_on
 
 ID = "p"
-PATIENCE = 400
+PATIENCE_S = 30.0
+SLICE_S = 0.05
 
 
 class Cut(BaseException):
     """The process is gone."""
 
 
-class Cutting:
-    """A backend around a backend that dies at one commit."""
+class Place(Struct, frozen=True):
+    """Where a program is cut: before or after its nth commit or act, counted from 1."""
 
-    def __init__(self, inner: Any, nth: int, when: Literal["before", "after", "never"]) -> None:
+    what: Literal["commit", "act"]
+    nth: int
+    when: Literal["before", "after", "never"]
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.what} {self.nth}"
+
+
+NOWHERE = Place("commit", 0, "never")
+
+
+def _gone(place: str) -> None:
+    raise Cut(place)
+
+
+class Cutting:
+    """A backend around a backend that dies at one commit; acts that are watched kill it too."""
+
+    def __init__(
+        self,
+        inner: Any,
+        place: Place = NOWHERE,
+        die: Callable[[str], None] = _gone,
+        *,
+        once_only: bool = False,
+    ) -> None:
         self._inner = inner
-        self._nth = nth
-        self._when = when
+        self._place = place
+        self._die = die
+        self._once_only = once_only
+        self._mutex = threading.Lock()
         self.commits = 0
+        self.acts = 0
         self.is_dead = False
+        WITNESS.watch = self.watch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def commit(self, commits: Any) -> Any:
-        if self.is_dead:
-            raise Cut("dead already")
-        self.commits += 1
-        self.is_dead = self.commits == self._nth and self._when != "never"
-        if self.is_dead and self._when == "before":
-            raise Cut(f"before commit {self._nth}")
+        self.check_alive()
+        with self._mutex:
+            self.commits += 1
+            number = self.commits
+        self._reach(Place("commit", number, "before"))
         answers = self._inner.commit(commits)
-        if self.is_dead:
-            raise Cut(f"after commit {self._nth}")
+        self._reach(Place("commit", number, "after"))
         return answers
 
+    def watch(self, moment: Literal["before", "after"], once: bool) -> None:
+        """Called by the witness around each act; `once`: a repetition would do no harm."""
+        self.check_alive()
+        with self._mutex:
+            self.acts += moment == "before"
+            number = self.acts
+        if once or not self._once_only:
+            self._reach(Place("act", number, moment))
+
+    def check_alive(self) -> None:
+        """Raises if the process is gone."""
+        if self.is_dead:
+            raise Cut("dead already")
+
+    def _reach(self, place: Place) -> None:
+        if place == self._place:
+            self.is_dead = True
+            self._die(str(place))
+            self.is_dead = False  # it was only stopped, and goes on
+
     def revive(self) -> None:
-        self.is_dead, self._when = False, "never"
+        self.is_dead, self._place = False, NOWHERE
 
 
 class Ended(Struct):
@@ -68,71 +125,136 @@ class Ended(Struct):
 
     result: Any
     states: dict[str, Any]
-    acts: Counter[str]
+    acts: dict[str, int]
     commits: int = 0
+    act_count: int = 0
+    uncertain: list[str] = []
 
 
-def opened(url: str, nth: int = 0, when: Any = "never") -> tuple[Store, Cutting]:
-    """Opens a store that is cut at a commit; nothing is written but by the program itself."""
+# --- opening -------------------------------------------------------------------------------------
+
+
+def opened(url: str, place: Place = NOWHERE) -> tuple[Store, Cutting]:
+    """Opens a store that is cut at a place; nothing is written but by the program itself."""
     store = holdfast.open(url)
     store.engine.tending.flush_s = None
-    cutting = Cutting(store.log.backend, nth, when)
-    store.log.backend = cutting  # type: ignore[assignment]
-    return store, cutting
+    return store, cutting(store, Cutting(store.log.backend, place))
 
 
-def finish(store: Store, program: Program) -> Any:
-    """Starts the program, or goes on with it, and sees it to its end."""
-    corpus.STORES["here"] = store
+def cutting(store: Store, backend: Cutting) -> Cutting:
+    """Puts a backend around that of a store, and lets async runs live beside it."""
+    store.log.backend = backend  # type: ignore[assignment]
+    asyncio.run_coroutine_threadsafe(_at_home(store), _loop()).result()
+    return backend
+
+
+async def _at_home(store: Store) -> AsyncStore:
+    return AsyncStore(store, ThreadPoolExecutor(2))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of async programs, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="corpus-loop", daemon=True).start()
+    return loop
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def finish(store: Store, program: Program) -> tuple[Any, list[str]]:
+    """Starts the program, or goes on with it, and sees it to its end; what was uncertain, too."""
+    backend: Any = store.log.backend
+    corpus_steps.STORES["here"] = store
+    uncertain: list[str] = []
     run = store.start(program.run, *program.args, id=ID, if_exists="attach")
-    for _ in range(PATIENCE):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
         try:
-            return run.result(timeout=0.1)
+            return run.result(timeout=SLICE_S), uncertain
         except RunFailedError as error:
-            return [error.kind, error.text]
+            return [error.kind, error.text], uncertain
+        except RunCancelledError:
+            return "cancelled", uncertain
+        except NeedsAttentionError:
+            if not program.is_unverified:
+                raise
+            uncertain += attend(store)
         except StillRunningError:
+            backend.check_alive()  # it may have died in a thread that nobody waits for
             if program.person is not None:
                 program.person(store, ID)
     raise AssertionError(f"{program.name} did not end: {run.progress}")
 
 
-def outcome(store: Store, program: Program, result: Any, witness: Any) -> Ended:
-    states = {name: store.scope(name).to_dict() for name in program.scopes}
-    return Ended(result, states, Counter(witness.acts))
+def attend(store: Store) -> list[str]:
+    """Does what a person does for a parked run: asks the provider, settles, resumes."""
+    settled: list[str] = []
+    for entry in store.run(ID).journal.uncertain():
+        store.settle(ID, entry.path, verdict_on(entry.key or ""))
+        settled.append(entry.path)
+    assert settled, "parked, and nothing is uncertain"
+    store.resume(ID)
+    return settled
+
+
+def outcome(
+    store: Store, program: Program, ended: tuple[Any, list[str]], witness: Witness
+) -> Ended:
+    """Returns what the outside sees of a program that has ended."""
+    states = {name: store.scope(name).to_dict() for name in program.states}
+    return Ended(ended[0], states, dict(Counter(witness.look().acts)), uncertain=ended[1])
 
 
 def uncut(program: Program, url: str) -> Ended:
     """Runs a program to its end, unharmed."""
     witness = fresh()
-    store, cutting = opened(url)
+    store, backend = opened(url)
     with store:
         ended = outcome(store, program, finish(store, program), witness)
-        ended.commits = cutting.commits
+        ended.commits, ended.act_count = backend.commits, backend.acts
         return ended
 
 
-def cut(program: Program, url: str, nth: int, when: str) -> Ended:
-    """Runs a program, cuts it at one commit, and resumes it until it ends."""
+def cut(program: Program, url: str, place: Place) -> Ended:
+    """Runs a program, cuts it at one place, and resumes it until it ends."""
     witness = fresh()
-    store, cutting = opened(url, nth, when)
+    store, backend = opened(url, place)
     try:
-        result = finish(store, program)
+        ended = finish(store, program)
     except (Cut, UnavailableError):
-        assert cutting.is_dead
+        assert backend.is_dead
         settle(store)
         if url == "memory:":
-            cutting.revive()
+            backend.revive()
         else:
             store.close()
             store, _ = opened(url)
-        result = finish(store, program)
+        ended = finish(store, program)
     with store:
-        return outcome(store, program, result, witness)
+        return outcome(store, program, ended, witness)
+
+
+def differences(program: Program, ended: Ended) -> list[str]:
+    """Returns what is not as the corpus says."""
+    found: list[str] = []
+    for what, expected, actual in (
+        ("result", program.gives, ended.result),
+        ("states", program.states, ended.states),
+        ("acts", program.acts, ended.acts),
+    ):
+        if expected != actual:
+            found.append(f"{what}: expected {expected}, found {actual}")
+    if ended.uncertain and not program.is_unverified:
+        found.append(f"uncertain: {ended.uncertain}, though its verifier knows")
+    return found
 
 
 def until(run: Any, status: str) -> None:
     """Waits until a run has a status, and its thread has let it go."""
-    for _ in range(PATIENCE):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
         if run.status == status and run.id not in run._keeper.active:
             return
         try:
