@@ -13,6 +13,7 @@ from bench import (
     inside,
     instructions,
     reading,
+    running,
     scaling,
     servers,
     sessions,
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "postgresql": servers.postgresql,
     "redis": servers.redis,
     "follow": following.follow,
+    "runs": running.runs,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

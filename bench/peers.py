@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import ROOT, Block, Contender, Loop
 
 PYTHON = ROOT / ".venvs" / "peers" / "bin" / "python"
-OWN = {"holdfast", "holdfast messages", "bare"}
+OWN = {"holdfast", "holdfast messages", "holdfast runs", "bare"}
 """Workers that run in our own environment."""
 
 

@@ -104,7 +104,7 @@ def _texts() -> Callable[[], str]:
     return lambda: json.dumps(next(said), separators=(",", ":"))
 
 
-def _bare_insert(url: str) -> Loop:
+def bare_insert(url: str) -> Loop:
     """One statement, one round trip, one transaction: psycopg as it comes."""
     import psycopg
 
@@ -131,7 +131,7 @@ def _bare_script(running: rd.Server) -> Loop:
 def _one_connection(report: Report, size: Size, running: pg.Server) -> None:
     url = _postgresql_url(running, "one")
     with _own("postgresql", url) as mine:
-        contenders: list[Contender] = [_bare_insert(url), mine]
+        contenders: list[Contender] = [bare_insert(url), mine]
         with closing(contenders):
             taken = interleave(contenders, blocks=size.blocks, operations=size.operations)
             report.at_most("postgresql: round trips a commit", _round_trips(mine), 1)
@@ -141,6 +141,11 @@ def _one_connection(report: Report, size: Size, running: pg.Server) -> None:
 
 def _round_trips(mine: Loop) -> float:
     """Returns how many statements a commit sends: each is one round trip and one transaction."""
+    return statements(lambda: mine.block(COUNTED)) / COUNTED
+
+
+def statements(work: Callable[[], object]) -> int:
+    """Returns how many statements are sent to PostgreSQL while something is done."""
     from holdfast.backends.postgresql.lines import Line
 
     asked = 0
@@ -157,11 +162,11 @@ def _round_trips(mine: Loop) -> float:
     for name, sound in sounds.items():
         setattr(Line, name, counted(sound))
     try:
-        mine.block(COUNTED)
+        work()
     finally:
         for name, sound in sounds.items():
             setattr(Line, name, sound)
-    return asked / COUNTED
+    return asked
 
 
 def _add(report: Report, doing: str, taken: dict[str, list[Block]], floor: str) -> Ratio:

@@ -30,8 +30,10 @@ WORKERS = {
     "OpenAI SQLiteSession": "bench.workers.openai_sessions:Sessions",
     "eventsourcing": "bench.workers.event_sourcing:Chats",
     "AgentFS": "bench.workers.agentfs_keys:Keys",
+    "DBOS": "bench.workers.dbos_workflows:Workflows",
     "holdfast": "bench.ours:Worker",
     "holdfast messages": "bench.talking:Talker",
+    "holdfast runs": "bench.workers.holdfast_runs:Runs",
     "bare": "bench.bare:Worker",
 }
 
