@@ -56,6 +56,14 @@ class _Spot(Struct, frozen=True):
     made: int
 
 
+class _Commit(Struct, frozen=True):
+    """A commit at hand: what of it the group gets, of how many records."""
+
+    position: Position
+    wanted: list[Record]
+    size: int
+
+
 class Delivery:
     """An event that a member of a group is to deal with; it calls `done` when it has."""
 
@@ -80,6 +88,10 @@ class Delivery:
         """
         self._member.check()
         self.is_done = True
+
+    def put_back(self) -> None:
+        """Makes it the next one to be taken: whoever took it went before it was handed over."""
+        self._member.returned.appendleft(self)
 
     def __repr__(self) -> str:
         again = " again" if self.again else ""
@@ -116,10 +128,11 @@ class Member:
         self._recorded = self._reached
         self._open = place.open
         self._skipped = 0
-        self._commits: deque[list[Record]] = deque()
+        self._commits: deque[_Commit] = deque()
         self._at: Position | None = None  # the commit that `_ready` is the rest of
         self._ready: deque[Record] = deque()
         self._undone: deque[Delivery] = deque()
+        self.returned: deque[Delivery] = deque()
         self._busy_at = monotonic()
 
     @property
@@ -128,7 +141,7 @@ class Member:
         return self._reached.position
 
     def is_lost(self) -> bool:
-        return self._left or self._heart.lost(self.lease)
+        return self._left or not self._heart.keeps(self.lease) or self._heart.lost(self.lease)
 
     def check(self) -> None:
         """Raises LeaseLostError unless what is done here still counts."""
@@ -142,18 +155,22 @@ class Member:
 
     def next(self) -> Delivery | None:
         """Returns the next delivery, or None if there is nothing more to read."""
+        if self.returned:
+            return self.returned.popleft()
         while not self._ready:
-            wanted = self._pass_over()
-            if wanted:
+            if self._pass_over():
                 self._make_room()
-                self._at = self._commits.popleft()[-1].position
-                self._ready.extend(wanted)
+                commit = self._commits.popleft()
+                self._at = commit.position
+                self._ready.extend(commit.wanted)
             elif not self._load():
                 self.rest()
                 return None
         record = self._ready.popleft()
-        # A commit is covered whole if it was begun within the bound.
-        again = self._reached.made < self._seen and record.position <= self._newest
+        # A commit is covered whole if it was begun within the bound. Whether it is older than our
+        # joining is asked of the place before it: in a mixed store the position behind it may have
+        # passed an event of another part that is younger.
+        again = self._reached.made < self._seen and not self._reached.position >= self._newest
         delivery = Delivery(self, record, self._reached, again)
         self._made += 1
         self._undone.append(delivery)
@@ -172,11 +189,17 @@ class Member:
             self._move(self.batch)
 
     def leave(self) -> None:
-        """Says exactly what is not done, and gives the lease back."""
-        if not self.is_lost():
-            self._pass_over()
-            if self._safe().made > self._recorded.made or self._open != self._bound(0):
-                self._move(0)
+        """Says exactly what is not done, and gives the lease back, also if that cannot be said."""
+        try:
+            if not self.is_lost():
+                self._pass_over()
+                if self._safe().made > self._recorded.made or self._open != self._bound(0):
+                    self._move(0)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Ends the membership without a word: what is not recorded is delivered again."""
         self._left = True
         self._heart.drop(self.lease)
         self._log.backend.leases.release(self.lease)
@@ -187,24 +210,26 @@ class Member:
             self._reached = _Spot(self._at, self._made)
             self._at = None
 
-    def _pass_over(self) -> list[Record]:
-        """Returns what is wanted of the next commit at hand, and passes those that have nothing."""
+    def _pass_over(self) -> bool:
+        """Passes the commits at hand that have nothing for us; returns whether one has."""
         self._reach()
         while self._commits and not self._ready:
             commit = self._commits[0]
-            wanted = [record for record in commit if self.where.takes(record)]
-            if wanted:
-                return wanted
-            self._skipped += len(self._commits.popleft())
-            self._reached = _Spot(commit[-1].position, self._made)
-        return []
+            if commit.wanted:
+                return True
+            self._skipped += self._commits.popleft().size
+            self._reached = _Spot(commit.position, self._made)
+        return False
 
     def _load(self) -> bool:
         newest = self._log.position()
         records = self._log.backend.read_all(after=self._reached.position, limit=READ_CHUNK)
-        self._commits.extend(
-            list(commit) for _, commit in groupby(records, key=lambda record: record.position)
-        )
+        # What has ended by itself is gone, also where the backend still has it.
+        there = {record.stream for record in self._log.lifetimes.kept(records)}
+        for position, commit in groupby(records, key=lambda record: record.position):
+            of_it = list(commit)
+            wanted = [one for one in of_it if one.stream in there and self.where.takes(one)]
+            self._commits.append(_Commit(position, wanted, len(of_it)))
         if not records and newest > self._reached.position:
             # A commit that only sets marks has a position and no record.
             self._reached = _Spot(newest, self._made)

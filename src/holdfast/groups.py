@@ -27,7 +27,14 @@ from holdfast import codec
 from holdfast.arguments import check_seconds, check_timeout, check_whole
 from holdfast.backends.protocol import START, Fence, Lease, Position
 from holdfast.delivery import Delivery, Member, Place, Where
-from holdfast.errors import HoldfastError, LeaseLostError, OtherStoreError, UsageError, show_value
+from holdfast.errors import (
+    CorruptError,
+    HoldfastError,
+    LeaseLostError,
+    OtherStoreError,
+    UsageError,
+    show_value,
+)
 from holdfast.event import to_datetime
 from holdfast.ids import check_name
 from holdfast.log import READ_CHUNK, Log
@@ -48,10 +55,11 @@ class GroupStatus(Struct, frozen=True):
     """A group as `store.groups()` shows it; its lag is counted up to LAG_EVENTS_MAX events."""
 
     name: str
-    position: Position
+    position: Position | None
+    """None: its place is of another store, as behind a copy, or of other routes. `restart` it."""
     member: str | None
     """The worker that gets the deliveries now."""
-    lag_events: int
+    lag_events: int | None
     waiting_since: datetime | None
     """The time of the oldest event that is not known to be done."""
 
@@ -111,7 +119,7 @@ class Group:
 
         It takes over from nobody: LeaseLostError if another member is active.
         """
-        self._groups.restart(self, check_start(start))
+        self._groups.restart(self, start)
 
     def close(self) -> None:
         """Leaves the group: what is not done is delivered again, to whoever takes over."""
@@ -157,7 +165,7 @@ class Groups:
         where = Where(check_prefix(prefix), check_types(types))
         check_whole(batch, "batch", least=1)
         check_seconds(ttl_s, "ttl_s")
-        start = check_start(start)
+        start = self._check_start(start)
         return Group(self, name, where=where, start=start, batch=batch, ttl_s=ttl_s)
 
     def member(self, name: str) -> Member | None:
@@ -188,7 +196,15 @@ class Groups:
                 while len(deliveries) < n and (delivery := member.next()) is not None:
                     deliveries.append(delivery)
             except LeaseLostError:
-                pass  # fenced: whoever took over delivers them, and `done` here says so
+                # Fenced: whoever took over delivers them, and `done` here says so. The heart may
+                # not know yet; to ask again before it does would only be refused again.
+                del self._members[group.name]
+                with contextlib.suppress(HoldfastError):
+                    member.give_up()
+            except HoldfastError:
+                # What was taken is handed out: nobody else here could say that it is done.
+                if not deliveries:
+                    raise
             return deliveries
 
     def wait(self, name: str, timeout_s: float) -> None:
@@ -201,6 +217,7 @@ class Groups:
 
     def save(self, name: str) -> None:
         """Makes what was done in a group durable."""
+        self.heart.check_open()
         with self._mutex:
             member = self.member(name)
             if member is not None:
@@ -208,6 +225,8 @@ class Groups:
 
     def restart(self, group: Group, start: Start) -> None:
         """Moves a group's place, forgetting what was done."""
+        start = self._check_start(start)
+        self.heart.check_open()
         with self._mutex:
             self.leave(group.name)
             name = _lease_name(group.name)
@@ -218,7 +237,9 @@ class Groups:
                 self._give_back(lease)
 
     def leave(self, name: str) -> None:
-        """Ends this store's membership of a group."""
+        """Ends this store's membership of a group; it has ended with the store."""
+        if not self.heart.is_open:
+            return
         with self._mutex:
             member = self.member(name)
             if member is not None:
@@ -281,6 +302,9 @@ class Groups:
                 batch=group.batch,
                 record=partial(self.record, group.name, lease),
             )
+        except LeaseLostError:
+            self._give_back(lease)  # it was lost before the first place was recorded
+            return None
         except BaseException:
             self._give_back(lease)
             raise
@@ -303,26 +327,45 @@ class Groups:
             return None
         [record] = self.log.records(stream, after=head.revision - 1, until=head.revision)
         data: dict[str, Any] = codec.decode(record.payload)
+        if record.type != MOVED:
+            raise CorruptError(
+                f'"{stream}" ends in an event of type "{record.type}": expected "{MOVED}"',
+                stream=stream,
+                revision=record.revision,
+            )
+        types = data["types"]
+        where = Where(data["prefix"], None if types is None else tuple(types))
+        hint = 'choose where it goes on: group.restart("first"), or "now"'
         if data["store"] != self._store_id():
             raise OtherStoreError(
                 f'group "{name}" has a position of store "{data["store"]}": found it in store '
                 f'"{self._store_id()}", where it means nothing',
-                hint='choose where it goes on: group.restart("first"), or "now"',
+                hint=hint,
             )
-        types = data["types"]
-        where = Where(data["prefix"], None if types is None else tuple(types))
-        return Place(Position(int(data["done"])), data["open"], where)
+        try:
+            done = self.log.routes.position(int(data["done"]))
+        except UsageError as error:
+            raise OtherStoreError(
+                f'group "{name}" has a position from before the levels of this store were routed '
+                "as they are now",
+                hint=hint,
+            ) from error
+        return Place(done, data["open"], where)
 
     def _status(self, name: str) -> GroupStatus:
-        place = self._place(name) or Place(START, 0, Where())
         holder = self.log.backend.leases.holder(_lease_name(name))
+        member = holder and holder.owner
+        try:
+            place = self._place(name) or Place(START, 0, Where())
+        except OtherStoreError:
+            return GroupStatus(name, None, member, None, None)
         lag_events, since = self._lag(place)
-        return GroupStatus(name, place.done, holder and holder.owner, lag_events, since)
+        return GroupStatus(name, place.done, member, lag_events, since)
 
     def _lag(self, place: Place) -> tuple[int, datetime | None]:
         lag_events, since, after = 0, None, place.done
         while records := self.log.backend.read_all(after=after, limit=READ_CHUNK):
-            for record in records:
+            for record in self.log.lifetimes.kept(records):
                 if place.where.takes(record):
                     since = since or to_datetime(record.time)
                     lag_events += 1
@@ -331,19 +374,21 @@ class Groups:
             after = records[-1].position
         return lag_events, since
 
+    def _check_start(self, start: object) -> Start:
+        """Returns where a group begins, or raises UsageError."""
+        if isinstance(start, str) and start in ("first", "now"):
+            return start
+        try:
+            return self.log.routes.position(start)
+        except UsageError as error:
+            raise UsageError(
+                f'start is "first", "now" or a position of this store, found {show_value(start)}'
+            ) from error
+
     def _store_id(self) -> str:
         if self._store is None:
             self._store = str(self.log.backend.inspect.describe()["store"])
         return self._store
-
-
-def check_start(start: object) -> Start:
-    """Returns where a group begins, or raises UsageError."""
-    if start in ("first", "now"):
-        return cast("Start", start)
-    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-        raise UsageError(f'start is "first", "now" or a position, found {show_value(start)}')
-    return Position(start)
 
 
 def check_prefix(prefix: object) -> str:

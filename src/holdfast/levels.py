@@ -20,6 +20,9 @@ class Level(Struct, frozen=True):
     keep: bool = True
 
 
+_OWN = frozenset(("group", "inbox", "lease", "run", "store"))
+
+
 class Levels:
     """The levels that a store knows, from the widest to the narrowest."""
 
@@ -51,6 +54,15 @@ class Levels:
         if id is None:
             raise UsageError(f"a {level} scope needs an id")
         return level, check_name(id, "scope id")
+
+    def check_own(self, name: str) -> None:
+        """Raises UsageError for a stream that holdfast itself writes: it can only be read."""
+        if name.partition("/")[0] in _OWN:
+            raise UsageError(
+                f'"{name}" is written by holdfast itself: a change by hand would break what it '
+                "keeps there",
+                hint="write to a scope of your own",
+            )
 
     def check_parent(self, name: str, scope: object) -> None:
         """Raises UsageError unless it is a scope whose level stands above that of the name."""

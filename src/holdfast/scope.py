@@ -420,6 +420,7 @@ class Scope:
         key: str | None,
         checkpoint: str | None,
     ) -> Part:
+        self._levels.check_own(self.name)
         if expected is not None:
             check_expected(expected)
         if key is not None:

@@ -148,6 +148,11 @@ class Heart(Handle):
         with self._mutex:
             self._kept.pop(_key(check_lease(lease)), None)
 
+    def keeps(self, lease: Lease) -> bool:
+        """Says whether the lease was given to this heart and not dropped since."""
+        self.check_open()
+        return _key(check_lease(lease)) in self._kept
+
     def lost(self, lease: Lease) -> bool:
         """Says whether a kept lease is lost, or may be: then the work under it must stop.
 

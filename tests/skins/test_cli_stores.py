@@ -218,3 +218,56 @@ def test_doctor_on_a_store_that_ends_with_a_restart(place: str, monkeypatch: Any
     monkeypatch.setattr(doctor, "file_system", lambda path: "tmpfs")
     checks = {each["check"]: each for each in cli("doctor", "--json", code=1).document["checks"]}
     assert checks["file system"]["fix"] == "move the store to a disk"
+
+
+def test_scopes_shows_what_has_ended_by_itself(tmp_path: Path, cli: Any):
+    """Decision 0010: a name and a head are left, and the list of all the others too."""
+    place = str(tmp_path / "ending")
+    with holdfast.open(place) as store:
+        store.conversation("gone", ttl_s=0.001).set("n", 1)
+        store.team("t").set("n", 1)
+        while not store.log.lifetimes.has_ended(*_head(store, "conversation/gone")):
+            pass
+    shapes = cli("--store", place, "scopes", "--json").document["scopes"]
+    assert [(each["scope"], each["is_expired"]) for each in shapes] == [
+        ("conversation/gone", True),
+        ("team/t", False),
+    ]
+    assert "\texpired\t" in cli("--store", place, "scopes").out
+
+
+def _head(store: holdfast.Store, name: str) -> Any:
+    return name, store.log.backend.heads([name])[0]
+
+
+def test_groups_shows_one_of_another_store(tmp_path: Path, cli: Any):
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    with holdfast.open(one) as store:
+        store.team("t").set("n", 1)
+        store.group("billing").take()
+    cli("copy", one, two)
+    assert cli("--store", two, "groups", "--json").document["groups"] == [
+        {
+            "group": "billing",
+            "position": None,
+            "member": None,
+            "lag_events": None,
+            "waiting_since": None,
+        }
+    ]
+    assert cli("--store", two, "groups").out == "billing\t\t?\t\tof another store\n"
+
+
+@pytest.mark.parametrize("words", [["set", "a", "1"], ["checkpoint", "x"]])
+def test_what_holdfast_itself_writes_is_only_read(words: list[str], tmp_path: Path, cli: Any):
+    """A change by hand to a group's place would be a group that nobody can read."""
+    place = str(tmp_path / "own")
+    with holdfast.open(place) as store:
+        store.team("t").set("n", 1)
+        store.group("billing").take()
+    verb, *rest = words
+    for name in ("group/billing", "store/workers", "lease/group/billing"):
+        failed = cli("--store", place, verb, name, *rest, code=2)
+        assert "written by holdfast itself" in failed.err
+        assert cli("--store", place, "log", name).out
+    assert len(cli("--store", place, "groups").out.splitlines()) == 1

@@ -48,7 +48,7 @@ def _takes_any_server(kind: str) -> None:
         from holdfast.backends.postgresql import opening
 
         sound = opening._server
-        opening._server = lambda line, place, durability: sound(line, place, "none")  # type: ignore[assignment]
+        opening._server = lambda line, place, durability: sound(line, place, "none")  # type: ignore
     else:
         from holdfast.backends.redis.server import Server
 

@@ -170,7 +170,7 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
     held = Held(MemoryBackend(clock=clock))
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
     shown = {"*": "rest", "conversation": "chats"}
-    store = store_on(MixedBackend({"*": held, "conversation": faulty}, shown))  # type: ignore[dict-item]
+    store = store_on(MixedBackend({"*": held, "conversation": faulty}, shown))  # type: ignore
     leader = threading.Thread(target=lambda: store.team("first").set("a", 1))
     leader.start()
     assert held.reached.wait(PATIENCE_S)

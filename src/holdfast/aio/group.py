@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from holdfast.aio.loop import Loop
+from holdfast.aio.loop import Loop, shielded
 from holdfast.arguments import check_timeout
 from holdfast.backends.protocol import Position
 from holdfast.delivery import Delivery
@@ -26,7 +26,15 @@ class AsyncGroup:
         return self._group.after
 
     async def take(self, n: int = 1) -> list[Delivery]:
-        return await self._loop.hop_shielded(self._group.take, n)
+        taking = asyncio.ensure_future(self._loop.hop(self._group.take, n))
+        try:
+            return await shielded(taking)
+        except asyncio.CancelledError:
+            if not taking.cancelled() and taking.exception() is None:
+                # Nobody was given these, so nobody would ever say that they are done.
+                for delivery in reversed(taking.result()):
+                    delivery.put_back()
+            raise
 
     async def deliveries(self, *, timeout_s: float | None = None) -> AsyncIterator[Delivery]:
         check_timeout(timeout_s)

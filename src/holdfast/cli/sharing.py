@@ -61,7 +61,7 @@ def groups(*, options: Options = DEFAULTS) -> None:
         shapes = [
             {
                 "group": group.name,
-                "position": int(group.position),
+                "position": None if group.position is None else int(group.position),
                 "member": group.member,
                 "lag_events": group.lag_events,
                 "waiting_since": group.waiting_since and time_text(group.waiting_since),
@@ -74,9 +74,9 @@ def groups(*, options: Options = DEFAULTS) -> None:
         (
             group.name,
             group.member or "",
-            str(group.lag_events),
+            "?" if group.lag_events is None else str(group.lag_events),
             show_time(group.waiting_since) if group.waiting_since else "",
-            str(int(group.position)),
+            "of another store" if group.position is None else str(int(group.position)),
         )
         for group in found
     ]

@@ -35,7 +35,8 @@ from holdfast.cli.shapes import show_time, time_text
 from holdfast.cli.words import find_scope, newest_revision
 from holdfast.copy import Progress, copy
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.event import CLOSED
+from holdfast.event import CLOSED, to_datetime
+from holdfast.levels import split_name
 from holdfast.store import Store
 from holdfast.url import without_secrets
 
@@ -108,7 +109,7 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
         (
             shape["scope"],
             str(shape["revision"]),
-            "closed" if shape["is_closed"] else "open",
+            "expired" if shape["is_expired"] else "closed" if shape["is_closed"] else "open",
             show_time(shape["time"]),
         )
         for shape in shapes
@@ -122,8 +123,14 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
 def scope_shape(store: Store, name: str) -> dict[str, Any]:
     """Returns what the newest event says of a scope: nothing more is read, for there may be many.
 
-    A closed scope takes no more events, so its newest one is the one that closed it.
+    A closed scope takes no more events, so its newest one is the one that closed it. Of one that
+    has ended by itself the name and the head are left.
     """
+    [head] = store.log.backend.heads([name])
+    if head is not None and store.log.lifetimes.has_ended(name, head):
+        level, id = split_name(name)
+        shape = {"scope": name, "level": level, "id": id, "revision": head.revision}
+        return {**shape, "time": to_datetime(head.time), "is_closed": False, "is_expired": True}
     scope = find_scope(store, name)
     newest = newest_revision(store, scope)
     event = next(scope.history(after=newest - 1, until=newest))
@@ -134,6 +141,7 @@ def scope_shape(store: Store, name: str) -> dict[str, Any]:
         "revision": newest,
         "time": event.time,
         "is_closed": event.type == CLOSED,
+        "is_expired": False,
     }
 
 
