@@ -16,10 +16,11 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.cli.demo import make_folder, scenes
+from holdfast.cli.demo.letters import REPLIES
 from holdfast.cli.demo.story import BEFORE_MISTAKE, DISPUTED, MORNING, SUBJECTS, TEAM
 from holdfast.errors import UnavailableError
 
-TITLES = ["shares", "killed", "missing", "resumes", "conflict", "rewound", "checked"]
+TITLES = ["shares", "killed", "missing", "resumes", "same line", "conflict", "rewound", "checked"]
 
 
 def facts_of(document: Any) -> list[dict[str, Any]]:
@@ -37,7 +38,7 @@ def test_the_data_back_every_claim(
 ):
     monkeypatch.chdir(tmp_path)
     document = cli("demo", "--backend", backend, "--json").document
-    _, killed, found, resumed, conflict, rewound, checked = facts_of(document)
+    _, killed, found, resumed, program, conflict, rewound, checked = facts_of(document)
     assert killed["exit_code"] == -signal.SIGKILL
     assert 0 < len(killed["acknowledged"]) < killed["wanted"]
     with holdfast.open(document["store"], create=False) as store:
@@ -49,6 +50,11 @@ def test_the_data_back_every_claim(
         # Every mail up to the kill is an event of the first bo, and the rest of the second.
         assert len(list(inbox.history())) == killed["wanted"]
         assert team.state["mails"] >= killed["wanted"]
+        assert program["exit_code"] == -signal.SIGKILL
+        assert program["sent"] == sorted(team.state["tickets"])
+        assert set(program["said"]) <= set(program["sent"][: program["sent_before"]])
+        assert program["sent_before"] < len(program["sent"])
+        assert len(store.run(REPLIES).journal.claims) == 2
         for name in ("ada", "cy"):
             for ticket in killed[name]:
                 assert team.state["tickets"][ticket]["owner"] == name
@@ -85,7 +91,7 @@ def test_every_command_it_suggests_works(tmp_path: Path, monkeypatch: pytest.Mon
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first scene and the last: no agents, for tests of what surrounds the story."""
     monkeypatch.setattr(scenes, "work_and_kill", lambda store, telling: ("", 0))
-    for name in ("find_what_is_there", "resume", "refuse_and_retry", "rewind"):
+    for name in ("find_what_is_there", "resume", "kill_a_run", "refuse_and_retry", "rewind"):
         monkeypatch.setattr(scenes, name, lambda *_: None)
 
 

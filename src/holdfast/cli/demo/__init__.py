@@ -2,6 +2,7 @@
 
 story      the tickets, and what an agent thinks of them
 agent      one agent: a process of its own
+letters    a run that sends letters
 agents     starting them, listening to them, killing one
 scenes     what happens, and what is claimed about it
 telling    how it is told
@@ -53,6 +54,7 @@ def demo(
         inbox, count = scenes.work_and_kill(store, telling)
         scenes.find_what_is_there(store, telling, inbox)
         scenes.resume(store, telling, inbox, count)
+        scenes.kill_a_run(store, telling, str(folder / "outbox.jsonl"))
         scenes.refuse_and_retry(store, telling)
         scenes.rewind(store, telling)
         scenes.check_everything(store, telling)

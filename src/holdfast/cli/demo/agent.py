@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import holdfast
+from holdfast.cli.demo import letters
 from holdfast.cli.demo.story import DISPUTED, TEAM, judge, write_mail
 from holdfast.draft import Draft
 from holdfast.store import Store
@@ -81,6 +82,14 @@ def escalate(store: Store) -> None:
     tell(acknowledged=DISPUTED, revision=revision)
 
 
+def answer_all(store: Store, outbox: str, *at_once: str) -> None:
+    """Executes the run that replies to every ticket: a new one, or the one that a crash left."""
+    letters.letters_at_once = int(at_once[0]) if at_once else 0
+    tickets = sorted(store.scope(TEAM).state["tickets"])
+    run = store.start(letters.reply, outbox, tickets, id=letters.REPLIES, if_exists="attach")
+    tell(result=run.result())
+
+
 def main(place: str, name: str, work: str, *rest: str) -> None:
     """Opens the store in this agent's name, waits for the word to begin, and does its work."""
     with holdfast.open(place, create=False, actor=name) as store:
@@ -92,6 +101,8 @@ def main(place: str, name: str, work: str, *rest: str) -> None:
             import_mails(store, rest[0], int(rest[1]))
         elif work == "escalate":
             escalate(store)
+        elif work == "reply":
+            answer_all(store, *rest)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from holdfast.errors import UnavailableError
 AGENT = "holdfast.cli.demo.agent"
 KILL_AFTER = 20
 MAILS = 200
+LETTERS_BEFORE_KILL = 5
 
 Agent = subprocess.Popen[str]
 
@@ -90,6 +91,20 @@ def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int
             return inbox, count, mails, agent.returncode
         count *= 2
         inbox = f"{INBOX}-{count}"
+
+
+def kill_replier(place: str, outbox: str) -> tuple[list[str], int]:
+    """Kills an agent in the middle of its run; returns what it said, and its end.
+
+    The last letter that it says is out, and the run has not recorded it: the worst moment there is.
+    """
+    agent = start_agent(place, "di", "reply", outbox, str(LETTERS_BEFORE_KILL))
+    say_go(agent)
+    assert agent.stdout is not None, "BUG: an agent without a pipe"
+    first = [agent.stdout.readline() for _ in range(LETTERS_BEFORE_KILL)]
+    agent.send_signal(signal.SIGKILL)
+    lines = [json.loads(line) for line in first if line.endswith("\n")]
+    return acknowledged(lines + read_lines(agent)), agent.returncode
 
 
 def run_command(words: list[str]) -> Any:

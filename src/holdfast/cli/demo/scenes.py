@@ -7,11 +7,13 @@ import signal
 from holdfast.cli.demo.agents import (
     acknowledged,
     kill_importer,
+    kill_replier,
     read_lines,
     run_command,
     start_agent,
     work_alone,
 )
+from holdfast.cli.demo.letters import REPLIES, read_outbox
 from holdfast.cli.demo.story import (
     BEFORE_MISTAKE,
     DISPUTED,
@@ -114,6 +116,34 @@ def resume(store: Store, telling: Telling, inbox: str, count: int) -> None:
     )
     telling.note(resumed_at=at, imported=len(done), total=len(mails))
     telling.suggest(f"show {inbox} --at {at}", f"diff {inbox} {at} {at + 2}")
+
+
+def kill_a_run(store: Store, telling: Telling, outbox: str) -> None:
+    """Scene: a program dies between its acts, and a new process goes on in the middle of it."""
+    telling.begin("A program is killed in the middle; it goes on from the same line")
+    tickets = sorted(store.scope(TEAM).state["tickets"])
+    said, code = kill_replier(store.url, outbox)
+    before = [letter["ticket"] for letter in read_outbox(outbox)]
+    journal = store.run(REPLIES).journal
+    done = [e.path for e in journal.entries.values() if e.kind == "step" and e.state == "done"]
+    open_acts = [entry.path for entry in journal.uncertain()]
+    telling.say(f"di runs a program that sends {len(tickets)} letters, one a ticket.")
+    telling.say(f"di was killed after it had sent {len(before)}; its exit code is {code}.")
+    telling.say(f"The journal knows {len(done)} as sent, and {len(open_acts)} as begun.")
+    telling.claim("di died of SIGKILL, in the middle", code == -signal.SIGKILL)
+    lines = work_alone(start_agent(store.url, "di", "reply", outbox))
+    after = [letter["ticket"] for letter in read_outbox(outbox)]
+    telling.say(f"A new di resumes the run and sends {len(after) - len(before)} more.")
+    telling.claim(
+        f"all {len(tickets)} letters left, each once: no letter was forgotten or sent twice",
+        after == tickets and after[: len(before)] == before and set(said) <= set(before),
+    )
+    telling.claim(
+        "the run returned as if nothing had happened",
+        lines[-1]["result"] == len(tickets) and store.run(REPLIES).status == "completed",
+    )
+    telling.note(said=said, sent_before=len(before), sent=after, exit_code=code)
+    telling.suggest("runs list", f"runs show {REPLIES}", f"runs tail {REPLIES} --after 0")
 
 
 def refuse_and_retry(store: Store, telling: Telling) -> None:
