@@ -36,6 +36,8 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.errors import ConflictError
+from holdfast.event import record_link
+from holdfast.lifetimes import EXPIRING
 from holdfast.log import Log
 
 COMMITS_PER_BATCH = 200
@@ -45,6 +47,9 @@ MARKS_PER_COMMIT = 500
 BLOBS_STAY_US = 60_000_000
 _MARKS_MAX = 1 << 62
 _BLOBS_KNOWN_MAX = 100_000
+
+_Tail = tuple[int, bytes]
+_NOTHING: _Tail = (0, b"")
 
 Progress = Callable[[int, int], None]
 """Called with the number of events passed so far, and how many there are."""
@@ -58,6 +63,7 @@ class Copied(Struct, frozen=True):
     blobs: int
     marks: int  # set or cleared
     skipped: int  # events that the target had already
+    ended: int  # events of scopes whose lifetime is over: they are left behind
     is_behind: bool  # the source was written to meanwhile: run it again
 
 
@@ -76,7 +82,7 @@ class _Copy:
         self._progress = progress
         self._parts = target.routes.parts() or [target.backend]
         self._known: set[tuple[int, str]] = set()
-        self._commits = self._events = self._blobs = self._skipped = 0
+        self._commits = self._events = self._blobs = self._skipped = self._ended = 0
 
     def run(self) -> Copied:
         began = self._source.position()
@@ -86,19 +92,21 @@ class _Copy:
             for batch in _batches(part, part.wait(START, timeout_s=0)):
                 self._copy(batch)
                 if self._progress is not None:
-                    passed = self._events + self._skipped
+                    passed = self._events + self._skipped + self._ended
                     self._progress(passed, max(total, passed))
         marks = self._copy_marks()
         is_behind = _compare_heads(self._source, self._target.backend, began)
         is_behind = is_behind or self._source.position() != began
-        return Copied(self._commits, self._events, self._blobs, marks, self._skipped, is_behind)
+        return Copied(
+            self._commits, self._events, self._blobs, marks, self._skipped, self._ended, is_behind
+        )
 
     # --- events ----------------------------------------------------------------------------------
 
     def _copy(self, batch: list[list[Record]]) -> None:
         streams = sorted({record.stream for records in batch for record in records})
         heads = zip(streams, self._target.backend.heads(streams), strict=True)
-        known = {stream: head.revision if head else 0 for stream, head in heads}
+        known = {stream: (head.revision, head.link) if head else _NOTHING for stream, head in heads}
         ends = self._ends(streams)
         for place, part in enumerate(self._parts):
             wanted: list[Commit] = []
@@ -109,8 +117,10 @@ class _Copy:
                 if commit is not None:
                     wanted.append(commit)
                     sent = sum(len(append.records) for append in commit.appends)
+                ended = sum(ends[record.stream] < 0 for record in mine)
                 self._events += sent
-                self._skipped += len(mine) - sent
+                self._ended += ended
+                self._skipped += len(mine) - sent - ended
             for commit in wanted:
                 self._copy_blobs(commit, place)
             self._commits += len(wanted)
@@ -196,25 +206,39 @@ def _batches(source: Backend, goal: Position) -> Iterator[list[list[Record]]]:
             return
 
 
-def _missing(records: list[Record], known: dict[str, int], ends: dict[str, int]) -> Commit | None:
-    """Returns the part of a commit that the target lacks, None if it has all of it."""
+def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int]) -> Commit | None:
+    """Returns the part of a commit that the target lacks, None if it has all of it.
+
+    What is appended must follow, by its link, the very event that the target has, and says so: an
+    event that somebody else wrote there meanwhile would else become part of this history.
+    """
     appends: list[Append] = []
+    marks: list[Mark] = []
     streams: dict[str, list[Record]] = {}
     for record in records:
         streams.setdefault(record.stream, []).append(record)
     for stream, mine in streams.items():
         first, last = mine[0], mine[-1]
-        if known[stream] >= last.revision or ends[stream] < 0:
+        revision, link = known[stream]
+        if revision >= last.revision or ends[stream] < 0:
             continue
-        fork = known[stream] == 0 and first.revision > 1
-        if known[stream] != first.revision - 1 and not fork:
-            raise _differs(stream, first.revision - 1, known[stream])
-        append = Append(stream, first.revision - 1, tuple(mine), fork=fork, expires_us=ends[stream])
-        appends.append(append)
-        known[stream] = last.revision
+        fork = revision == 0 and first.revision > 1
+        if not fork and (
+            revision != first.revision - 1 or (revision and record_link(link, first) != first.link)
+        ):
+            raise _differs(stream, first.revision - 1, revision)
+        previous = link if revision else None
+        appends.append(
+            Append(stream, first.revision - 1, tuple(mine), fork, previous, ends[stream])
+        )
+        if ends[stream] and first.revision == 1:
+            # With its beginning, as where it was written first: a copy that is killed before it
+            # comes to the marks must not leave a scope that nobody knows to end.
+            marks.append(Mark(EXPIRING, stream, ends[stream]))
+        known[stream] = last.revision, last.link
     if not appends:
         return None
-    return Commit(records[0].time, records[0].actor, tuple(appends))
+    return Commit(records[0].time, records[0].actor, tuple(appends), marks=tuple(marks))
 
 
 def _send(target: Backend, wanted: list[Commit]) -> None:

@@ -299,7 +299,7 @@ def test_scopes_whose_lifetime_is_over_are_left_out(tmp_path: Path) -> None:
         copied = copy(one.log, other.log)
         assert "conversation/short" not in other.log.backend.streams()
         assert other.conversation("long").get("large") == LARGE
-        assert copied.skipped == 2
+        assert copied.ended == 2
         assert copy(one.log, other.log).events == 0
         clock.advance(2000)
         assert copy(one.log, other.log).events == 0

@@ -216,6 +216,7 @@ def copy_store(
     print_line(
         f"copied {copied.events} events in {copied.commits} commits and {copied.blobs} blobs, "
         f"{copied.skipped} events were there"
+        + (f", {copied.ended} of scopes that have ended were left" if copied.ended else "")
     )
     print_line(f"digest\t{digest}")
     if copied.is_behind:
