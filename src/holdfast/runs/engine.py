@@ -116,7 +116,10 @@ class Engine:
                 return self._begin(id, journal, [created], marks, None)
             lease = self.own(id)
             if lease is None:
-                return False
+                # Somebody took the lease and has not made the run: slow, paused or dead by now. It
+                # is made here, and whoever waits for it takes it over when the lease is free.
+                marks = status_marks(id, "pending", self.log.clock.now_us())
+                return self._begin(id, journal, [created], marks, None)
             claimed = events.Claimed(lease.owner, lease.epoch)
             try:
                 marks = status_marks(id, "running")
@@ -227,6 +230,8 @@ class Engine:
 
     def _launch(self, run: Execution) -> None:
         self.active[run.id] = run
+        run.is_sure = partial(self._is_sure, run)
+        run.confirm = partial(self._confirm, run)
         self.tending.begin()
         if run.function.is_async:
             assert self.launch_async is not None, "BUG: checked before"
@@ -235,6 +240,20 @@ class Engine:
         job = Job(lambda: ContextVars().run(self._live, run))
         self.jobs[run.id] = job
         self.pool.submit(job)
+
+    def _is_sure(self, run: Execution) -> bool:
+        """Says whether the lease was renewed so recently that nobody can have taken it."""
+        try:
+            return not self.host.heart.lost(run.lease)
+        except HoldfastError:
+            return False  # nobody renews it any more
+
+    def _confirm(self, run: Execution) -> None:
+        """Renews the lease, or raises what a run is left with that belongs to another worker."""
+        try:
+            self.host.heart.keep(run.lease, ttl_s=LEASE_S)
+        except BaseException as error:
+            raise run.lost(error) from error
 
     def _live(self, run: Execution) -> None:
         context = Context(run, Block(run.journal), None, self)

@@ -118,6 +118,10 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
                 )
             )
             yield COMMIT
+            if not run.is_sure():
+                # The process stood still for longer than its lease lasts. Another worker may have
+                # taken the run since the intent was written, asked the verifier, and acted.
+                yield Call(run.confirm, (), path=path)
         context = StepContext(run, path, key, attempt)
         args = (context, *call.args) if step.signature.first == "ctx" else call.args
         try:
