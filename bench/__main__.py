@@ -18,6 +18,7 @@ from bench import (
     servers,
     sessions,
     talking,
+    tasks,
     writing,
 )
 
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "redis": servers.redis,
     "follow": following.follow,
     "runs": running.runs,
+    "tasks": tasks.tasks,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""
