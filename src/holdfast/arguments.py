@@ -91,12 +91,21 @@ def check_expected(expected: object) -> int:
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+DURATION_MAX_S = 1000 * 366 * 86400.0
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+\Z")
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
 
 
 def check_duration(value: object, what: str) -> float:
     """Returns seconds for "45s", "1h30m", "2d", a timedelta or a number, or raises UsageError."""
+    seconds = _seconds_of(value, what)
+    if seconds > DURATION_MAX_S:
+        # What lies further from now than this has no datetime.
+        raise UsageError(f"{what} is at most 1000 years, found {show_value(value)}")
+    return seconds
+
+
+def _seconds_of(value: object, what: str) -> float:
     if isinstance(value, timedelta):
         return check_seconds(value.total_seconds(), what)
     if not isinstance(value, str):

@@ -21,6 +21,15 @@ class Writer(Protocol):
         """What names this place for ever: ids made from it are the same when it is replayed."""
         ...
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the code that writes here is run again, and must then write the same."""
+        ...
+
+    def fencing(self) -> Writer:
+        """Returns a writer of the same place that fences commits and leaves them as they are."""
+        ...
+
     def prepare(self, wanted: Wanted) -> Wanted:
         """Returns the commit as it is to be made here, or raises why it must not be."""
         ...

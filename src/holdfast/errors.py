@@ -21,6 +21,18 @@ def show_value(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+def show_error(error: BaseException) -> str:
+    """Returns an error as text to store or to report: its type and what it says, whatever that is.
+
+    An exception of somebody else's may raise when it is asked what it says.
+    """
+    try:
+        said = str(error)
+    except Exception:
+        said = "what it says cannot be shown"
+    return f"{type(error).__name__}: {said}"
+
+
 class HoldfastError(Exception):
     """The base of every error that holdfast raises on purpose."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, overload
 
 from msgspec import Struct
 
-from holdfast.errors import ExistsError, NotFoundError, UsageError, show_value
+from holdfast.errors import ExistsError, NotFoundError, UsageError, show_error, show_value
 from holdfast.ids import check_name
 
 
@@ -46,7 +46,8 @@ class Intended(Protocol):
         ...
 
 
-Verifier = Callable[[Any], Verdict]
+Verifier = Callable[[Any], object]
+"""Answers `Done`, `NotDone` or `Unknown` of an act; of a fact `Holds`, `Contradicted`, a bool."""
 Act = Callable[[Any], Any]
 
 
@@ -61,6 +62,9 @@ class Registry:
         """Registers a function, by default as `module:function`; returns its name."""
         if not callable(function):
             raise UsageError(f"a {self._kind} is a function, found {show_value(function)}")
+        if name is None and "<lambda>" in name_of(function):
+            # All of a module have one name: the next would take the place of this one.
+            raise UsageError(f"a {self._kind} without a name of its own needs name=")
         name = check_name(name or name_of(function), f"{self._kind} name")
         known = self._functions.get(name)
         # A module that is loaded again defines the same function once more: the new one counts.
@@ -138,7 +142,7 @@ def judge(name: str | None, intended: Intended) -> Verdict:
     try:
         verdict = function(intended)
     except Exception as exc:
-        return Unknown(f'verifier "{name}" raised {type(exc).__name__}: {show_value(str(exc))}')
+        return Unknown(f'verifier "{name}" raised {show_error(exc)[:200]}')
     if not isinstance(verdict, Verdict):
         return Unknown(
             f'verifier "{name}" answered {show_value(verdict)}, not Done, NotDone or Unknown'

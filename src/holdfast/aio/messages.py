@@ -164,5 +164,5 @@ class AsyncTurn:
     async def __aexit__(
         self, kind: object, error: BaseException | None, _: object
     ) -> Literal[False]:
-        await self._loop.hop_shielded(self.sync.end, error)
+        await self._loop.hop_shielded(self.sync.__exit__, kind, error, None)
         return False

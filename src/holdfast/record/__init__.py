@@ -3,6 +3,7 @@
 scope       RecordedScope: a scope with its record; what `Store.scope` returns
 book        Book: what all parts of one store's record share
 thing       things with numbered events of their own, found and guarded by key
+within      what of all this can be done in the body of a run
 decision    a decision's events folded, old forms and new; pure
 decisions   decisions written before the act, closed, listed; open_decision is the handle of one
 recovery    what dead workers left open, judged and closed or done again

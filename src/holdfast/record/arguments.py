@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.arguments import check_duration
 from holdfast.errors import UsageError, show_value
 from holdfast.event import to_datetime
+from holdfast.ids import check_name
 
 TEXT_CHARACTERS_MAX = 65_536
 
@@ -30,7 +31,7 @@ def name_of(scope: object) -> str:
     name = getattr(scope, "name", scope)
     if not isinstance(name, str):
         raise UsageError(f"a scope is a scope or its name, found {show_value(scope)}")
-    return name
+    return check_name(name, "scope")
 
 
 def older_bound(now_us: int, older_than: object) -> datetime:

@@ -19,7 +19,7 @@ from holdfast.record.owners import Eyes
 from holdfast.record.recorder import Recorder
 from holdfast.record.stale import Stale
 from holdfast.record.table import INDEX, INDEX_CLAIMED, Table, indexes
-from holdfast.record.task import Said, Task, Wish, check_status
+from holdfast.record.task import Said, Task, check_wish
 from holdfast.record.thing import Thing
 from holdfast.wanted import Cleared, Mark, Proposal
 
@@ -58,7 +58,7 @@ def unclosed(
     limit: int | None,
 ) -> list[Task]:
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
-    wish = Wish(check_status(status), owner, epic, tag)
+    wish = check_wish(status, owner, epic, tag, suspect)
     limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
     eyes = Eyes(book)
     found = [
@@ -92,6 +92,14 @@ def end(book: Book, scope: Recorder, outcome: str) -> None:
             except ConflictError:
                 continue
             return
+
+
+def left_in(book: Book, stream: str) -> bool:
+    """Says whether a scope has a task that is not closed."""
+    table = book.tables.of(stream)
+    with table.lock:
+        table.refresh()
+        return not all(task.is_closed for task in table.tasks.values())
 
 
 class Restored(Struct, frozen=True):

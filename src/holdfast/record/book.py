@@ -24,6 +24,9 @@ class Book:
         self.policy = "off"
         self.open_here: dict[str, str] = {}
         """The ids of decisions that this worker opened and has not closed, with their scopes."""
+        self.given_up: set[str] = set()
+        """Decisions that this worker took over to do them again, and that act failed: though their
+        owner lives, the next recovery may try once more."""
         self.deciding: ContextVar[tuple[str, ...]] = ContextVar("holdfast-deciding", default=())
         """The decisions whose blocks the running code stands in."""
         self.stale_sources: list[Callable[[], Iterable[Any]]] = []

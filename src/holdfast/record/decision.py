@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.event import Event, to_datetime
+from holdfast.ids import check_name
 
 OPENED = "decision.opened"
 FAILED = "decision.failed"
@@ -79,6 +80,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     supersedes: str | None = None
     superseded_by: str | None = None
+    place: str | None = None
+    """What names the place in a run that made it."""
     priority: int = 0
     updated_at: datetime
     revision: int
@@ -103,6 +106,8 @@ def split_id(id: object) -> tuple[str, str]:
             f"a decision's id is its key, @ and its scope, found {show_value(id)}",
             hint="decisions() lists those that there are",
         )
+    check_name(key, "a decision's key")
+    check_name(stream, "scope")
     return key, stream
 
 
@@ -225,6 +230,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         alternatives=tuple(data.get("alternatives", ())),
         links=tuple(Link(kind, to) for kind, to in data.get("links", ())),
         supersedes=data.get("supersedes"),
+        place=data.get("place"),
         priority=data.get("priority", 0),
         updated_at=time,
         revision=envelope.revision,

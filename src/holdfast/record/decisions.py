@@ -8,7 +8,7 @@ its worker dead, and `recovery.py` judges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from holdfast.errors import (
     ExpiredError,
     NotFoundError,
     UsageError,
+    show_error,
     show_value,
 )
 from holdfast.event import Event, from_datetime, to_datetime
@@ -34,10 +35,11 @@ from holdfast.record import decision as forms
 from holdfast.record import thing as things
 from holdfast.record.arguments import TEXT_CHARACTERS_MAX, check_text, name_of, older_bound
 from holdfast.record.book import Book
-from holdfast.record.decision import Decision, Link, make_id, split_id
+from holdfast.record.decision import Decision, Link, split_id
 from holdfast.record.open_decision import OpenDecision
 from holdfast.record.recorder import Recorder
 from holdfast.record.thing import Thing
+from holdfast.record.within import is_within, next_place
 from holdfast.scope import Scope
 from holdfast.wanted import Cleared, Mark, Proposal, Wanted
 
@@ -96,17 +98,31 @@ class Decisions:
             "standing": check_flag(standing, "standing"),
         }
         said = {name: value for name, value in said.items() if value not in (None, [], False)}
-        if key is None:
-            found = None
-            key = new_id(self.log.clock)
-        else:
-            if "@" in things.check_thing_name(key, "a decision's key"):
-                raise UsageError(f"a decision's key has no @, found {show_value(key)}")
-            found = self._read(Thing(KIND, scope.name, key))
+        if key is not None and "@" in things.check_thing_name(key, "a decision's key"):
+            raise UsageError(f"a decision's key has no @, found {show_value(key)}")
+        place = next_place()
+        if place is not None:
+            said["place"] = place
+        name = key or place
         self.book.heart.beat()
-        if found is None:
-            return self._open(scope, key, said)
-        return self._attach(found, said, if_exists)
+        while True:
+            found = None if name is None else self._named(scope.name, name)
+            if found is not None:
+                return self._attach(found, said, if_exists)
+            if supersedes is not None:
+                self._check_superseded(supersedes)
+            try:
+                return self._open(scope, name or new_id(self.log.clock), said)
+            except ConflictError:
+                continue  # another writer decided with that very key: what it wrote is found now
+
+    def _named(self, stream: str, key: str) -> Decision | None:
+        """Returns the decision with that key in a scope, or in what the scope was forked from."""
+        for name, until in things.lineage(self.log, stream):
+            found = self._read(Thing(KIND, name, key))
+            if found is not None and (until is None or found.revision <= until):
+                return found
+        return None
 
     def _open(self, scope: Recorder, key: str, said: dict[str, Any]) -> OpenDecision:
         thing = Thing(KIND, scope.name, key)
@@ -115,13 +131,9 @@ class Decisions:
         now_us = self.log.clock.now_us()
         marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
         if "supersedes" in said:
-            self._check_superseded(said["supersedes"])
             marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
         part = scope.event_part(Proposal(forms.OPENED, codec.encode(said)), key=thing.key(1))
-        try:
-            written = things.append(self.log, thing, 1, part, marks=tuple(marks))
-        except ConflictError as refused:
-            raise _taken(make_id(key, scope.name)) from refused
+        written = things.append(self.log, thing, 1, part, marks=tuple(marks))
         after = written.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
         entry = self._look(forms.opened(envelope, said))
@@ -173,22 +185,38 @@ class Decisions:
                 with suppress(ExistsError):  # its owner was faster
                     self.close_entry(entry, why, how="abandoned")
 
+    def left_in(self, scope: str) -> bool:
+        """Says whether anything still counts in a scope."""
+        found = (self._marked(index, scope) for index in (INDEX_OPEN, INDEX_STANDING))
+        return any(any(True for _ in entries) for entries in found)
+
     def superseding(self) -> list[Decision]:
         """Returns the decisions that a crash kept from closing what they supersede."""
         return list(self._marked(INDEX_SUPERSEDING, None))
 
     def _attach(self, found: Decision, said: dict[str, Any], if_exists: IfExists) -> OpenDecision:
-        """Returns the handle of a decision that is there, if it is the same and free to take."""
-        if if_exists == "raise":
-            raise _taken(found.id)
+        """Returns the handle of a decision that is there, if it is the same and free to take.
+
+        The place in a run that made it gets it back, whichever worker the run is with by now.
+        """
+        is_own = found.place is not None and found.place == said.get("place")
+        if if_exists == "raise" and not is_own:
+            raise ExistsError(
+                f'decision "{found.id}" was made already',
+                hint='use a new key, or if_exists="attach"',
+            )
         if (found.decision, found.planned_action) != (said["decision"], said.get("planned_action")):
             raise UsageError(
                 f'decision "{found.id}" is another one: it says {show_value(found.decision)}',
                 hint="use a new key",
             )
-        if found.is_open and found.owner != self.book.worker:
-            self._check_mine(found)
-            found = self.take(found, "attach")
+        while found.is_open and found.owner != self.book.worker:
+            if not is_own:
+                self._check_mine(found)
+            try:
+                found = self.take(found, "resume" if is_own else "attach")
+            except ConflictError:
+                found = self.get(found.id)  # what became of it meanwhile is judged anew
         if found.is_open:
             self.book.open_here[found.id] = found.scope
         return OpenDecision(self, found)
@@ -221,9 +249,11 @@ class Decisions:
 
     def fail(self, entry: Decision, error: BaseException) -> Decision:
         """Records that the act raised; the decision stays open."""
-        text = f"{type(error).__name__}: {error}"[:TEXT_CHARACTERS_MAX]
+        text = show_error(error)[:TEXT_CHARACTERS_MAX]
         said = {"key": entry.key, "error": text, "by": self.book.worker}
         while entry.is_open:
+            if entry.error == text and is_within():
+                return entry  # said by an earlier pass of the run
             try:
                 return self._next(entry, forms.FAILED, said)
             except ConflictError:
@@ -327,8 +357,13 @@ class Decisions:
 
     def standing(self, streams: Sequence[str]) -> list[Decision]:
         """Returns the standing orders of these scopes: those of the first, then of the next."""
-        found = list(self._marked(INDEX_STANDING, None))
-        return [entry for stream in streams for entry in found if entry.scope == stream]
+        found: list[Decision] = []
+        marks = self.log.backend.marks.list(INDEX_STANDING, limit=_ALL)
+        for stream in streams:
+            for name, until in things.lineage(self.log, stream):
+                made = self._of_marks(INDEX_STANDING, [m for m in marks if m.group == name])
+                found += (entry for entry in made if until is None or entry.revision <= until)
+        return found
 
     def recent(self, scope: Scope, limit: int) -> list[Decision]:
         """Returns the newest decisions of a scope that are no standing orders, newest first."""
@@ -336,15 +371,18 @@ class Decisions:
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
-        for mark in self.log.backend.marks.list(index, limit=_ALL):
-            if stream is None or mark.group == stream:
-                try:
-                    entry = self._read(things.of_mark(KIND, mark))
-                except ExpiredError:
-                    continue  # its scope has ended by itself, and what was open in it
-                # It may have been closed since the marks were listed.
-                if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
-                    yield entry
+        marks = self.log.backend.marks.list(index, limit=_ALL)
+        return self._of_marks(index, [m for m in marks if stream in (None, m.group)])
+
+    def _of_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
+        for mark in marks:
+            try:
+                entry = self._read(things.of_mark(KIND, mark))
+            except ExpiredError:
+                continue  # its scope has ended by itself, and what was open in it
+            # It may have been closed since the marks were listed.
+            if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
+                yield entry
 
     def _made_in(self, stream: str, before: int | None) -> Iterator[Decision]:
         """Yields the decisions of one stream, newest first, reading no further than is asked for.
@@ -370,6 +408,10 @@ class Decisions:
                 elif record.revision <= last:
                     entry = forms.fold([event, *reversed(later.pop(key, []))])
                     assert entry is not None, "BUG: a decision without an event"
+                    if record.stream != stream and _index(entry):
+                        # Inherited by a fork. It is one act in the world, so what counts is what
+                        # has become of it by now, in the scope that it was made in.
+                        entry = self._read(_thing(entry)) or entry
                     yield self._look(entry)
             newest -= PAGE
 
@@ -410,12 +452,6 @@ def _thing(entry: Decision) -> Thing:
 def _index(entry: Decision) -> str:
     """Returns the index that has a decision's mark; none for one that is closed."""
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
-
-
-def _taken(id: str) -> ExistsError:
-    return ExistsError(
-        f'decision "{id}" was made already', hint='use a new key, or if_exists="attach"'
-    )
 
 
 def _check_not_closed(entry: Decision) -> None:

@@ -1,20 +1,21 @@
 """Facts: claims about the outside world, with how to verify them and until when they count.
 
-    fact.stated        {"name", "value", "about"?, "verify"?, "valid_s"?, "by"}
-    fact.verified      {"name", "of", "by", "found"?}     a verifier said that it still holds
+    fact.stated        {"name", "value", "about"?, "verify"?, "valid_s"?, "at"?, "by"}
+    fact.verified      {"name", "of", "by", "at", "found"?}  a verifier said that it still holds
     fact.contradicted  {"name", "of", "by", "found"?}     a verifier found otherwise
     fact.withdrawn     {"name", "of", "by"}
 
 `of` is the number of the statement that it is about, so a fact that was verified a thousand times
-is read with two looks. Whether a fact is stale is judged when it is read, before anybody can act on
-it. A fact that holds has a mark, due when its time is over; so what is past its time is found
-without reading any stream.
+is read with two looks. `at` is the writer's own clock: an event's time never falls within a stream,
+so one writer whose clock was ahead would lengthen every later fact there. Whether a fact is stale
+is judged when it is read, before anybody can act on it. A fact that holds has a mark, due when its
+time is over; so what is past its time is found without reading any stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, cast
 
 from msgspec import Raw, Struct
@@ -22,7 +23,14 @@ from msgspec.structs import replace
 
 from holdfast import codec
 from holdfast.arguments import check_duration
-from holdfast.errors import ConflictError, CorruptError, ExpiredError, NotFoundError, show_value
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    ExpiredError,
+    NotFoundError,
+    show_error,
+    show_value,
+)
 from holdfast.event import to_datetime
 from holdfast.intent import Unknown, verifiers
 from holdfast.record import thing as things
@@ -30,8 +38,9 @@ from holdfast.record.arguments import check_text, older_bound
 from holdfast.record.book import Book
 from holdfast.record.recorder import Recorder
 from holdfast.record.thing import Thing
+from holdfast.record.within import refuse_in_body
 from holdfast.tree import Op
-from holdfast.wanted import Mark, Part, Proposal, Record
+from holdfast.wanted import Cleared, Mark, Part, Proposal, Record
 
 STATED = "fact.stated"
 VERIFIED = "fact.verified"
@@ -40,6 +49,9 @@ WITHDRAWN = "fact.withdrawn"
 
 KIND = "fact"
 INDEX = "fact"
+"""Has a mark for each fact that counts, due when its time is over."""
+INDEX_KEPT = "fact.kept"
+"""Has those of scopes that were closed and kept: there is nothing to be done about them."""
 NEVER_US = 1 << 62
 _ALL = 1 << 31
 
@@ -68,6 +80,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     updated_at: datetime
     verify: str | None = None
     valid_until: datetime | None = None
+    valid_s: float | None = None
     verified_at: datetime | None = None
     contradicted_at: datetime | None = None
     found: Any = None
@@ -109,6 +122,7 @@ class Facts:
 
         `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
         """
+        refuse_in_body("a fact")
         thing = Thing(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
         said: dict[str, Any] = {"name": name, "by": self._book.worker}
         if about is not None:
@@ -117,17 +131,16 @@ class Facts:
             said["verify"] = verifiers.name(verify)
         if valid_for is not None:
             said["valid_s"] = check_duration(valid_for, "valid_for")
+            said["at"] = self._log.clock.now_us()
         op = Op("set", ("value",), Raw(codec.encode(value)))
         raw = self._log.blobs.spill(op, thing.stream).value
         parts = {key: Raw(codec.encode(part)) for key, part in said.items()}
         proposal = Proposal(STATED, codec.encode_plain({**parts, "value": raw}))
-        valid_s = said.get("valid_s")
-        due = NEVER_US if valid_s is None else self._log.clock.now_us() + round(valid_s * 1e6)
 
         def make(number: int, _of: int) -> Part:
             return self._scope.event_part(proposal, thing.key(number))
 
-        append(self._book, thing, make, due)
+        append(self._book, thing, make, _due(said.get("at", 0), said.get("valid_s")))
         return self.get(name)
 
     def get(self, name: str) -> Fact:
@@ -142,10 +155,12 @@ class Facts:
 
     def list(self, *, older_than: object = None) -> list[Fact]:
         """Returns the facts of the scope by name; only those not updated for a while if asked."""
-        streams = [stream for stream, _ in lineage(self._book, self._scope.name)]
+        things.check_kept(self._log, self._scope.name)
+        streams = [stream for stream, _ in things.lineage(self._log, self._scope.name)]
         names = {
             things.of_mark(KIND, mark).name
-            for mark in self._log.backend.marks.list(INDEX, limit=_ALL)
+            for index in (INDEX, INDEX_KEPT)
+            for mark in self._log.backend.marks.list(index, limit=_ALL)
             if mark.group in streams
         }
         found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
@@ -156,40 +171,28 @@ class Facts:
 
     def check(self, name: str) -> Fact:
         """Asks the fact's verifier about the world now, records what it said, returns the fact."""
+        refuse_in_body("asking about a fact")
         fact = self.get(name)
         if fact.scope == self._scope.name:
             return check_fact(self._book, fact).fact
         # Inherited: the original's stream is not this scope's to write to.
-        verdict = ask(fact)
-        if not isinstance(verdict, Contradicted):
-            return fact
-        return replace(fact, stale=True, reason=_reason(fact.verify, verdict.found))
+        return _as_found(fact, ask(fact))
 
     def withdraw(self, name: str) -> None:
         """Takes a fact back; its history stays."""
+        refuse_in_body("withdrawing a fact")
         fact = self.get(name)
         thing = Thing(KIND, self._scope.name, fact.name)
         said = {"name": fact.name, "by": self._book.worker}
         append(self._book, thing, _about(thing, WITHDRAWN, said), None)
 
     def _find(self, name: str) -> Fact | None:
-        for stream, until in lineage(self._book, self._scope.name):
+        for stream, until in things.lineage(self._log, self._scope.name):
             thing = Thing(KIND, stream, name)
             records = read(self._book, thing, until)
             if records is not None:
                 return fold(self._book, *records)
         return None
-
-
-def lineage(book: Book, stream: str) -> Iterator[tuple[str, int | None]]:
-    """Yields a stream and those it was forked from, each with its last revision that counts."""
-    until = None
-    while True:
-        yield stream, until
-        origin = book.log.origin(stream)
-        if origin is None:
-            return
-        stream, until = origin[0], origin[1] if until is None else min(until, origin[1])
 
 
 def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Record] | None:
@@ -213,13 +216,13 @@ def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
         return None
     data, later = _data(book, stated), _data(book, newest)
     valid_s = data.get("valid_s")
-    since = to_datetime(newest.time if newest.type == VERIFIED else stated.time)
-    valid_until = None if valid_s is None else since + timedelta(seconds=valid_s)
+    said, record = (later, newest) if newest.type == VERIFIED else (data, stated)
+    since_us = said.get("at", record.time)
     reason = None
     if newest.type == CONTRADICTED:
         reason = _reason(data.get("verify"), later.get("found"))
-    elif valid_until is not None and to_datetime(book.log.clock.now_us()) >= valid_until:
-        reason = f"past its time since {valid_until}"
+    elif valid_s is not None:
+        reason = _past_its_time(since_us, valid_s, book.log.clock.now_us())
     return Fact(
         name=data["name"],
         value=data["value"],
@@ -229,7 +232,8 @@ def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
         stated_by=data["by"],
         updated_at=to_datetime(newest.time),
         verify=data.get("verify"),
-        valid_until=valid_until,
+        valid_until=None if valid_s is None else to_datetime(_due(since_us, valid_s)),
+        valid_s=valid_s,
         verified_at=None if newest.type != VERIFIED else to_datetime(newest.time),
         contradicted_at=None if newest.type != CONTRADICTED else to_datetime(newest.time),
         found=later.get("found"),
@@ -270,6 +274,17 @@ def marked(book: Book, *, due_before: int | None = None) -> Iterator[Fact]:
             yield fact
 
 
+def put_away(book: Book, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
+    """Returns what becomes of the marks of a scope's facts when it is closed."""
+    changed: list[Mark | Cleared] = []
+    for mark in _marks(book, None):
+        if mark.group == stream:
+            thing = things.of_mark(KIND, mark)
+            changed.append(thing.cleared(INDEX))
+            changed += [thing.mark(INDEX_KEPT, due=mark.due)] * keep
+    return tuple(changed)
+
+
 def check_fact(book: Book, fact: Fact) -> Found:
     """Asks a fact's verifier and records what it said, if that is news.
 
@@ -277,20 +292,22 @@ def check_fact(book: Book, fact: Fact) -> Found:
     changes nothing.
     """
     verdict = ask(fact)
+    if things.is_closed(book.log, fact.scope):
+        return Found(_as_found(fact, verdict), verdict)
     thing = Thing(KIND, fact.scope, fact.name)
     contradicted = isinstance(verdict, Contradicted)
     was_contradicted = fact.contradicted_at is not None
     is_news = contradicted != was_contradicted or fact.valid_until is not None
     if isinstance(verdict, Unknown) or not is_news:
         return Found(fact, verdict)
-    said = {"name": fact.name, "by": book.worker}
+    said: dict[str, Any] = {"name": fact.name, "by": book.worker}
     if verdict.found is not None:
         said["found"] = verdict.found
     type = CONTRADICTED if contradicted else VERIFIED
-    due = 0 if contradicted else NEVER_US
-    if not contradicted and fact.valid_until is not None:
-        since = fact.verified_at or fact.stated_at
-        due = book.log.clock.now_us() + (fact.valid_until - since) // timedelta(microseconds=1)
+    due = 0
+    if not contradicted:
+        said["at"] = book.log.clock.now_us()
+        due = _due(said["at"], fact.valid_s)
     append(book, thing, _about(thing, type, said), due)
     records = read(book, thing)
     assert records is not None, "BUG: a fact that was just written is not there"
@@ -310,8 +327,7 @@ def ask(fact: Fact) -> Holds | Contradicted | Unknown:
     try:
         answer = function(fact)
     except Exception as error:
-        said = f"{type(error).__name__}: {show_value(str(error))}"
-        return Unknown(f'verifier "{fact.verify}" raised {said}')
+        return Unknown(f'verifier "{fact.verify}" raised {show_error(error)[:200]}')
     if isinstance(answer, bool):
         return Holds() if answer else Contradicted()
     if isinstance(answer, Holds | Contradicted | Unknown):
@@ -334,6 +350,32 @@ def _about(thing: Thing, type: str, said: dict[str, Any]) -> Callable[[int, int]
 
 def _reason(verify: str | None, found: Any) -> str:
     return f"contradicted by {verify}" + ("" if found is None else f": {show_value(found)}")
+
+
+def _as_found(fact: Fact, verdict: Holds | Contradicted | Unknown) -> Fact:
+    """Returns a fact as a verdict shows it that is not recorded."""
+    if not isinstance(verdict, Contradicted):
+        return fact
+    return replace(fact, stale=True, reason=_reason(fact.verify, verdict.found))
+
+
+def _due(since_us: int, valid_s: float | None) -> int:
+    """Returns when a fact's time is over."""
+    return NEVER_US if valid_s is None else min(since_us + round(valid_s * 1e6), NEVER_US)
+
+
+def _past_its_time(since_us: int, valid_s: float, now_us: int) -> str | None:
+    """Returns why a fact with a time limit does not count now; None if it does.
+
+    A moment that lies further ahead than the fact may last was told by a wrong clock: nobody knows
+    how old the fact is, so it is not believed for years because of that.
+    """
+    due = _due(since_us, valid_s)
+    if now_us >= due:
+        return f"past its time since {to_datetime(due)}"
+    if since_us - now_us > round(valid_s * 1e6):
+        return f"its clock was ahead of this one: it says {to_datetime(since_us)}"
+    return None
 
 
 def _marks(book: Book, due_before: int | None) -> list[Mark]:

@@ -125,6 +125,8 @@ class History(Sequence[Message]):
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
             start, stop, step = index.start, index.stop, index.step
+            if any(type(one) not in (int, type(None)) for one in (start, stop, step)):
+                raise UsageError(f"a slice has whole numbers, found {show_value(index)}")
             if isinstance(start, int) and start < 0 and stop is None and step in (None, 1):
                 return self.last(-start)
             return self._all()[index]
@@ -206,6 +208,8 @@ class History(Sequence[Message]):
 
     def cursor(self, message: Message) -> str:
         """Returns the cursor of a message: for the page before it, or after it."""
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
         with scan.mutex:
             if message.record.type == COMPACTED:

@@ -29,6 +29,7 @@ from holdfast.ids import check_name, new_id
 from holdfast.levels import CONVERSATION, GLOBAL
 from holdfast.record.arguments import older_bound
 from holdfast.record.book import Book
+from holdfast.record.within import refuse_in_body
 from holdfast.scope import Scope
 
 KEY = "working_memory"
@@ -77,6 +78,7 @@ class Shelf:
 
         It is kept for this kind's usual time, or for a turn, session, project or forever.
         """
+        refuse_in_body("a change of working memory")
         name = check_name(name, f"a name among {self._kind.name}")
         lifetime = _check_lifetime(lifetime or self._kind.lifetime)
         scope = self._memory.place(lifetime)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import ExistsError, HoldfastError, UsageError
 from holdfast.record.decision import NO_OUTCOME, Decision
+from holdfast.record.within import is_within
 
 if TYPE_CHECKING:
     from holdfast.record.decisions import Decisions
+
+
+FOUND_OUT = ("verified", "done again")
+"""How recovery closes a decision."""
 
 
 class OpenDecision:
@@ -30,9 +35,9 @@ class OpenDecision:
         """Closes it: what came of it, and what it gave. Returns the decision as it is now.
 
         A handle that was attached to a closed decision may say the same once more: a program that
-        is run again from its start does.
+        is run again from its start does. What recovery found out meanwhile stands.
         """
-        if self._was_closed and text == self.stored.outcome:
+        if self._was_closed and (text == self.stored.outcome or self.stored.how in FOUND_OUT):
             return self.stored
         self.stored = self._decisions.close_entry(self.stored, text, output=output)
         return self.stored
@@ -60,12 +65,17 @@ class OpenDecision:
         """Records how the block ended. Never hides the error that ended it."""
         if not self.stored.is_open:
             return
+        if error is not None and not isinstance(error, Exception) and is_within():
+            return  # a run that waits, or is stopped: it comes back to this block
         try:
             if error is None:
                 stated = NO_OUTCOME
                 self.stored = self._decisions.close_entry(self.stored, stated, how="unstated")
             else:
                 self.stored = self._decisions.fail(self.stored, error)
+        except ExistsError:
+            # By its id, or by a decision that supersedes it: whoever did was in the block too.
+            self.stored = self._decisions.get(self.id)
         except HoldfastError as trouble:
             if error is None:
                 raise

@@ -15,6 +15,7 @@ from holdfast import codec
 from holdfast.errors import UndecidedError, UsageError, show_value
 from holdfast.record.arguments import check_text
 from holdfast.record.book import Book
+from holdfast.record.within import unjournalled
 from holdfast.scope import Scope
 from holdfast.wanted import Part, Proposal, Wanted
 
@@ -65,7 +66,8 @@ def check_effect(book: Book, scope: Scope, effect: str) -> None:
         return
     said = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": book.worker}
     part = Part(scope.name, (Proposal(BREACHED, codec.encode(said)),))
-    book.log.commit(Wanted((part,)))
+    with unjournalled():
+        book.log.commit(Wanted((part,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
     if mode == "refuse":
         raise UndecidedError(message, hint="decide() first, and do it inside the block")

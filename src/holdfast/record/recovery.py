@@ -12,7 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import codec
-from holdfast.errors import ClosedError, ConflictError, ExistsError, HoldfastError, show_value
+from holdfast.errors import (
+    ClosedError,
+    ConflictError,
+    ExistsError,
+    HoldfastError,
+    show_error,
+    show_value,
+)
 from holdfast.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
 from holdfast.intent import verdict_name as name_verdict
 from holdfast.record.arguments import TEXT_CHARACTERS_MAX
@@ -35,7 +42,8 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
 
 def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
     """Returns what became of one; None if it is in living hands, or closed, by now."""
-    while entry.is_open and not entry.owner_alive:
+    book = decisions.book
+    while entry.is_open and (not entry.owner_alive or entry.id in book.given_up):
         verdict = judge(entry.verify, entry)
         try:
             return _settle(decisions, entry, verdict)
@@ -61,12 +69,14 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
         said = "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
         return _report(entry, verdict, "left open", said)
     mine = decisions.take(entry, "recover")
+    given_up = decisions.book.given_up
+    given_up.discard(mine.id)
     try:
         output = act(mine)
     except Exception as error:
         decisions.fail(mine, error)
-        said = f"{type(error).__name__}: {show_value(str(error))}"
-        return _report(entry, verdict, "left open", said)
+        given_up.add(mine.id)
+        return _report(entry, verdict, "left open", show_error(error)[:200])
     text = _text(output)
     try:
         decisions.close_entry(mine, text, how="done again", output=_storable(output))

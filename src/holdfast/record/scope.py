@@ -6,21 +6,25 @@ It is thin: each part of the record is a module of its own, which is handed the 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast import codec
 from holdfast.arguments import check_flag, check_whole
 from holdfast.changes import Subscribers
+from holdfast.errors import ConflictError, UsageError
+from holdfast.event import CLOSED
 from holdfast.levels import Levels
 from holdfast.record import backlog
 from holdfast.record import thing as things
+from holdfast.record.arguments import check_text
 from holdfast.record.book import Book
 from holdfast.record.decision import Decision, Link
 from holdfast.record.decisions import Decisions, IfExists
-from holdfast.record.facts import Facts
+from holdfast.record.facts import Facts, put_away
 from holdfast.record.memory import Memory
 from holdfast.record.message import Message
 from holdfast.record.messages import Messages
@@ -29,7 +33,9 @@ from holdfast.record.policy import check_effect
 from holdfast.record.tasks import Tasks
 from holdfast.record.turns import OpenTurn
 from holdfast.scope import Scope
-from holdfast.wanted import Part, Proposal
+from holdfast.wanted import Part, Proposal, Wanted
+
+CLOSE_RETRIES = 100
 
 
 class Recalled(Struct, frozen=True):
@@ -115,6 +121,7 @@ class RecordedScope(Scope):
     @contextmanager
     def effect(self, name: str) -> Generator[None]:
         """The block of an effect: under a policy, one without an open decision is caught."""
+        check_text(name, "an effect")
         check_effect(self.book, self, name)
         yield
 
@@ -165,11 +172,27 @@ class RecordedScope(Scope):
         See `Scope.close` for `keep`.
         """
         keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
-        Decisions(self.book).abandon(self, "the scope was closed")
-        backlog.end(self.book, self, "the scope was closed")
-        if keep:
-            self.memory.end("session")
-        return super().close(keep=keep)
+        for _ in range(CLOSE_RETRIES):
+            Decisions(self.book).abandon(self, "the scope was closed")
+            backlog.end(self.book, self, "the scope was closed")
+            if keep:
+                self.memory.end("session")
+            # Whatever another writer opens from here on makes the commit a conflict; what it opened
+            # before is seen. Nothing is left open in a scope where nobody could ever close it.
+            revision = self.revision
+            if Decisions(self.book).left_in(self.name) or backlog.left_in(self.book, self.name):
+                continue
+            proposal = Proposal(CLOSED, codec.encode_plain({"keep": keep}))
+            part = self._part((proposal,), revision, None, None)
+            marks = put_away(self.book, self.name, keep=keep)
+            with suppress(ConflictError):
+                written = self._log.commit(Wanted((part,), marks=marks))
+                self.subscribers.tell(part, written.before[0], written.after[0])
+                return written.revision
+        raise UsageError(
+            f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
+            hint="stop its other writers first",
+        )
 
     def events_part(
         self,

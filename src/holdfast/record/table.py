@@ -31,6 +31,8 @@ from holdfast.wanted import Cleared, Mark, Proposal, Record
 SNAPSHOT_EVENTS = 512
 TABLES_MAX = 1024
 _PAGE_MIN, _PAGE_MAX = 16, 1000
+_FIRST_MAX = 2
+"""How many events may stand before a task's in its commit: a scope's parent, and a restore."""
 
 
 INDEX = "task"
@@ -90,6 +92,8 @@ class Table:
                     if record.type.startswith(PREFIX):
                         self._fold(record)
                 if self.number == before:
+                    if until is not None and until < found + _FIRST_MAX:
+                        return  # that revision lies within the commit, before its task event
                     raise CorruptError(
                         f'the key of task event {before + 1} stands on another event of "'
                         f'{self.stream}"',
@@ -123,7 +127,7 @@ class Table:
         part = scope.event_part(proposal, key=self.events.key(number))
         written = things.append(self._log, self.events, number, part, marks=marks)
         after = written.after[0]
-        self.apply(Said(type, data, after.time, number), after.revision)
+        self.apply(Said(type, data, after.time, number, self._log.actor), after.revision)
 
     def marks(self, changed: dict[str, Task | None]) -> tuple[Mark | Cleared, ...]:
         """Returns the marks to set and to clear so that they tell of tasks as they become."""
@@ -142,7 +146,8 @@ class Table:
 
     def _fold(self, record: Record) -> None:
         data = codec.decode(record.payload)
-        self.apply(Said(record.type, data, record.time, self.number + 1), record.revision)
+        said = Said(record.type, data, record.time, self.number + 1, record.actor)
+        self.apply(said, record.revision)
 
     def _begin(self, until: int | None) -> None:
         """Starts from the stream that this one is a fork of, or from a snapshot."""

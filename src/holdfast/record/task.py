@@ -12,8 +12,9 @@
     task.restored   {"to", "tasks"}           the scope went back: what each task became, or null
     task.ended      {"outcome"}               the scope was closed: what was not done is cancelled
 
-Each has "by" too, the worker that wrote it. A table is a left fold of these and of nothing else, so
-it is the same for whoever folds it, at any revision, in a fork and in a copy (BOOT-79).
+Each has "by" too, the worker that wrote it; in whose name it did so is the event's actor. A table
+is a left fold of these and of nothing else, so it is the same for whoever folds it, at any
+revision, in a fork and in a copy (BOOT-79).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.arguments import check_flag
 from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.event import FORKED, Event, to_datetime
 from holdfast.record.arguments import check_text
@@ -128,6 +130,7 @@ class Said(Struct, frozen=True):
     data: dict[str, Any]
     time: int
     number: int
+    actor: str = ""
 
 
 # --- what callers pass ---------------------------------------------------------------------------
@@ -199,6 +202,16 @@ class Wish(Struct, frozen=True):
         )
 
 
+def check_wish(status: object, owner: object, epic: object, tag: object, suspect: object) -> Wish:
+    """Returns which tasks are wanted, or raises UsageError at the first word that is none."""
+    for value, what in ((owner, "owner"), (epic, "epic"), (tag, "tag")):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{what} is a name, found {show_value(value)}")
+    if suspect is not None:
+        check_flag(suspect, "suspect")
+    return Wish(check_status(status), *cast("list[Any]", [owner, epic, tag]))
+
+
 def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:
     """Returns the ids around a cycle that these dependencies would close; none if they do not."""
     came: dict[str, str] = dict.fromkeys(dependencies, id)
@@ -222,8 +235,7 @@ def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> 
 
 def advance(tasks: dict[str, Task], said: Said) -> dict[str, Task | None]:
     """Returns the tasks that an event makes different, each as it is then; None for one gone."""
-    at, data = to_datetime(said.time), said.data
-    by = data.get("by", "")
+    at, data, by = to_datetime(said.time), said.data, said.actor
     if said.type == ADDED:
         return {data["id"]: _added(said, at, by)}
     if said.type == RESTORED:
@@ -329,8 +341,12 @@ def project(events: Iterable[Event]) -> dict[str, Task]:
             tasks = {id: unclaimed(task) for id, task in tasks.items()}
         elif event.type.startswith(PREFIX):
             number += 1
-            put(tasks, advance(tasks, Said(event.type, event.data, event.record.time, number)))
+            put(tasks, advance(tasks, _said(event, number)))
     return tasks
+
+
+def _said(event: Event, number: int) -> Said:
+    return Said(event.type, event.data, event.record.time, number, event.actor)
 
 
 def put(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:

@@ -30,7 +30,8 @@ from holdfast.record.book import Book
 from holdfast.record.owners import Eyes, waits_for
 from holdfast.record.recorder import Recorder
 from holdfast.record.table import Table
-from holdfast.record.task import Task, Wish, check_fields, check_status
+from holdfast.record.task import Task, Wish, check_fields, check_wish
+from holdfast.record.within import next_place, refuse_in_body
 from holdfast.wanted import Lease
 
 _ALL = 1 << 31
@@ -72,12 +73,12 @@ class Tasks:
         `status` is one or several; `older_than` a length of time since the last change; `at` a
         revision of the scope, to see the tasks as they were.
         """
-        wish = Wish(check_status(status), owner, epic, tag)
+        wish = check_wish(status, owner, epic, tag, suspect)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
         limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
         table = self._fresh()
         with table.lock:
-            known = table.tasks if at is None else table.at(check_whole(at, "at"))
+            known = table.tasks if at is None else self._at(table, at)
             eyes = Eyes(self._book) if at is None else None
             found = [
                 self._seen(known, task, eyes)
@@ -85,6 +86,15 @@ class Tasks:
                 if wish.fits(task) and (latest is None or task.updated_at <= latest)
             ]
         return [task for task in found if suspect in (None, task.suspect)][:limit]
+
+    def _at(self, table: Table, revision: int) -> dict[str, Task]:
+        head = self._log.head(self._stream)
+        newest = 0 if head is None else head.revision
+        if check_whole(revision, "at") > newest:
+            raise NotFoundError(
+                f'scope "{self._stream}" has no revision {revision}: it has {newest}'
+            )
+        return table.at(revision)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -108,8 +118,9 @@ class Tasks:
         said = {name: value for name, value in said.items() if value not in (None, [], 0)}
         if id is not None:
             id = things.check_thing_name(id, "a task's id")
+        key = next_place() if key is None else things.check_thing_name(key, "a task's key")
         if key is not None:
-            said["key"] = things.check_thing_name(key, "a task's key")
+            said["key"] = key
 
         def make(table: Table) -> Task | Step:
             for task in table.tasks.values():
@@ -158,6 +169,8 @@ class Tasks:
         holds, or whose owner is silent. The claim lasts while this worker lives. One for somebody
         who is no worker has a name and a length of time: `claim("t1", owner="ana", lasts="8h")`.
         """
+        refuse_in_body("a claim")
+        check_wish(None, None, epic, tag, None)
         named = None if owner is None else things.check_thing_name(owner, "an owner")
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
         if lasts_s is not None and named is None:
@@ -289,6 +302,8 @@ class Tasks:
             while True:
                 table.refresh()
                 step = make(table)
+                if isinstance(step, tuple) and step[0] != forms.ADDED:
+                    refuse_in_body("a change of a task")
                 if step is None:
                     return None
                 if isinstance(step, Task):

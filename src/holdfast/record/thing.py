@@ -14,14 +14,17 @@ that equal names in two scopes are two marks, and a mark alone leads to the thin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 from msgspec import Struct
 
 from holdfast import event
 from holdfast.errors import ConflictError, UsageError
+from holdfast.fold import state_of
 from holdfast.ids import NAME_BYTES_MAX, check_name
 from holdfast.log import Log
+from holdfast.record.within import unjournalled
 from holdfast.wanted import Cleared, Mark, Part, Proposal, Record, Wanted, Written
 
 _PREFIX_BYTES = 24
@@ -70,9 +73,14 @@ def check_thing_name(name: object, what: str) -> str:
 def find(log: Log, thing: Thing, number: int, until: int | None = None) -> int:
     """Returns the revision of a thing's event, 0 if it has none of that number up to `until`."""
     found = log.backend.find(thing.stream, key=thing.key(number))
-    if not found or (until is not None and found[0].revision > until):
+    if not found:
         return 0
-    return found[0].revision
+    revision = found[0].revision
+    if until is not None and revision >= until:
+        # Just there the key may stand on the event before the thing's own one (`record_at`).
+        is_later = revision > until or record_at(log, thing, revision).revision > until
+        return 0 if is_later else revision
+    return revision
 
 
 def record_at(log: Log, thing: Thing, revision: int) -> Record:
@@ -136,7 +144,8 @@ def append(
     another writer.
     """
     try:
-        return log.commit(Wanted((part,), marks=marks))
+        with unjournalled():
+            return log.commit(Wanted((part,), marks=marks))
     except UsageError as refused:
         if not find(log, thing, number):
             raise
@@ -147,6 +156,32 @@ def append(
             expected=number - 1,
             actual=number,
         ) from refused
+
+
+def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
+    """Yields a stream and those it was forked from, each with its last revision that counts."""
+    until = None
+    while True:
+        yield stream, until
+        origin = log.origin(stream)
+        if origin is None:
+            return
+        stream, until = origin[0], origin[1] if until is None else min(until, origin[1])
+
+
+def is_closed(log: Log, stream: str) -> bool:
+    """Says whether a scope was closed. Nothing is written behind that, so its newest event says."""
+    head = log.head(stream)
+    if head is None:
+        return False
+    [newest] = log.records(stream, after=head.revision - 1, until=head.revision)
+    return newest.type == event.CLOSED
+
+
+def check_kept(log: Log, stream: str) -> None:
+    """Raises ClosedError if what a scope had was let go when it was closed."""
+    if is_closed(log, stream):
+        state_of(log.newest(stream), stream)
 
 
 def next_part(thing: Thing, number: int, proposal: Proposal) -> Part:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from holdfast import codec
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError, show_error
 from holdfast.event import to_datetime
 from holdfast.ids import new_id
 from holdfast.log import Log
 from holdfast.record.message import Message
+from holdfast.record.within import refuse_in_body
 from holdfast.wanted import Cleared, Mark, Proposal, Record
 from holdfast.workers import Heart
 
@@ -84,6 +85,7 @@ class OpenTurn:
             raise UsageError(f'turn "{self.id}" has ended: it takes no more messages')
         if self._has_begun:
             return (), ()
+        refuse_in_body("a turn")
         self._heart.beat()
         begun = codec.encode_plain({"id": self.id, "worker": self._heart.worker})
         return (Proposal(BEGUN, begun),), (self._mark(),)
@@ -107,14 +109,20 @@ class OpenTurn:
         """Returns the event that ends the turn."""
         said: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
         if error is not None:
-            said["error"] = f"{type(error).__name__}: {error}"[:1000]
+            said["error"] = show_error(error)[:1000]
         return Proposal(ENDED, codec.encode(said))
 
     def __enter__(self) -> OpenTurn:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
-        self.end(error)
+        try:
+            self.end(error)
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            # The error that ended the block is never hidden.
+            error.add_note(f'turn "{self.id}" was not ended: {trouble}')
         return False
 
 

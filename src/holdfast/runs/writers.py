@@ -24,8 +24,17 @@ class BodyWriter:
     writes something else diverges instead.
     """
 
+    is_replayed = True
+
     def __init__(self, context: Any) -> None:
         self._context = context
+
+    def fencing(self) -> StepWriter:
+        """Returns what fences commits that guard themselves, and need no place in the journal."""
+        self._context.enter(anywhere=True)
+        run: Execution = self._context.execution
+        run.push()
+        return StepWriter(run, self._context.block.path)
 
     @property
     def path(self) -> str:
@@ -56,9 +65,15 @@ class BodyWriter:
 class StepWriter:
     """Fences what a step writes; its class, not a key, says what a repetition does."""
 
+    is_replayed = False
+
     def __init__(self, execution: Execution, path: str) -> None:
         self._execution = execution
         self.path = f"run/{execution.id}/{path}"
+
+    def fencing(self) -> StepWriter:
+        """Returns itself: it fences, and does nothing else."""
+        return self
 
     def prepare(self, wanted: Wanted) -> Wanted:
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
