@@ -57,6 +57,16 @@ def fails(ctx):
     return "mended"
 
 
+@holdfast.step(effect="read", retry=holdfast.Retry(attempts=3, wait_s=3600))
+def flaky():
+    raise OSError("not yet")
+
+
+@holdfast.run
+def shaky(ctx):
+    flaky()
+
+
 @holdfast.run
 async def later(ctx, n: int = 2):
     return [await ctx.step(look, i) for i in ctx.repeat(n)]

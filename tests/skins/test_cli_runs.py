@@ -80,8 +80,12 @@ def test_every_argument_is_checked_before_a_run_exists(place: str, tiny: Path, c
     [
         (3, ["gone.py:x"], 'there is no file "gone.py"'),
         (3, ["gone.module:x"], 'there is no module "gone.module" here'),
-        (3, ["tiny.py:x"], '"tiny.py" has no run "x": it has tiny, asks, fails, later, slow'),
-        (2, ["tiny.py"], '"tiny.py" has several runs: tiny, asks, fails, later, slow'),
+        (
+            3,
+            ["tiny.py:x"],
+            '"tiny.py" has no run "x": it has tiny, asks, fails, shaky, later, slow',
+        ),
+        (2, ["tiny.py"], '"tiny.py" has several runs: tiny, asks, fails, shaky, later, slow'),
         (3, ["json:loads"], '"json" has no run'),
         (2, ["../../etc/passwd"], "is neither a Python file nor a module"),
         (2, ["broken.py:x"], "\"broken.py\" cannot be loaded: NameError: name 'nothing'"),
@@ -157,6 +161,16 @@ def test_a_failed_run_is_tried_again(
     assert again == {"run": "r1-retry-2", "status": "completed", "result": "mended"}
     assert cli("runs", "show", "r1", "--json").document["error"]["kind"] == "ValueError"
     assert cli("runs", "resume", "r1", "tiny.py", "--json", code=12).error["run"] == "r1"
+
+
+def test_another_process_sees_which_attempt_it_is(place: str, tiny: Path, cli: Any, screen: Any):
+    """OP-5: the back-off of a failed attempt outlives the process, and is shown by any other."""
+    cli("runs", "start", "tiny.py:shaky", "--id", "r1", "--leave", code=15)
+    [row] = cli("runs", "list", "--json").document["runs"]
+    assert row["statements"] == ["flaky (attempt 2 of 3)"]
+    assert "● flaky  attempt 1 of 3 failed: OSError: not yet; again at" in screen(
+        "runs", "show", "r1"
+    )
 
 
 def test_a_fork_asks_before_it_acts(place: str, tiny: Path, cli: Any):

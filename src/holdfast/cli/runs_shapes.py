@@ -123,12 +123,11 @@ def line_of(node: Node, run: Seen) -> str:
     entry = node.entry
     if entry is None:
         return ""
-    tries = f"attempt {entry.attempt}" if entry.attempt > 1 else ""
+    tries = f"attempt {entry.attempt} of {entry.attempts}" if entry.attempts > 1 else ""
     if entry.error is not None:
         said = f"{entry.error.kind}: {entry.error.message}"
-        said = f"{tries or 'attempt 1'} failed: {said}" if entry.retry_at is not None else said
         if entry.retry_at is not None:
-            said += f"; again at {show_time(to_datetime(entry.retry_at))}"
+            said = f"{tries} failed: {said}; again at {show_time(to_datetime(entry.retry_at))}"
         elif tries:
             said += f" ({tries})"
         return said
@@ -136,7 +135,7 @@ def line_of(node: Node, run: Seen) -> str:
         shown = preview(run.load(entry.value)) if entry.kind in _VALUES and entry.value else ""
         if entry.lost:
             shown = f"done, its result is lost: {entry.lost}"
-        return f"{shown} ({tries})".strip() if tries else shown
+        return f"{shown} ({tries})".strip() if tries and entry.attempt > 1 else shown
     return _open_line(entry, node, run, tries)
 
 
@@ -243,6 +242,7 @@ def entry_shape(entry: Entry, run: Seen) -> dict[str, Any]:
         "effect": entry.effect,
         "state": entry.state,
         "attempt": entry.attempt,
+        "attempts": entry.attempts,
         "revision": entry.revision,
         "uncertain": entry.is_uncertain,
         "key": entry.key,

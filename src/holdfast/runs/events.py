@@ -81,6 +81,7 @@ class Intended(Struct, frozen=True, omit_defaults=True):
     when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
+    attempts: int = 1  # how many its step is given
 
 
 class Done(Struct, frozen=True, omit_defaults=True):
@@ -112,6 +113,7 @@ class Failed(Struct, frozen=True, omit_defaults=True):
     effect: str = ""
     digest: str | None = None
     label: str | None = None
+    attempts: int = 1
 
 
 class Settled(Struct, frozen=True, omit_defaults=True):

@@ -34,6 +34,7 @@ class Entry(Struct):
     revision: int  # of its first event: a fork from here begins before it
     state: State = "open"
     attempt: int = 1
+    attempts: int = 1
     value: Raw = ABSENT
     lost: str | None = None
     error: Fault | None = None
@@ -107,7 +108,7 @@ class Journal:
 
     def _intended(self, event: events.Intended) -> None:
         entry = self._entry(event)
-        entry.state, entry.attempt = "open", event.attempt
+        entry.state, entry.attempt, entry.attempts = "open", event.attempt, event.attempts
         entry.retry_at = entry.verdict = entry.error = None
         entry.key, entry.inputs, entry.verify = event.key, event.inputs, event.verify
         entry.due, entry.total, entry.child = event.due, event.total, event.child
@@ -130,7 +131,7 @@ class Journal:
         entry = self._entry(event)
         entry.state = "failed" if event.retry_at is None else "open"
         entry.attempt, entry.error, entry.retry_at = event.attempt, event.error, event.retry_at
-        entry.verdict = None
+        entry.verdict, entry.attempts = None, event.attempts
 
     def _settled(self, event: events.Settled) -> None:
         entry = self.entries[event.path]

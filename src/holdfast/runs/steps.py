@@ -115,6 +115,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
                     run.store(call.inputs),
                     step.verify,
                     label=call.label,
+                    attempts=step.retry.attempts,
                 )
             )
             yield COMMIT
@@ -178,6 +179,7 @@ def _failed(
             step.effect,
             call.digest,
             label=call.label,
+            attempts=retry.attempts,
         )
     )
     return retry_at
