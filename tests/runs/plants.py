@@ -7,8 +7,20 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
 from holdfast import codec
-from holdfast.runs import blocks, context, entering, events, execution, steps, values, waits
+from holdfast.runs import (
+    blocks,
+    context,
+    engine,
+    entering,
+    events,
+    execution,
+    steps,
+    values,
+    waits,
+)
 from holdfast.runs.acts import Commit
 from holdfast.runs.journal import Answer, Block
 from holdfast.runs.writers import BodyWriter
@@ -16,16 +28,17 @@ from holdfast.runs.writers import BodyWriter
 Plant = Callable[[], Any]
 
 
-def no_fence() -> Any:
-    """Commits of a run are not bound to its lease."""
+@contextmanager
+def no_fence() -> Generator[None]:
+    """Commits of a run are not bound to its lease, and nobody asks for it before an act."""
     put = execution.Execution.put
 
     def unfenced(self: Any, send: Any, marks: Any = ()) -> Any:
-        from msgspec.structs import replace
-
         return put(self, lambda wanted: send(replace(wanted, fence=None)), marks)
 
-    return patch.object(execution.Execution, "put", unfenced)
+    sure = patch.object(engine.Engine, "_is_sure", lambda self, run: True)
+    with patch.object(execution.Execution, "put", unfenced), sure:
+        yield
 
 
 def no_intent() -> Any:

@@ -124,7 +124,7 @@ def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: 
             assert await run.result() == expected, f"cut {when} commit {nth}"
             assert witness.acts == ACTS, f"cut {when} commit {nth}"
             nth += 1
-        assert nth > 15
+        assert nth > 10
 
     on("memory:", body)
 

@@ -246,7 +246,6 @@ class AsyncRuns:
 
     def _begin(self, run: Execution) -> None:
         task = self.loop.loop.create_task(self._live(run))
-        run.when_stopped = lambda: self._stop(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -255,6 +254,10 @@ class AsyncRuns:
             self.loop.loop.call_soon_threadsafe(task.cancel)
 
     async def _live(self, run: Execution) -> None:
+        # Only now: a task that is cancelled before its first step runs nothing, not even `finally`.
+        task = asyncio.current_task()
+        assert task is not None, "BUG: a run outside a task"
+        run.when_stopped = lambda: self._stop(task)
         context = AsyncContext(run, Block(run.journal), None, self.engine, self.loop)
         run.contexts.append(context)
         control: BaseException | None = None

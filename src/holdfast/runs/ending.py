@@ -63,11 +63,11 @@ def _leave(
     """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
     run: Execution = context.execution
     if isinstance(control, Suspended):
-        run.record(events.Suspended(control.reason, control.until))
+        run.seal(events.Suspended(control.reason, control.until))
         yield Finish(status_marks(run.id, "waiting", control.until))
         return
     if isinstance(control, Parked):
-        run.record(events.Suspended(control.reason, attention=True))
+        run.seal(events.Suspended(control.reason, attention=True))
         yield Finish(status_marks(run.id, "needs_attention"))
         return
     for id, policy in open_children(run.journal):
@@ -79,7 +79,7 @@ def _leave(
         ended = events.Ended("failed", error=values.fault_of(error))
     else:
         ended = events.Ended("completed", run.store(encoded))
-    run.record(ended)
+    run.seal(ended)
     yield Finish(status_marks(run.id, ended.status))
 
 

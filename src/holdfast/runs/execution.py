@@ -60,24 +60,26 @@ class Execution:
         self.over = Event()
         self.when_over: list[Callable[[], None]] = []
         self.when_stopped: Callable[[], None] | None = None
+        self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on
+        self.confirm: Callable[[], None] = lambda: None  # asks the backend, and raises if it has
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self._lock = RLock()
         self._buffer: list[Proposal] = []
         self._in_line: list[Request] = []
         self._branches = 0
-        self._closed = False
+        self._sealed = False
 
     @property
     def is_closed(self) -> bool:
         """Whether this process is through with the run."""
-        return self._closed
+        return self._sealed
 
     # --- recording -------------------------------------------------------------------------------
 
     def record(self, event: Struct) -> None:
         """Folds an event and buffers it; the next commit makes it durable."""
         with self._lock:
-            if self._closed:
+            if self._sealed:
                 # A branch that was left behind, and whose step ended only now.
                 raise Stopped(f'run "{self.id}" was left: nothing more is recorded')
             self.journal.apply(event)
@@ -166,7 +168,7 @@ class Execution:
             for message in self.inbox.waiting(self.journal.taken):
                 if message.kind == "stop":
                     self.stop_wanted = True
-                    if self.journal.cancelling is None and not self._closed:
+                    if self.journal.cancelling is None and not self._sealed:
                         self.record(events.Cancelling(message.sender))
 
     def alone(self) -> AbstractContextManager[bool]:
@@ -194,10 +196,20 @@ class Execution:
         with self._lock:
             self._branches += count
 
-    def close(self) -> None:
-        """Nothing more is recorded in this process."""
+    def seal(self, last: Struct) -> None:
+        """Records the last event of the pass: nothing comes behind it, whoever tries.
+
+        A stop may be heard with the receipt of this very event. Behind `ended` it would make a run
+        that has ended look like one that has not.
+        """
         with self._lock:
-            self._closed = True
+            self.record(last)
+            self._sealed = True
+
+    def close(self) -> None:
+        """Nothing more is recorded in this process, and what is buffered is let go."""
+        with self._lock:
+            self._sealed = True
             self._buffer.clear()
 
     def note(self, path: str, text: str) -> None:
@@ -209,7 +221,7 @@ class Execution:
 
     def swallowed(self, path: str, where: str) -> None:
         """Notes the line that let a control exception not pass."""
-        if not self._closed:
+        if not self._sealed:
             self.note(path, f"a control exception was swallowed at {where}")
 
     # --- values ----------------------------------------------------------------------------------
