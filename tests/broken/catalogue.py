@@ -50,6 +50,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ForgetsExpiry: ("clause_16", True),
     memory.StartsEpochsAgain: ("clause_16", True),
     memory.ClaimsTwice: ("clause_17", False),
+    memory.OutlivesItsEnd: ("clause_18", False),
+    memory.EndsAtWhatHasEnded: ("clause_18", False),
     memory.HidesTheLapsed: ("clause_19", False),
     memory.ListsClaimsThatEnded: ("clause_19", False),
 }

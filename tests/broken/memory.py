@@ -234,6 +234,38 @@ class ListsClaimsThatEnded(MemoryBackend):
         marks.claims = claims  # type: ignore[method-assign]
 
 
+class OutlivesItsEnd(MemoryBackend):
+    """Takes an append to a stream whose end has come."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        return super().commit(
+            [
+                replace(one, appends=tuple(replace(each, expires_us=0) for each in one.appends))
+                for one in commits
+            ]
+        )
+
+
+class EndsAtWhatHasEnded(MemoryBackend):
+    """Leaves ended streams out of a page of `read_all`, and takes an empty page for the end."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        self._ends: dict[str, int] = {}
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        outcomes = super().commit(commits)
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            if isinstance(outcome, Receipt):
+                self._ends |= {a.stream: a.expires_us for a in commit.appends if a.expires_us}
+        return outcomes
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        page = super().read_all(after=after, limit=limit)
+        now_us = self.now_us("")
+        return [one for one in page if self._ends.get(one.stream, now_us + 1) > now_us]
+
+
 # --- what only shows while others are at work: for T9 --------------------------------------------
 
 

@@ -5,19 +5,29 @@ Redis behind a failover is in test_redis_faults.py; a wall clock that jumps is i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+import apsw
 import pytest
 
+import holdfast
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.postgresql import PostgresqlBackend
-from holdfast.backends.protocol import Backend, Fence, Refusal
+from holdfast.backends.protocol import Backend, Fence, Lease, Refusal
 from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.testing import FakeClock, RecordBuilder
 from tests.servers import ground, postgresql, redis
 from tests.servers.postgresql import NEWEST, program
+
+STANDING = """CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint LANGUAGE sql VOLATILE
+ AS $$ SELECT 1000000::bigint $$"""
 
 
 @pytest.fixture
@@ -36,6 +46,29 @@ def pass_on(backend: Backend, times: int) -> list[int]:
         epochs.append(lease.epoch)
         backend.leases.release(lease)
     return epochs
+
+
+def come_and_go(store: holdfast.Store, times: int) -> None:
+    """Takes so many leases, each of a name of its own, and gives them back."""
+    leases = store.log.backend.leases
+    for n in range(times):
+        lease = leases.acquire(f"n{n}", store.worker, ttl_s=60)
+        assert lease is not None
+        leases.release(lease)
+
+
+def epoch_of(store: holdfast.Store, name: str) -> int:
+    lease = store.log.backend.leases.acquire(name, store.worker, ttl_s=60)
+    assert lease is not None
+    store.log.backend.leases.release(lease)
+    return lease.epoch
+
+
+@contextmanager
+def sqlite(path: Path) -> Generator[Any]:
+    connection = apsw.Connection(str(path))
+    yield connection
+    connection.close()
 
 
 def check_above(backend: Backend, known: list[int], owner: str) -> None:
@@ -102,6 +135,84 @@ def test_a_redis_server_that_comes_back_gives_greater_epochs(lost: bool) -> None
     check_above(backend, known, "w4")
     backend.close()
     running.remove()
+
+
+def test_released_leases_leave_no_rows(tmp_path: Path) -> None:
+    """Each run, worker and group has a lease of its own: they would pile up for ever."""
+    running = redis.new_server(redis.OLDEST)
+    try:
+        with holdfast.open(running.url()) as store, running.client() as client:
+            come_and_go(store, 200)
+            assert client.hlen("holdfast:{default}:leases") == 0
+            greatest = int(client.hget("holdfast:{default}", "epoch"))  # type: ignore
+            backend: Any = store.log.backend
+            backend._gate.clock = "local function now_us() return 1000000 end\n"  # set back
+            assert epoch_of(store, "n0") == greatest + 1
+    finally:
+        running.remove()
+    with holdfast.open(f"sqlite:{tmp_path / 'state.db'}", clock=FakeClock()) as store:
+        come_and_go(store, 200)
+        assert epoch_of(store, "n0") == epoch_of(store, "n1") - 1
+    with sqlite(tmp_path / "state.db") as rows:
+        assert [name for (name,) in rows.execute("SELECT name FROM leases")] == [""]
+    with holdfast.open(str(tmp_path / "files"), clock=FakeClock()) as store:
+        come_and_go(store, 200)
+        book = json.loads((tmp_path / "files" / "leases.json").read_text())
+        assert book["leases"] == {}
+        assert epoch_of(store, "n0") > book["forgotten"]
+
+
+def test_released_leases_of_a_postgresql_store_are_deleted_now_and_then(
+    own_postgresql: postgresql.Server,
+) -> None:
+    with holdfast.open(own_postgresql.url()) as store:
+        come_and_go(store, 200)
+        kept = own_postgresql.psql("postgres", "SELECT name FROM holdfast.leases").splitlines()
+        assert 0 < len(kept) <= 64
+        greatest = int(
+            own_postgresql.psql("postgres", "SELECT epoch FROM holdfast.leases WHERE name = ''")
+        )
+        own_postgresql.psql("postgres", STANDING)  # set back: the one row is all that knows
+        assert epoch_of(store, "n0") == greatest + 1
+
+
+def test_epochs_grow_while_released_leases_are_being_deleted(
+    own_postgresql: postgresql.Server,
+) -> None:
+    """Two owners pass one lease to and fro under a standing clock, two others delete its row."""
+    url = own_postgresql.url()
+    with holdfast.open(url) as first:
+        own_postgresql.psql("postgres", STANDING)
+        leases = [PostgresqlBackend(url, clock=SystemClock()) for _ in range(4)]
+        given: list[int] = []
+        stop = Event()
+
+        def forget(backend: PostgresqlBackend) -> None:
+            while not stop.is_set():
+                backend.leases.release(Lease("none", "nobody", 1, 0))
+
+        def take(backend: PostgresqlBackend, owner: str) -> None:
+            taken = 0
+            while taken < 50:
+                lease = backend.leases.acquire("l", owner, ttl_s=60)
+                if lease is not None:
+                    taken += 1
+                    given.append(lease.epoch)
+                    backend.leases.release(lease)
+
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
+            patch.setattr("holdfast.backends.postgresql.leases._FORGET_EVERY", 1)
+            deleting = [pool.submit(forget, backend) for backend in leases[:2]]
+            taking = [pool.submit(take, backend, f"w{n}") for n, backend in enumerate(leases[2:])]
+            for each in taking:
+                each.result()
+            stop.set()
+            for each in deleting:
+                each.result()
+        assert len(set(given)) == len(given) == 100
+        assert epoch_of(first, "l") > max(given)
+        for backend in leases:
+            backend.close()
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600], ids=["ahead", "back"])

@@ -216,11 +216,12 @@ class _MemoryObjects:
 
 
 class _MemoryLeases:
-    """Ended leases stay in the dict, so that their epochs are never given again (clause 16)."""
+    """The greatest epoch of what was released is kept: it is never given again (clause 16)."""
 
     def __init__(self, gate: _Gate) -> None:
         self._gate = gate
         self._leases: dict[str, Lease] = {}
+        self._released = 0
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
         with self._gate.writing():
@@ -229,7 +230,8 @@ class _MemoryLeases:
                 return None
             if held is None:
                 last = self._leases.get(name)
-                held = Lease(name, owner, 1 if last is None else last.epoch + 1, 0)
+                least = self._released if last is None else last.epoch
+                held = Lease(name, owner, least + 1, 0)
             return self._extend(held, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
@@ -243,7 +245,8 @@ class _MemoryLeases:
         with self._gate.writing():
             last = self._leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
-                self._leases[lease.name] = replace(last, expires_us=0)
+                self._released = max(self._released, last.epoch)
+                del self._leases[lease.name]
 
     def holder(self, name: str) -> Lease | None:
         with self._gate.reading():
@@ -252,10 +255,9 @@ class _MemoryLeases:
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
         with self._gate.reading():
             now_us = self._gate.clock.boot_us()
-            leases = [lease for lease in self._leases.values() if lease.expires_us]
             return [
                 Held(last.name, last.owner, last.epoch, last.expires_us > now_us, left_us)
-                for last in sorted(leases, key=lambda lease: lease.name)
+                for last in sorted(self._leases.values(), key=lambda lease: lease.name)
                 if last.name.startswith(prefix) and last.name > after
                 for left_us in (last.expires_us - now_us,)
             ][:limit]

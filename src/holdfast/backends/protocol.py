@@ -36,7 +36,8 @@ never computes a link, and never reads the wall clock but to judge leases and du
      reached it. All appends to a stream have the same one; only whole milliseconds are used. From
      that end on a backend may let go of the stream's records, keys, checkpoint names, and objects
      that were put with the same end. It then keeps name and head, which says `expires_us`; `read`
-     raises ExpiredError, `read_all` leaves the records out and `find` finds nothing.
+     raises ExpiredError, `read_all` leaves the records out, but not those behind them, and `find`
+     finds nothing.
 (19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
      `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
      lapsed lease can be released like one that is held, by whoever names its owner and epoch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.protocol import Backend, Fence, Mark, Receipt, Refusal
+from holdfast.backends.protocol import START, Backend, Fence, Mark, Receipt, Refusal
 from holdfast.errors import ExpiredError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -101,6 +101,24 @@ class ExpiryClauses(Trial):
         of_a = [record for record in backend.read_all() if record.stream == "a"]
         assert of_a in ([], records)
         assert list(backend.inspect.verify(read_all=True)) == []
+
+    def test_clause_18_what_has_ended_hides_nothing_behind_it(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        """Whoever reads everything goes on until there are no records: that must be the end."""
+        ends = _end(backend)
+        write(backend, build, "b")
+        accepted(backend, build.commit(build.append("a", b"1", b"2", expires_us=ends)))
+        behind = head_of(backend, "a")
+        accepted(backend, build.commit(build.append("a", behind=behind, expires_us=ends)))
+        write(backend, build, "c")
+        self.pass_time(clock, TTL_S + 1)
+        seen: list[str] = []
+        after = START
+        while page := backend.read_all(after=after, limit=1):
+            seen += [record.stream for record in page]
+            after = page[-1].position
+        assert [stream for stream in seen if stream != "a"] == ["b", "c"]
 
     def test_clause_18_a_longer_promise_for_an_object_stays(
         self, backend: Backend, clock: FakeClock

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 NAME = "leases.json"
-# A lease that ended is remembered until a new epoch would be greater by the clock alone, with a day
-# to spare for a clock that is set back; one that lapsed is shown for a day (clause 19).
-_REMEMBERED_MS = 24 * 3600 * 1000
+# A lease that was released is forgotten at once, one that lapsed is shown for a day (clause 19).
+_SHOWN_US = 24 * 3600 * 1_000_000
 _ALL = 1 << 40
 
 
@@ -177,14 +176,13 @@ class FileLeases:
     def save(self, opened: Opened) -> None:
         """Writes the book; the caller has the store lock and has changed it."""
         book = self._book
-        now_us, now_ms = self._clock.boot_us(), self._clock.now_us() // 1000
+        now_us = self._clock.boot_us()
         book.claims = [claim for claim in book.claims if claim.expires_us > now_us]
-        # What is forgotten leaves its epoch behind: the clock that makes it old may be wrong, and
-        # one that is set back later must not give the same epoch again.
+        # What is forgotten leaves its epoch behind: a clock that is set back later must not give
+        # the same epoch again.
         kept: dict[str, _Held] = {}
         for name, held in book.leases.items():
-            shown = held.expires_us and held.expires_us > now_us - _REMEMBERED_MS * 1000
-            if shown or held.epoch > now_ms - _REMEMBERED_MS:
+            if held.expires_us and held.expires_us > now_us - _SHOWN_US:
                 kept[name] = held
             else:
                 book.forgotten = max(book.forgotten, held.epoch)

@@ -1,4 +1,5 @@
--- Takes, extends, ends or shows a lease: "<epoch> <end in microseconds> <owner>".
+-- Takes, extends, ends or shows a lease: "<epoch> <end in microseconds> <owner>". One that is
+-- released is taken out; the greatest epoch of those is kept in the store's own key, as `epoch`.
 --   args  what to do, the name, the owner, the epoch, and for how many microseconds
 -- Answers with epoch, end and owner; with nothing if it is not held, or not by this owner.
 local what, name, owner, epoch, ttl = args[1], args[2], args[3], args[4], args[5]
@@ -10,6 +11,8 @@ if found then
   last, ends, holder = string.match(found, '^(%d+) (%d+) (.*)$')
   if not last then error('DAMAGED lease ' .. name) end
   last, ends = tonumber(last), tonumber(ends)
+elseif what == 'acquire' then
+  last = tonumber(redis.call('HGET', store, 'epoch') or 0)
 end
 local held = ends > now
 
@@ -32,5 +35,7 @@ if not found or holder ~= owner or last ~= epoch then return false end
 if what == 'renew' then
   return held and keep(last, math.max(ends, now + ttl))
 end
-keep(last, 0)
+local greatest = tonumber(redis.call('HGET', store, 'epoch') or 0)
+if last > greatest then redis.call('HSET', store, 'epoch', int(last)) end
+redis.call('HDEL', leases, name)
 return false

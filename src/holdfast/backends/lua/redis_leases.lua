@@ -9,7 +9,7 @@ for n = 1, #all, 2 do
   local name, lease = all[n], all[n + 1]
   local epoch, ends, owner = string.match(lease, '^(%d+) (%d+) (.*)$')
   if not epoch then error('DAMAGED lease ' .. name) end
-  if ends ~= '0' and string.sub(name, 1, #prefix) == prefix then
+  if string.sub(name, 1, #prefix) == prefix then
     answer[#answer + 1] = {name, owner, epoch, int(tonumber(ends) - now)}
   end
 end

@@ -16,7 +16,8 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:keys:<stream>         hash: <key> = <revision> <time>
     holdfast:{shop}:checkpoints:<stream>  sorted set by revision: <revision> <time> <name>
     holdfast:{shop}:named:<stream>        sorted set: <name>\\0<revision, 16 digits> <time>
-    holdfast:{shop}:leases                hash: <name> = <epoch> <end in microseconds> <owner>
+    holdfast:{shop}:leases                hash: <name> = <epoch> <end in microseconds> <owner>;
+                                          one that was released is not there
     holdfast:{shop}:indexes               set of the indexes that have marks
     holdfast:{shop}:marks:<index>         hash: <key> = <order><group>; the order is 40 digits:
                                           2^63 - priority, 2^63 + due

@@ -79,8 +79,9 @@ CREATE TABLE holdfast.silent (
 -- Their place among the positions.
 CREATE INDEX silent_by_position ON holdfast.silent (application, position);
 
--- A released lease stays, with ends_us 0, because its epoch must never be given again. ends_us
--- counts microseconds since 1970 on the server's clock.
+-- ends_us counts microseconds since 1970 on the server's clock; 0: the lease was released. Such rows
+-- are deleted now and then. The row without a name has the greatest epoch of all that were: an epoch
+-- must never be given again, whatever the clock says by then.
 CREATE TABLE holdfast.leases (
   application text COLLATE "C",
   name text COLLATE "C",
@@ -529,8 +530,9 @@ END
 $$;
 
 -- Takes a lease that nobody else holds. Taken anew its epoch is greater than any it had, also where
--- the row before was lost in a failover: it is at least the server's milliseconds. The lock is the
--- one that a commit under this lease holds until its end.
+-- the row before was deleted (the row without a name is read later than that was looked for, so it
+-- has the epoch), or was lost in a failover: it is at least the server's milliseconds. The lock is
+-- the one that a commit under this lease holds until its end.
 CREATE FUNCTION holdfast.acquire(
   p_application text, p_lock bigint, p_name text, p_owner text, p_ttl_us bigint)
 RETURNS SETOF holdfast.leases LANGUAGE plpgsql VOLATILE AS $$
@@ -549,14 +551,15 @@ BEGIN
     RETURN;
   END IF;
   RETURN QUERY INSERT INTO holdfast.leases AS l VALUES (p_application, p_name, p_owner,
-      greatest(coalesce(v_held.epoch, 0) + 1, v_now / 1000), v_now + p_ttl_us)
+      greatest(v_now / 1000, 1 + coalesce(v_held.epoch, (SELECT f.epoch FROM holdfast.leases f
+        WHERE f.application = p_application AND f.name = ''), 0)), v_now + p_ttl_us)
     ON CONFLICT (application, name) DO UPDATE
       SET owner = excluded.owner, epoch = excluded.epoch, ends_us = excluded.ends_us
     RETURNING l.*;
 END
 $$;
 
--- Moves the end of a lease that is still held: later, or, with no time at all, to the past.
+-- Moves the end of a lease that is still held.
 CREATE FUNCTION holdfast.extend(
   p_application text, p_lock bigint, p_name text, p_owner text, p_epoch bigint, p_ttl_us bigint)
 RETURNS SETOF holdfast.leases LANGUAGE plpgsql VOLATILE AS $$
@@ -566,7 +569,7 @@ BEGIN
   PERFORM pg_advisory_xact_lock(p_lock);
   v_now := holdfast.now_us();
   RETURN QUERY UPDATE holdfast.leases
-    SET ends_us = CASE WHEN p_ttl_us IS NULL THEN 0 ELSE greatest(ends_us, v_now + p_ttl_us) END
+    SET ends_us = greatest(ends_us, v_now + p_ttl_us)
     WHERE application = p_application AND name = p_name AND owner = p_owner AND epoch = p_epoch
       AND ends_us > v_now
     RETURNING *;

@@ -69,8 +69,9 @@ CREATE TABLE IF NOT EXISTS keys (
 
 -- group: leases
 
--- A released lease stays, with ends_us 0, because its epoch must never be given again. ends_us
--- counts on the clock of the boot that is named beside it.
+-- ends_us counts on the clock of the boot that is named beside it. A lease that is released is
+-- deleted; the row without a name has the greatest epoch of all that were, because an epoch must
+-- never be given again.
 CREATE TABLE IF NOT EXISTS leases (
   name TEXT PRIMARY KEY,
   owner TEXT NOT NULL,

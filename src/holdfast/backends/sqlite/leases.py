@@ -1,4 +1,8 @@
-"""Leases: rows beside the log, judged by the clock of this boot and by who is alive."""
+"""Leases: rows beside the log, judged by the clock of this boot and by who is alive.
+
+A lease that is released is deleted. The row without a name has the greatest epoch of all those, so
+that none is given again, whatever the wall clock says by then.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ _READ = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases WHERE name = 
 _LIST = """SELECT name, owner, epoch, boot, ends_us, crc FROM leases
  WHERE ends_us <> 0 AND name > ? AND substr(name, 1, length(?)) = ? ORDER BY name LIMIT ?"""
 _WRITE = "INSERT OR REPLACE INTO leases VALUES (?,?,?,?,?,?)"
+_DELETE = "DELETE FROM leases WHERE name = ?"
+_FLOOR = ""
 READ_ALL = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases"
 
 
@@ -35,8 +41,8 @@ class SqliteLeases:
             if held is not None and held.owner == owner:
                 return self._extend(held, ttl_s, writer.execute)
             # The wall clock keeps epochs growing also where the row before was lost.
-            least = 1 if last is None else last.epoch + 1
-            epoch = max(least, gate.clock.now_us() // 1000)
+            least = self._floor(writer.execute) if last is None else last.epoch
+            epoch = max(least + 1, gate.clock.now_us() // 1000)
             return self._extend(Lease(name, owner, epoch, 0), ttl_s, writer.execute)
 
         with gate.errors:
@@ -61,7 +67,9 @@ class SqliteLeases:
         def work() -> None:
             last, _ = self._find(lease.name, writer.execute)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
-                self._write(Lease(last.name, last.owner, last.epoch, 0), writer.execute)
+                if last.epoch > self._floor(writer.execute):
+                    self._write(Lease(_FLOOR, "", last.epoch, 0), writer.execute)
+                writer.execute(_DELETE, (last.name,))
 
         with self._gate.errors:
             writer.transact(work)
@@ -98,6 +106,10 @@ class SqliteLeases:
 
     def _held(self, name: str, execute: Execute) -> Lease | None:
         return self._find(name, execute)[1]
+
+    def _floor(self, execute: Execute) -> int:
+        last, _ = self._find(_FLOOR, execute)
+        return 0 if last is None else last.epoch
 
     def _find(self, name: str, execute: Execute) -> tuple[Lease | None, Lease | None]:
         """Returns the newest lease of that name, and the same again if it has not ended."""
