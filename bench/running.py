@@ -77,13 +77,18 @@ def _chains(contenders: Sequence[Any], size: Size) -> dict[str, list[Block]]:
 
 
 def _rows(
-    report: Report, doing: str, taken: dict[str, list[Block]], steps: int, syncs: dict[str, Any]
+    report: Report,
+    taken: dict[str, list[Block]],
+    steps: int,
+    column: str,
+    counted: dict[str, float],
 ) -> None:
     for name, blocks in taken.items():
         seconds = [block.seconds for block in blocks]
-        row = {"doing": doing, "what": name, "steps_per_s": round(steps / median(seconds))}
+        row: dict[str, Any] = {"doing": f"a chain of {steps:,}", "what": name}
+        row["steps_per_s"] = round(steps / median(seconds))
         row["step_ms"] = round(median(seconds) / steps * 1e3, 3)
-        report.rows.append({**row, **syncs.get(name, {})})
+        report.rows.append({**row, column: counted.get(name)})
 
 
 def _embedded(report: Report, size: Size, steps: int) -> None:
@@ -98,7 +103,7 @@ def _embedded(report: Report, size: Size, steps: int) -> None:
         ]  # fmt: skip
         report.releases |= {each.name: each.release for each in contenders[2:4]}
         taken = _chains(contenders, size)
-        _rows(report, "chain", taken, steps, _syncs(report, place))
+        _rows(report, taken, steps, "syncs_a_step", _syncs(report, place))
     for kind, floor in (("files", "bare prewritten file"), ("sqlite", "bare apsw")):
         mine = taken[f"holdfast {kind}"]
         report.notes.append(f"{kind}: {ratio(mine, taken[floor])} times the time of {floor}")
@@ -115,9 +120,9 @@ def _bare_chain(name: str, loop: Loop, steps: int) -> Loop:
     return Loop(name, lambda: loop.block(steps), loop.close)
 
 
-def _syncs(report: Report, place: Path) -> dict[str, Any]:
+def _syncs(report: Report, place: Path) -> dict[str, float]:
     """Counts the syncs of whole runs, as a share of a step; a start and an end have their own."""
-    found: dict[str, Any] = {}
+    found: dict[str, float] = {}
     wanted = [(f"holdfast {kind}", "holdfast runs", {"kind": kind}) for kind in ours.KINDS]
     wanted += [(DBOS_SQLITE, "DBOS", {}), (DBOS_WAL, "DBOS", {"wal": True})]
     for name, worker, options in wanted:
@@ -137,7 +142,7 @@ def _syncs(report: Report, place: Path) -> dict[str, Any]:
             return {}
         # The difference of two lengths: what a run costs besides its steps is in both.
         syncs = (twice[1].syncs - twice[0].syncs) / COUNTED
-        found[name] = {"syncs_a_step": round(syncs, 2)}
+        found[name] = round(syncs, 2)
         if name.startswith("holdfast"):
             report.at_most(f"{name.removeprefix('holdfast ')}: syncs a step", syncs, 1)
     return found
@@ -159,8 +164,8 @@ def _on_postgresql(report: Report, size: Size, steps: int) -> None:
         counted = Runs(running.url("ours"), steps=steps, first=1_000_000)
         trips = _round_trips(counted, steps)
         counted.close()
-        row = {"holdfast postgresql": {"round_trips_a_step": round(trips, 2)}}
-        _rows(report, "chain", taken, steps, row)
+        row = {"holdfast postgresql": round(trips, 2)}
+        _rows(report, taken, steps, "round_trips_a_step", row)
         if not size.quick:
             _server_recovery(report, running, steps)
     finally:

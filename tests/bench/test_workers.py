@@ -176,3 +176,14 @@ def test_a_machine_is_described_without_its_places():
     assert found["memory_gib"] > 0
     assert found["versions"]["apsw"]
     assert "/" not in found["file_system"]
+
+
+@pytest.mark.parametrize("kind", ours.KINDS)
+def test_a_run_is_one_operation(kind: str, tmp_path: Path):
+    worker = make("holdfast runs", str(tmp_path / "store"), steps=3, kind=kind)
+    block(worker, "run", 2)
+    worker.close()
+    with ours.open_store(kind, tmp_path / "store") as store:
+        assert [run.status for run in store.runs()] == ["completed", "completed"]
+        steps = store.run("run 0").journal.entries.values()
+        assert [step.effect for step in steps] == ["effect"] * 3
