@@ -7,6 +7,7 @@ within      what of all this can be done in the body of a run
 decision    a decision's events folded, old forms and new; pure
 decisions   decisions written before the act, closed, listed; open_decision is the handle of one
 recovery    what dead workers left open, judged and closed or done again
+sweep       marks that lead nowhere any more
 policy      nothing is done undecided
 facts       claims about the world, verified, dated
 stale       everything that is not to be trusted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw
@@ -13,7 +14,7 @@ from holdfast.record import message as forms
 from holdfast.record.book import Book
 from holdfast.record.history import History
 from holdfast.record.merging import merged_order, moved_fields
-from holdfast.record.message import Message, check_fields, encode, make_id
+from holdfast.record.message import Message, check_fields, encode, key_of, make_id
 from holdfast.record.recorder import Recorder
 from holdfast.scope import Moment, Scope
 from holdfast.tree import Op
@@ -84,14 +85,13 @@ class Changing(History):
         """Commits events of the conversation."""
         return self._log.commit(Wanted((self._recorder.events_part(proposals),), marks=marks))
 
-    def _guarded(self, until: int, *proposals: Proposal) -> bool:
-        """Commits if nobody did since a revision was read; says whether it did."""
+    def _guarded(self, until: int, *proposals: Proposal) -> Written | None:
+        """Commits if nobody did since a revision was read; None if somebody did."""
         part = self._recorder.events_part(proposals, expected=until)
         try:
-            self._log.commit(Wanted((part,)))
+            return self._log.commit(Wanted((part,)))
         except ConflictError:
-            return False
-        return True
+            return None
 
     def _contended(self, what: str) -> ConflictError:
         revision = self._scope.revision
@@ -224,9 +224,27 @@ class Changing(History):
                 Proposal(forms.ADDED, encode(moved_fields(one), self._spill))
                 for one in merged[stays:]
             ]
-            if self._guarded(until, begun, *again):
+            written = self._guarded(until, begun, *again)
+            if written is not None:
+                moved = enumerate(merged[stays:], written.revision - len(again) + 1)
+                self._point_to([(revision, one) for revision, one in moved if one in new])
                 return new
         raise self._contended("merge")
+
+    def _point_to(self, moved: list[tuple[int, Message]]) -> None:
+        """Lets the foreign ids of merged messages lead to them: sent again, they are known here.
+
+        A crash before this leaves messages without it, which then may be added a second time.
+        """
+        wanted: list[Wanted] = []
+        for revision, message in moved:
+            if message.foreign_id is not None:
+                pointer = _pointing(forms.MOVED, at=revision)
+                key = key_of(message.foreign_id)
+                wanted.append(Wanted((self._recorder.events_part((pointer,), key=key),)))
+        for request in self._log.submit_all(wanted):
+            with suppress(UsageError):  # that id was used here before
+                self._log.wait(request)
 
 
 def _history_of(other: object) -> History:

@@ -14,6 +14,8 @@ can say. What it prints is what it found.
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,24 +101,33 @@ class _Runner:
         command = self._command
         environment = {**os.environ, **_told(subject)}
         try:
-            done = subprocess.run(
+            child = subprocess.Popen(
                 command.command,
-                input=_as_json(subject),
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd=self._directory,
                 env=environment,
-                timeout=command.timeout_s,
-                check=False,
+                process_group=0,
             )
-        except subprocess.TimeoutExpired:
-            return None, f"{command.command[0]} took longer than {command.timeout_s} s"
         except (OSError, ValueError) as error:
             return None, f"{command.command[0]} cannot be run: {error}"
-        said = done.stdout.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
-        if done.returncode not in (0, 1):
-            trouble = done.stderr.decode("utf-8", "replace").strip()[-FOUND_CHARACTERS_MAX:]
-            return None, f"{command.command[0]} ended with {done.returncode}: {trouble}"
-        return done.returncode, said
+        with child:
+            try:
+                out, err = child.communicate(_as_json(subject), command.timeout_s)
+            except BaseException as error:
+                # With all that it started, which would go on, or hang, where nobody sees it. Its
+                # number is its own until it is waited for, at the end of this block.
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                return None, f"{command.command[0]} took longer than {command.timeout_s} s"
+        said = out.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
+        if child.returncode not in (0, 1):
+            trouble = err.decode("utf-8", "replace").strip()[-FOUND_CHARACTERS_MAX:]
+            return None, f"{command.command[0]} ended with {child.returncode}: {trouble}"
+        return child.returncode, said
 
 
 def _as_json(subject: Any) -> bytes:

@@ -9,6 +9,7 @@
     messages.cleared     {"to": 0}                        none before it is there any more
     messages.rewound     {"to"}                           none behind that revision is
     messages.merged      {"to", "from", "until"}          the same; what was merged follows
+    message.moved        {"at"}                           its key is the foreign id of that one
     messages.compacted   {"through", "summary": {message}, "tokens_before", "tokens_after"}
     messages.summarised  {"through", "text", "tokens_before", "tokens_after"}
     turn.begun           {"id", "worker"}
@@ -46,6 +47,7 @@ POPPED = "message.popped"
 CLEARED = "messages.cleared"
 REWOUND = "messages.rewound"
 MERGED = "messages.merged"
+MOVED = "message.moved"
 COMPACTED = "messages.compacted"
 SUMMARISED = "messages.summarised"
 

@@ -192,8 +192,9 @@ class Messages(Changing):
                     there = self.made(said, written)[0]
                     if not written.repeated:
                         return there
-            if self.is_there(there):
-                return there
+            standing = there if self.is_there(there) else self._moved(there)
+            if standing is not None:
+                return standing
             # It was taken away since, and is said once more: under a key of its own.
             again = there.revision
 
@@ -229,6 +230,13 @@ class Messages(Changing):
                 return found
         return None
 
+    def _moved(self, there: Message) -> Message | None:
+        """Returns the same foreign item as a merge wrote it again, behind where it was."""
+        scan = self._scan()
+        with scan.mutex:
+            behind = self._messages(scan, scan.after(there.revision, 1 << 40))
+        return next((one for one in behind if one.foreign_id == there.foreign_id), None)
+
     def _by_key(self, stream: str, key: str) -> Message | None:
         """Returns the message that a stream was given under a key.
 
@@ -239,6 +247,10 @@ class Messages(Changing):
             after = found.revision - 1
             for record in self._log.backend.read(stream, after=after, until=after + 3):
                 if record.type == forms.ADDED:
+                    return Message(record, self._log.blobs.read)
+                if record.type == forms.MOVED:
+                    at = codec.decode(record.payload)["at"]
+                    [record] = self._log.records(stream, after=at - 1, until=at)
                     return Message(record, self._log.blobs.read)
         return None
 
@@ -261,8 +273,12 @@ class Messages(Changing):
 
 
 def _is_same(there: Message, given: dict[str, Any]) -> bool:
-    """Says whether a message is what is given once more; id and turn are each attempt's own."""
-    fields = {name: value for name, value in there.fields.items() if name not in ("id", "turn")}
+    """Says whether a message is what is given once more; id and turn are each attempt's own.
+
+    One that was merged was given the time it was said at.
+    """
+    own = {"id", "turn", "said_at"} - given.keys()
+    fields = {name: value for name, value in there.fields.items() if name not in own}
     return codec.encode_sorted(fields) == codec.encode_sorted(given)
 
 

@@ -25,6 +25,7 @@ from holdfast.intent import verdict_name as name_verdict
 from holdfast.record.arguments import TEXT_CHARACTERS_MAX
 from holdfast.record.decision import Decision
 from holdfast.record.decisions import Decisions
+from holdfast.record.sweep import sweep
 from holdfast.scope import Scope
 
 
@@ -37,6 +38,8 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
         for entry in decisions.list(incomplete=True, scope=scope)
         if (report := _recover(decisions, entry)) is not None
     ]
+    if scope is None:
+        sweep(decisions.book)
     return Recovery(found)
 
 

@@ -91,7 +91,11 @@ class OpenTurn:
         return (Proposal(BEGUN, begun),), (self._mark(),)
 
     def _mark(self) -> Mark:
-        return Mark(INDEX, self.id, group=self.name)
+        return Mark(INDEX, self._mark_key, group=self.name)
+
+    @property
+    def _mark_key(self) -> str:
+        return f"{self.id}@{self._heart.worker}"
 
     def committed(self) -> None:
         """Notes that the first commit is durable."""
@@ -103,7 +107,7 @@ class OpenTurn:
             return
         self._is_over = True
         if self._has_begun:
-            self._messages.commit((self.ending(error),), marks=(Cleared(INDEX, self.id),))
+            self._messages.commit((self.ending(error),), marks=(Cleared(INDEX, self._mark_key),))
 
     def ending(self, error: BaseException | None) -> Proposal:
         """Returns the event that ends the turn."""
@@ -124,6 +128,11 @@ class OpenTurn:
             # The error that ended the block is never hidden.
             error.add_note(f'turn "{self.id}" was not ended: {trouble}')
         return False
+
+
+def worker_of(mark: Mark) -> str:
+    """Returns the worker whose turn a mark tells of."""
+    return mark.key.partition("@")[2]
 
 
 def make_turn(messages: Messages, log: Log, heart: Heart) -> OpenTurn:
