@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Done, Store, UsageError
+from holdfast import Done, Store, UndecidedError, UsageError
 from tests.crash.children import Child
 from tests.record.kills import open_dying
 from tests.record.stores import new_url
@@ -164,3 +164,38 @@ def test_all_of_it_is_fine_in_a_step() -> None:
         assert hf.start(steps, id="r").result() == 1
         [made] = hf.decisions()
         assert made.key.startswith("run/r/")
+
+
+ACTED: list[str] = []
+
+
+@holdfast.step(effect="effect", name="in-runs:post")
+def post(what: str) -> None:
+    ACTED.append(what)
+
+
+@holdfast.run(name="in-runs:undecided")
+def undecided(ctx: holdfast.Context, decides: bool) -> str:
+    if not decides:
+        try:
+            post("undecided")
+        except UndecidedError as error:
+            return str(error)
+    with STORES[-1].conversation("c").decide("post it"):
+        post("decided")
+    return "posted"
+
+
+def test_an_effect_step_without_a_decision_is_caught() -> None:
+    """BOOT-46: under the policy, before its intent is written."""
+    with holdfast.open("memory:") as hf:
+        STORES.append(hf)
+        ACTED.clear()
+        assert hf.start(undecided, True, id="off").result() == "posted"
+        with hf.policy("refuse"):
+            assert hf.start(undecided, True, id="decided").result() == "posted"
+            said = hf.start(undecided, False, id="undecided").result()
+        assert "has no open decision" in said
+        assert ACTED == ["decided", "decided"]
+        [breach] = hf.workflow("undecided").history(type="policy.breached")
+        assert breach.data["effect"] == "in-runs:post"

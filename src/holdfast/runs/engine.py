@@ -25,6 +25,8 @@ from holdfast.errors import (
 )
 from holdfast.ids import check_name, new_id
 from holdfast.log import Log
+from holdfast.record.policy import check_effect
+from holdfast.record.scope import RecordedScope
 from holdfast.runs import blocks, events, values
 from holdfast.runs.control import OwnerLost, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
@@ -52,7 +54,7 @@ class Host(Protocol):
     heart: Heart
     worker: str
 
-    def workflow(self, id: str) -> Scope: ...
+    def workflow(self, id: str) -> RecordedScope: ...
 
 
 class Engine:
@@ -232,6 +234,7 @@ class Engine:
         self.active[run.id] = run
         run.is_sure = partial(self._is_sure, run)
         run.confirm = partial(self._confirm, run)
+        run.before_effect = partial(self._before_effect, run.id)
         self.tending.begin()
         if run.function.is_async:
             assert self.launch_async is not None, "BUG: checked before"
@@ -240,6 +243,11 @@ class Engine:
         job = Job(lambda: ContextVars().run(self._live, run))
         self.jobs[run.id] = job
         self.pool.submit(job)
+
+    def _before_effect(self, id: str, effect: str) -> None:
+        """Catches an effect that no open decision covers, if the store's policy says so."""
+        scope = self.host.workflow(id)
+        check_effect(scope.book, scope, effect)
 
     def _is_sure(self, run: Execution) -> bool:
         """Says whether the lease was renewed so recently that nobody can have taken it."""
@@ -396,11 +404,22 @@ class Engine:
             raise attention_of(id, journal)
         assert journal.created is not None, "BUG: a run that was not created"
         waits = journal.suspended
-        is_due = waits is None or (waits.until or 1 << 62) <= self.log.clock.now_us()
+        is_due = waits is None or self._is_due(id, waits)
         is_ours = has_run(journal.created.name) and journal.created.queue is None
         if is_due and is_ours and self.log.backend.leases.holder(f"run/{id}") is None:
             self.resume(id)
         return None
+
+    def _is_due(self, id: str, waits: events.Suspended) -> bool:
+        """Says whether a suspended run has something to do: its time, or news for it.
+
+        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
+        be dead.
+        """
+        if (waits.until or 1 << 62) <= self.log.clock.now_us():
+            return True
+        head = self.log.head(inbox.stream_of(f"run/{id}"))
+        return head is not None and head.revision > waits.seen
 
     def send(
         self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None

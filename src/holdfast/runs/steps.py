@@ -102,6 +102,8 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         if step.effect not in events.SAFE:
             if not allowed(run, step, path):
                 return _record_done(run, call, attempt, None)
+            if step.effect == "effect":
+                yield Call(run.before_effect, (step.name,), path=path)
             run.record(
                 events.Intended(
                     path,
