@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast.backends.postgresql import PostgresqlBackend, schema
 from holdfast.backends.protocol import START, Mark, Position, Receipt
+from holdfast.cli import main
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptError,
@@ -53,7 +54,9 @@ def _open(url: str, **options: Any) -> PostgresqlBackend:
 
 
 @pytest.mark.parametrize("version", installations())
-def test_a_foreign_open_transaction_holds_followers_up_and_nobody_else(version: int) -> None:
+def test_a_foreign_open_transaction_holds_followers_up_and_nobody_else(
+    version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Guarantee 5: positions never appear late. DESIGN: followers stop at the snapshot's xmin."""
     running = server(version)
     running.create_database("foreign")
@@ -72,6 +75,10 @@ def test_a_foreign_open_transaction_holds_followers_up_and_nobody_else(version: 
         assert facts["lag_events"] == 2
         assert facts["oldest_transaction_s"] > 0
         assert any("followers wait" in report for report in facts["reports"])
+        assert main(["--store", running.url("foreign"), "status"]) == 0
+        shown = capsys.readouterr().out
+        assert "\nlag_events\t2\n" in shown
+        assert "followers wait: 2 events are behind an open transaction" in shown
         seen = list[Position]()
         follower = threading.Thread(
             target=lambda: seen.append(backend.wait(before, timeout_s=PATIENCE_S))

@@ -11,7 +11,7 @@ import redis
 from redis.crc import key_slot
 
 import holdfast
-from holdfast.backends.protocol import Append, Head, Mark
+from holdfast.backends.protocol import Append, Head, Lease, Mark
 from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError, UnavailableError, UsageError
@@ -41,9 +41,21 @@ def _fill(backend: RedisBackend) -> None:
     write(backend, build, "a", b"1", b"2", key="k", checkpoint="p", marks=[Mark("i", "m")])
     accepted(backend, build.commit(build.append("b"), build.append("c/{x}"), reads=[("a", 2)]))
     accepted(backend, build.commit(marks=[Mark("i", "n")]))
-    assert backend.leases.acquire("l", "w", ttl_s=60) is not None
-    assert [mark.key for mark in backend.marks.claim("i", "w", n=1, ttl_s=60)] == ["m"]
+    assert backend.leases.acquire("l", "w", ttl_s=600) is not None
+    assert [mark.key for mark in backend.marks.claim("i", "w", n=1, ttl_s=600)] == ["m"]
     backend.objects.put("blob", "ab/cd", b"x")
+
+
+def _check_held(backend: RedisBackend) -> None:
+    """Clause 19: what is held is listed; a lease that is released goes, and its epoch does not."""
+    [lease] = backend.leases.list()
+    assert (lease.name, lease.owner, lease.is_held) == ("l", "w", True)
+    assert [(c.index, c.key, c.owner) for c in backend.marks.claims()] == [("i", "m", "w")]
+    backend.leases.release(Lease("l", "w", lease.epoch, 0))
+    assert backend.leases.list() == []
+    again = backend.leases.acquire("l", "w", ttl_s=600)
+    assert again is not None
+    assert again.epoch > lease.epoch
 
 
 def test_a_store_works_whichever_node_is_named(running: Cluster) -> None:
@@ -52,6 +64,7 @@ def test_a_store_works_whichever_node_is_named(running: Cluster) -> None:
         _fill(backend)
         assert [record.stream for record in backend.read_all()] == ["a", "a", "b", "c/{x}"]
         assert backend.inspect.describe()["cluster"]
+        _check_held(backend)
         assert list(backend.inspect.verify(read_all=True)) == []
         backend.close()
 
@@ -138,6 +151,7 @@ def test_a_slot_that_moves_is_never_half_a_store(running: Cluster) -> None:
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     _until(lambda: running.master_of(_tag(application)) is target)
     assert patient.streams() == ["a", "b", "c/{x}"]
+    _check_held(patient)
     write(patient, build, "a")
     assert list(patient.inspect.verify(read_all=True)) == []
     patient.close()
