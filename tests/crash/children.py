@@ -88,6 +88,17 @@ class Child:
         self.hear_until(lambda: False)
         return self._reap()
 
+    def await_stop(self) -> bool:
+        """Listens until the child is stopped by a signal; False if it ended instead."""
+        while not self.is_at_end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                return True
+            self.hear(0.01)
+            self.check_patience()
+        self._reap()
+        return False
+
     def kill(self) -> int:
         """Sends SIGKILL, takes in its last words, and returns its wait status."""
         if self.status is None:

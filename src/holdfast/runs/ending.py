@@ -63,11 +63,11 @@ def _leave(
     """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
     run: Execution = context.execution
     if isinstance(control, Suspended):
-        run.seal(events.Suspended(control.reason, control.until))
+        run.seal(events.Suspended(control.reason, control.until, seen=run.seen))
         yield Finish(status_marks(run.id, "waiting", control.until))
         return
     if isinstance(control, Parked):
-        run.seal(events.Suspended(control.reason, attention=True))
+        run.seal(events.Suspended(control.reason, attention=True, seen=run.seen))
         yield Finish(status_marks(run.id, "needs_attention"))
         return
     for id, policy in open_children(run.journal):

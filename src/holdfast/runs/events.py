@@ -165,6 +165,7 @@ class Suspended(Struct, frozen=True, omit_defaults=True):
     reason: str
     until: int | None = None
     attention: bool = False  # parked: a person must look
+    seen: int = 0  # the revision of the inbox that was taken into account
 
 
 class Cancelling(Struct, frozen=True, omit_defaults=True):

@@ -160,7 +160,8 @@ class Journal:
     def _attended(self) -> None:
         """A person has looked after a parked run: it waits to be resumed."""
         if self.suspended is not None and self.suspended.attention:
-            self.suspended = events.Suspended("a person has looked: resume it")
+            seen = self.suspended.seen
+            self.suspended = events.Suspended("a person has looked: resume it", seen=seen)
 
     def _suspended(self, event: events.Suspended) -> None:
         self.suspended = event

@@ -1,0 +1,70 @@
+"""What a worker leaves that died between a lease and its record: others go on (rule 10).
+
+T13 found each of these: `python -m tests.torture t13-redis --seed 429566 --point 100`, and
+`t13-files --seed 1 --point 47`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Store
+from holdfast.backends.protocol import Lease
+from tests.record.stores import DURABLE, new_url
+from tests.runs.corpus import post
+from tests.runs.cuts import until
+from tests.runs.witness import Witness
+
+
+def ghost(store: Store) -> Lease:
+    """Takes the run's lease as a worker would that then dies, or stands still."""
+    lease = store.log.backend.leases.acquire("run/r", "ghost", ttl_s=60)
+    assert lease is not None
+    return lease
+
+
+@holdfast.run
+def greeting(ctx: Any) -> str:
+    return post("hello")
+
+
+@holdfast.run
+def listening(ctx: Any) -> list[Any]:
+    return [ctx.signal("go"), post("went")]
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_a_start_beside_a_silent_lease_makes_the_run(
+    backend: str, tmp_path: Path, witness: Witness
+):
+    url = new_url(backend, tmp_path)
+    with holdfast.open(url) as dead, holdfast.open(url) as hf:
+        lease = ghost(dead)
+        run = hf.start(greeting, id="r")
+        assert run.status == "pending"
+        with pytest.raises(holdfast.ExistsError):
+            hf.start(greeting, id="r")
+        assert hf.start(greeting, id="r", if_exists="attach").status == "pending"
+        dead.log.backend.leases.release(lease)
+        assert run.result() == "posted hello"
+    assert witness.acts == {"post hello": 1}
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_news_for_a_run_whose_host_is_dead_reach_it_through_whoever_waits(
+    backend: str, tmp_path: Path, witness: Witness
+):
+    url = new_url(backend, tmp_path)
+    with holdfast.open(url) as first:
+        until(first.start(listening, id="r"), "waiting")
+    with holdfast.open(url) as dead, holdfast.open(url) as hf:
+        lease = ghost(dead)
+        run = hf.resume("r")  # it belongs to another, so it is not entered here
+        hf.signal("r", "go", 7)
+        dead.log.backend.leases.release(lease)
+        assert run.result() == [7, "posted went"]
+    assert witness.acts == {"post went": 1}
