@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli import runs_watching
 from tests.skins.conftest import in_process
 from tests.skins.test_cli_docs import ROOT, play
 from tests.skins.test_cli_process import PROGRAM, environment, heed_interrupts
@@ -310,3 +311,29 @@ def test_the_guide_shows_what_really_happens(
     monkeypatch.delitem(sys.modules, "review", raising=False)
     Path("review.py").write_text(guide.partition("```python\n")[2].partition("```")[0])
     assert play(guide, capsys) == 8
+
+
+def test_a_list_reads_little_of_a_long_run(
+    place: str, tiny: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Guarantee 12: of a long run the first and the newest records, and yet where it stands."""
+    with holdfast.open(place) as store:
+
+        @holdfast.step(effect="pure")
+        def note(n: int) -> int:
+            return n
+
+        @holdfast.run(name="long")
+        def body(ctx: Any) -> None:
+            for n in range(400):
+                ctx.step(note, n)
+            ctx.wait("approve")
+
+        run = store.start(body, id="r1")
+        while run.status != "waiting":
+            store.log.backend.wait(store.log.position(), timeout_s=0.05)
+    [whole] = cli("runs", "list", "--json").document["runs"]
+    assert (whole["code"], whole["status"]) == ("long", "waiting")
+    assert whole["statements"] == ["wait.approve"]
+    monkeypatch.setattr(runs_watching, "GLANCE", 1 << 30)
+    assert cli("runs", "list", "--json").document["runs"] == [whole]

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
 from holdfast.cli.printing import clean, print_json, print_line, print_note
 from holdfast.cli.runs_code import check_has, load, load_run
-from holdfast.cli.runs_watching import LOOK_S, Watcher, redraw, screen
+from holdfast.cli.runs_watching import LOOK_S, Watcher, screen
 from holdfast.cli.shapes import encode_value
 from holdfast.cli.states import print_value
 from holdfast.cli.words import parse_value
@@ -266,18 +266,18 @@ def await_result(
     watcher = Watcher(store, run.id)
     clock = store.log.clock
     begun = clock.boot_us()
-    with screen(wanted=not is_json) as live:
+    with screen(store, wanted=not is_json) as picture:
         while True:
             try:
                 return run.result(timeout=LOOK_S)
             except StillRunningError:
-                seen = watcher.seen
                 spent_s = (clock.boot_us() - begun) / 1e6
-                rests = run.id not in store.engine.active and seen.status == "waiting"
-                if (leave and rests) or (timeout is not None and spent_s >= timeout):
+                rests = leave and run.id not in store.engine.active and run.status == "waiting"
+                if rests or (timeout is not None and spent_s >= timeout):
                     raise
             finally:
-                redraw(live, watcher.seen)
+                if picture is not None:
+                    picture.show(watcher.seen)
 
 
 def print_run(run: Run, options: Options) -> None:

@@ -24,7 +24,7 @@ from holdfast.cli.runs_shapes import (
     summary_shape,
     tree_of,
 )
-from holdfast.cli.runs_watching import Watcher, draw, looks, print_events, redraw, screen, see
+from holdfast.cli.runs_watching import Watcher, draw, glance, looks, print_events, screen, see
 from holdfast.cli.shapes import show_time
 from holdfast.errors import UsageError
 from holdfast.runs.events import ENDED
@@ -50,7 +50,7 @@ def list_runs(*, status: str | None = None, limit: int = 50, options: Options = 
     with open_reading(options) as store:
         known = sorted(store.runs(status=status), key=lambda run: run.id, reverse=True)
         known.sort(key=lambda run: run.status in ENDED)
-        found = [see(store, run.id) for run in known[:limit]]
+        found = [glance(store, run) for run in known[:limit]]
         if options.json:
             print_json({"runs": [summary_shape(run) for run in found], "count": len(known)})
             return
@@ -133,9 +133,10 @@ def tail(
 
 
 def _tail_tree(store: Store, id: str, timeout: float | None) -> None:
-    with screen() as live:
+    with screen(store) as picture:
+        assert picture is not None, "BUG: a tree without a terminal"
         for run in looks(Watcher(store, id), timeout):
-            redraw(live, run)
+            picture.show(run)
 
 
 def _tail_lines(

@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from holdfast.cli.printing import (
     CHILDREN_MAX,
     clean,
@@ -26,12 +28,14 @@ from holdfast.cli.runs_shapes import (
     tree_of,
 )
 from holdfast.cli.shapes import event_shape, show_time
+from holdfast.clock import Clock
 from holdfast.errors import NotFoundError
 from holdfast.event import Event, to_datetime
 from holdfast.runs import events
 from holdfast.runs.blocks import recorded_progress
 from holdfast.runs.engine import check_id
 from holdfast.runs.journal import Journal
+from holdfast.runs.tended import RunSummary
 from holdfast.store import Store
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ LOOK_S = 0.1
 """How often a run that goes on is looked at."""
 LIVE_CHILDREN = 8
 """Lines of one block on a screen that is redrawn; it shows the newest."""
+GLANCE = 300
+"""Records of a long run that a list reads."""
 STYLES = {"✓": "green", "✗": "bold red", "?": "bold yellow", "●": "bold cyan"}
 
 
@@ -106,6 +112,37 @@ def looks(watcher: Watcher, timeout: float | None) -> Iterator[Seen]:
         log.backend.wait(position, timeout_s=LOOK_S)
 
 
+def glance(store: Store, summary: RunSummary) -> Seen:
+    """Returns a run as it stands in a list; of a long one only its first and newest records.
+
+    What it is doing is among them; loops that opened long before are left out.
+    """
+    stream, log = f"run/{summary.id}", store.log
+    head = log.head(stream)
+    if head is None or head.revision <= GLANCE:
+        return see(store, summary.id)
+    journal = Journal()
+    first, *newest = (
+        *log.records(stream, until=1),
+        *log.records(stream, after=head.revision - GLANCE),
+    )
+    for record in (first, *newest):
+        event: Any = events.read(record.type, record.payload)
+        if isinstance(event, events.Settled | events.Refused) and event.path not in journal.entries:
+            continue  # about something that lies before
+        journal.apply(event)
+    holder = log.backend.leases.holder(stream)
+    return Seen(
+        summary.id,
+        journal,
+        to_datetime(first.time),
+        to_datetime(newest[-1].time),
+        None if holder is None else holder.owner,
+        replace(recorded_progress(journal), status=summary.status),
+        store.engine.load,
+    )
+
+
 def see(store: Store, id: str) -> Seen:
     """Returns a run as it stands now, or raises NotFoundError."""
     return Watcher(store, id).seen
@@ -137,8 +174,29 @@ def draw(run: Seen, *, most: int = CHILDREN_MAX) -> RenderableType:
     return Group(*above, tree)
 
 
+class Picture:
+    """A place on the terminal where a run is drawn again and again."""
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._next_us = 0
+
+    def show(self, run: Seen) -> None:
+        """Draws the newest state of a run; all of it once it has ended.
+
+        Drawing a long run takes long, and the run may be executed by this very process: it is
+        drawn again after ten times that.
+        """
+        over, now_us = run.journal.ended is not None, self._clock.boot_us()
+        if over or now_us >= self._next_us:
+            most = CHILDREN_MAX if over else LIVE_CHILDREN
+            self._live.update(draw(run, most=most), refresh=True)
+            self._next_us = now_us + 10 * (self._clock.boot_us() - now_us)
+
+
 @contextmanager
-def screen(*, wanted: bool = True) -> Generator[Live | None]:
+def screen(store: Store, *, wanted: bool = True) -> Generator[Picture | None]:
     """Gives a place on the terminal that is redrawn; None if nobody looks."""
     if not wanted or not is_terminal():
         yield None
@@ -146,14 +204,7 @@ def screen(*, wanted: bool = True) -> Generator[Live | None]:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
-        yield live
-
-
-def redraw(live: Live | None, run: Seen) -> None:
-    """Shows the newest state of a run, if anybody looks; all of it once it has ended."""
-    if live is not None:
-        over = run.journal.ended is not None
-        live.update(draw(run, most=CHILDREN_MAX if over else LIVE_CHILDREN), refresh=True)
+        yield Picture(live, store.log.clock)
 
 
 def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None:
