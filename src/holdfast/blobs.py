@@ -14,6 +14,7 @@ from holdfast.errors import CorruptError
 from holdfast.tree import Op
 
 BLOB_BYTES_MIN = 64 * 1024
+KNOWN_MAX = 65536
 
 
 class Blobs:
@@ -50,6 +51,8 @@ class Blobs:
         objects = self._objects_of(stream)
         if self._known.get((objects, name), 0) < until:
             objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.pop(next(iter(self._known)), None)
             self._known[objects, name] = until
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 

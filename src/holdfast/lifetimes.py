@@ -70,6 +70,7 @@ class Lifetimes:
 
     def know(self, stream: str, expires_us: int) -> None:
         """Keeps in mind when a stream ends: that never changes."""
+        self._intended.pop(stream, None)  # it has begun
         if stream not in self._known:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.pop(next(iter(self._known)), None)
@@ -96,4 +97,7 @@ class Lifetimes:
         return self._is_over(stream, self.end(stream, head))
 
     def _is_over(self, stream: str, expires_us: int) -> bool:
-        return expires_us > 0 and self._backend.now_us(stream) >= expires_us
+        if not expires_us:
+            return False
+        self._intended.pop(stream, None)  # it has begun
+        return self._backend.now_us(stream) >= expires_us

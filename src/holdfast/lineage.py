@@ -9,6 +9,8 @@ from holdfast.errors import CorruptError
 from holdfast.fold import origin_of
 from holdfast.lifetimes import Lifetimes
 
+KNOWN_MAX = 65536
+
 
 class Lineage:
     """The streams of a backend, each with what it was forked from."""
@@ -39,7 +41,10 @@ class Lineage:
                 seen.add(above[0])
                 above = self._read_origin(above[0])
             # Only now: a read that fails must not make a fork look like none ever after.
+            if len(self._origins) >= KNOWN_MAX:
+                self._origins.pop(next(iter(self._origins)), None)
             self._origins[stream] = origin
+            return origin
         return self._origins[stream]
 
     def _read_origin(self, stream: str) -> tuple[str, int] | None:

@@ -268,10 +268,11 @@ class Log(Lineage):
         parts = one.request.work.parts
         for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
             self._remember(part.stream, folded)
+            if append.expires_us:
+                self.lifetimes.know(part.stream, append.expires_us)
             if isinstance(folded, Tip):
                 continue  # nobody has its state, to write a snapshot of
-            grown = sum([len(record.payload) for record in append.records])
-            self.snapshots.grown(part.stream, folded, grown)
+            self.snapshots.grown(part.stream, folded, sum([len(r.payload) for r in append.records]))
         one.request.succeed(Written(receipt.position, one.before, one.after, receipt.news))
 
     def _judge(self, one: Laid, refusal: Refusal) -> None:

@@ -23,6 +23,7 @@ from holdfast.errors import CorruptError, HoldfastError
 from holdfast.fold import BlobReader, Folded
 from holdfast.snapshot import pack, unpack
 
+GROWING_MAX = 65536  # streams whose growth is counted
 GROWTH_BYTES_MIN = 256 * 1024
 CLOSE_BYTES_MIN = 16 * 1024
 EVENT_OVERHEAD_BYTES = 200
@@ -70,9 +71,7 @@ class Snapshots:
 
     def grown(self, stream: str, folded: Folded, payload_bytes: int) -> None:
         """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
-        growth = self._growth.get(stream)
-        if growth is None:
-            growth = self._growth[stream] = _Growth(0, GROWTH_BYTES_MIN)
+        growth = self._growth.get(stream) or self._begin(stream)
         growth.bytes += payload_bytes + EVENT_OVERHEAD_BYTES
         if growth.bytes >= growth.due_at_bytes:
             self._write(stream, folded, growth)
@@ -84,8 +83,13 @@ class Snapshots:
         first one who has to read a long stream leaves one for those who come behind.
         """
         if events >= REPLAYED_EVENTS_MIN:
-            growth = self._growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
+            growth = self._growth.get(stream) or self._begin(stream)
             growth.bytes += events * EVENT_OVERHEAD_BYTES
+
+    def _begin(self, stream: str) -> _Growth:
+        if len(self._growth) >= GROWING_MAX:
+            self._growth.pop(next(iter(self._growth)), None)
+        return self._growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
 
     def flush(self, folds: dict[str, Folded]) -> None:
         """Writes snapshots at a clean close, so that the next process need not fold again."""

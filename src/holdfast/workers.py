@@ -204,10 +204,11 @@ class Heart(Handle):
             due = [kept for kept in self._kept.values() if _is_due(kept, now_us)]
         for kept in due:
             # A backend that cannot be reached, whatever the reason, leaves the lease to run out: so
-            # it is asked again, sooner than usual, and meanwhile `lost` looks at the clock.
+            # it is asked again, sooner than usual, and meanwhile `lost` looks at the clock. Nor
+            # may an error that nobody foresaw end the thread: all leases would go with it.
             try:
                 self._renew(kept)
-            except HoldfastError:
+            except Exception:
                 kept.due_us = self._clock.boot_us() + min(kept.ttl_us // 10, _RETRY_US_MAX)
         with self._mutex:
             waiting = [kept.due_us for kept in self._kept.values() if not kept.passed_on]

@@ -14,7 +14,7 @@ from threading import Condition, Thread
 from time import monotonic
 
 from holdfast.backends.protocol import START, Backend, Position
-from holdfast.errors import HoldfastError, UsageError, show_value
+from holdfast.errors import UsageError, show_value
 
 _BITS = 64
 _MASK = (1 << _BITS) - 1
@@ -104,7 +104,7 @@ class Watch:
         self._seen = [0] * len(parts)
         self._watched = [False] * len(parts)
         self._waiting = 0
-        self._error: HoldfastError | None = None
+        self._error: Exception | None = None
 
     def now(self) -> list[int]:
         """Returns the newest position of each backend."""
@@ -145,7 +145,7 @@ class Watch:
                 seen = self._seen[at]
             try:
                 newest = self._parts[at].wait(Position(seen), timeout_s=_GLANCE_S)
-            except HoldfastError as error:
+            except Exception as error:  # whatever it is: who waits must be told
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()

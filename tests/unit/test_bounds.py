@@ -1,0 +1,93 @@
+"""What a process keeps in mind of scopes is bounded, however many it meets (a server runs long)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Lease, Position
+from holdfast.testing.clock import FakeClock
+from tests.unit.mixture import memories, store_on
+
+
+def test_memory_does_not_grow_with_the_scopes_that_were_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("holdfast.lineage.KNOWN_MAX", "holdfast.blobs.KNOWN_MAX"):
+        monkeypatch.setattr(name, 50)
+    monkeypatch.setattr("holdfast.snapshots.GROWING_MAX", 50)
+    with holdfast.open("memory:") as store:
+        log: Any = store.log
+        log._folds_max = 50
+        for number in range(300):
+            chat = store.conversation(f"c{number}", ttl_s=3600)
+            chat.set("text", f"{number:09d}" * 8000)
+            log._folds.clear()
+            assert chat.get("text")
+        kept = {
+            "origins": len(log._origins),
+            "growth": len(log.snapshots._growth),
+            "blobs": len(log.blobs._known),
+            "intended": len(log.lifetimes._intended),
+            "folds": len(log._folds),
+        }
+    assert all(number <= 50 for number in kept.values()), kept
+
+
+def test_a_lifetime_is_intended_until_the_scope_begins() -> None:
+    """Decision 0010: whatever is written first begins it, however long that takes."""
+    with holdfast.open("memory:", clock=FakeClock()) as store:
+        chat = store.conversation("c", ttl_s=60)
+        assert chat.get("n") is None
+        chat.checkpoint("first")
+        assert chat.expires_at is not None
+        again = store.conversation("c", ttl_s=9999)
+        again.set("n", 1)
+        assert again.expires_at == chat.expires_at
+
+
+def test_a_heart_goes_on_after_an_error_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread must not end in silence: every lease of a worker that lives would lapse."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as store:
+        lease = store.lease("nightly", ttl_s=30, keep=True)
+        renew = store.log.backend.leases.renew
+
+        def broken(lease: Lease, *, ttl_s: float) -> Lease | None:
+            raise RuntimeError("a driver's bug")
+
+        monkeypatch.setattr(store.log.backend.leases, "renew", broken)
+        clock.advance(11)
+        assert store.heart.tend() <= 3
+        monkeypatch.setattr(store.log.backend.leases, "renew", renew)
+        clock.advance(3)
+        store.heart.tend()
+        clock.advance(20)
+        assert not store.heart.lost(lease)
+
+
+def test_who_waits_for_a_mix_is_told_of_an_error_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the watching thread is gone and noted as there: nobody would be woken ever after."""
+    backend = memories()
+    real = MemoryBackend.wait
+
+    def wait(self: MemoryBackend, after: Position, *, timeout_s: float) -> Position:
+        if timeout_s and self is backend.parts[1]:
+            raise RuntimeError("a driver's bug")
+        return real(self, after, timeout_s=timeout_s)
+
+    with store_on(backend) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBackend, "wait", wait)
+            with pytest.raises(RuntimeError, match="bug"):
+                backend.wait(store.position, timeout_s=60)
+        before = store.position
+        store.team("t").set("n", 1)
+        assert backend.wait(before, timeout_s=60) > before
