@@ -5,7 +5,8 @@ engines have had, and each must be caught by the very test that is named for it:
 
 - a clause of the contract, and the machine that compares with the model (`holdfast.testing`);
 - an anomaly that the independent checker finds in what T9 saw (`tests/broken/plants.py`);
-- a programme of the torture tests, which plants its own: broken disks, lost syncs, wrong orders.
+- a programme of the torture tests, which plants its own: broken disks, lost syncs, wrong orders,
+  and engines of runs (`tests/broken/engines.py`), which the corpus of runs finds in process, too.
 
 `test_catalogue.py` runs the first two kinds; `tests/torture/test_share.py` runs every plant.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from holdfast.backends.memory import MemoryBackend
 from tests.broken import memory
+from tests.broken.engines import ENGINES
 from tests.broken.plants import PLANTS
 from tests.torture.programme import programmes
 
@@ -68,6 +70,8 @@ def catalogue() -> list[Fault]:
         for name in programme.plants:
             plant = PLANTS.get(name) if programme.name.startswith("t9-") else None
             broken = plant.broken if plant else name.replace("-", " ")
+            if programme.name.startswith("t13-"):
+                broken = ENGINES[name].broken
             finding = " or ".join(plant.findings) if plant else ""
             faults.append(Fault(name, broken, programme.name, finding))
     return faults
