@@ -73,6 +73,11 @@ async def later(ctx, n: int = 2):
 
 
 @holdfast.run
+def named(ctx, id, queue=None, if_exists=None):
+    return [id, queue, if_exists]
+
+
+@holdfast.run
 def slow(ctx):
     look(1)
     import threading

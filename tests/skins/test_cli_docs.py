@@ -20,6 +20,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
+from holdfast.cli.runs_executing import Stay
 from tests.skins.conftest import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,9 @@ def test_every_verb_and_every_word_of_it_is_documented(verb: str):
     assert f"holdfast {verb}" in section
     for name, parameter in inspect.signature(functions[verb]).parameters.items():
         if name == "options":
+            continue
+        if name == "stay":
+            assert all(f"--{field.name}" in section for field in fields(Stay))
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             assert f"--{name.replace('_', '-')}" in section, name
@@ -64,7 +68,8 @@ def test_every_word_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     described = [line for line in lines if re.match(r"  (-|[A-Z_]+:)", line)]
     wanted = set(inspect.signature(functions[verb]).parameters)
     wanted |= shared if "options" in wanted else set()
-    assert len(described) >= len(wanted - {"options"})
+    wanted |= {field.name for field in fields(Stay)} if "stay" in wanted else set()
+    assert len(described) >= len(wanted - {"options", "stay"})
     for line in described:
         assert len(line.partition(":")[2].strip()) > 15, line
 

@@ -84,9 +84,13 @@ def test_every_argument_is_checked_before_a_run_exists(place: str, tiny: Path, c
         (
             3,
             ["tiny.py:x"],
-            '"tiny.py" has no run "x": it has tiny, asks, fails, shaky, later, slow',
+            '"tiny.py" has no run "x": it has tiny, asks, fails, shaky, later, named, slow',
         ),
-        (2, ["tiny.py"], '"tiny.py" has several runs: tiny, asks, fails, shaky, later, slow'),
+        (
+            2,
+            ["tiny.py"],
+            '"tiny.py" has several runs: tiny, asks, fails, shaky, later, named, slow',
+        ),
         (3, ["json:loads"], '"json" has no run'),
         (2, ["../../etc/passwd"], "is neither a Python file nor a module"),
         (2, ["broken.py:x"], "\"broken.py\" cannot be loaded: NameError: name 'nothing'"),
@@ -140,6 +144,12 @@ def test_a_wait_is_answered_and_a_signal_sent(place: str, tiny: Path, cli: Any, 
     assert [line[2] for line in lines][:2] == ["created", "claimed"]
     assert lines[-1][2:] == ["ended", "", 'completed {"left":2,"right":3}']
     assert "parallel" in screen("runs", "tail", "r1")
+
+
+def test_parameters_named_like_options(place: str, tiny: Path, cli: Any):
+    words = ["--input", "id=7", "--input", "queue=night", "--id", "r1"]
+    done = cli("runs", "start", "tiny.py:named", *words, "--json").document
+    assert done == {"run": "r1", "status": "completed", "result": [7, "night", None]}
 
 
 def test_an_async_run_and_a_queue(place: str, tiny: Path, cli: Any):

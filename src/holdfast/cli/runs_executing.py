@@ -10,6 +10,7 @@ import inspect
 import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -36,17 +37,36 @@ from holdfast.store import Store
 Words = Annotated[list[str] | None, Parameter(negative=())]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Stay:
+    """What every verb takes that executes a run here."""
+
+    module: Words = None
+    """A further FILE.py or module to load first, with verifiers or children; may be given again."""
+    leave: Flag = False
+    """End when the run waits for something, instead of waiting with it: exit code 15."""
+    timeout: float | None = None
+    """Leave the run after this many seconds: exit code 15."""
+
+    def check(self) -> None:
+        """Raises UsageError for a time that cannot be waited."""
+        if self.timeout is not None and not self.timeout >= 0:
+            raise UsageError(f"--timeout is a number of seconds, at least 0, found {self.timeout}")
+
+
+TO_THE_END = Stay()
+
+
 def start(
     code: str,
     /,
     *arguments: str,
     id: str | None = None,
     input: Words = None,
-    module: Words = None,
     queue: str | None = None,
     if_exists: str = "error",
-    leave: Flag = False,
-    timeout: float | None = None,
+    stay: Stay = TO_THE_END,
     options: Options = DEFAULTS,
 ) -> None:
     """Start a run of your own code, execute it here, and print its result.
@@ -61,28 +81,24 @@ def start(
         The run's id, to resume it by. Without it a new one is made.
     input
         An argument by its name, as NAME=VALUE; may be given again.
-    module
-        A further FILE.py or module to load first, with verifiers or children; may be given again.
     queue
         Only put the run in line for the workers of this queue.
     if_exists
         What to do with an id that is taken: error, or attach to go on with that run.
-    leave
-        End when the run waits for something, instead of waiting with it: exit code 15.
-    timeout
-        Leave the run after this many seconds: exit code 15.
     """
-    check_seconds(timeout)
-    function = load_run(code, module)
+    stay.check()
+    function = load_run(code, stay.module)
     values = [parse_value(word, is_text=False) for word in arguments]
     named = dict(parse_named(word, "--input") for word in input or ())
     with executing(options, function) as store:
         refuse_misfit(function, values, named)
-        run = store.start(function, *values, id=id, if_exists=if_exists, queue=queue, **named)
+        # Not by Store.start: a parameter of the run may be named like one of its options.
+        args = tuple(values)
+        run = store.engine.start(function, args, named, id=id, if_exists=if_exists, queue=queue)
         if queue is not None:
             print_run(run, options)
             return
-        attend(store, run, code, leave=leave, timeout=timeout, options=options)
+        attend(store, run, code, stay, options)
 
 
 def resume(
@@ -90,9 +106,7 @@ def resume(
     code: str,
     /,
     *,
-    module: Words = None,
-    leave: Flag = False,
-    timeout: float | None = None,
+    stay: Stay = TO_THE_END,
     options: Options = DEFAULTS,
 ) -> None:
     """Go on with a run whose process died, that was left or that waits; print its result.
@@ -103,19 +117,10 @@ def resume(
         The run's id.
     code
         Where its code is: FILE.py, or package.module.
-    module
-        A further FILE.py or module to load first; may be given again.
-    leave
-        End when the run waits for something, instead of waiting with it: exit code 15.
-    timeout
-        Leave the run after this many seconds: exit code 15.
     """
-    check_seconds(timeout)
-    load(code, module)
-    function = check_has(name_of(options, id), id, code)
-    with executing(options, function) as store:
+    with resuming(id, code, stay, options) as store:
         run = store.resume(id)
-        attend(store, run, code, leave=leave, timeout=timeout, options=options)
+        attend(store, run, code, stay, options)
 
 
 def retry(
@@ -126,9 +131,7 @@ def retry(
     at: str | None = None,
     new_id: str | None = None,
     effects: str = "ask",
-    module: Words = None,
-    leave: Flag = False,
-    timeout: float | None = None,
+    stay: Stay = TO_THE_END,
     options: Options = DEFAULTS,
 ) -> None:
     """Try a failed run again, as a fork from before the step that it failed with.
@@ -145,22 +148,13 @@ def retry(
         The id of the new run. Without it ID-retry, ID-retry-2 and so on.
     effects
         What becomes of acts: ask parks before the first, live performs them, dry leaves them out.
-    module
-        A further FILE.py or module to load first; may be given again.
-    leave
-        End when the run waits for something, instead of waiting with it: exit code 15.
-    timeout
-        Leave the run after this many seconds: exit code 15.
     """
-    check_seconds(timeout)
-    load(code, module)
-    function = check_has(name_of(options, id), id, code)
-    with executing(options, function) as store:
+    with resuming(id, code, stay, options) as store:
         place = place_to_retry(store.run(id).journal, id)
         target = new_id or free_id(store, id)
         store.fork(id, at or place, id=target, effects=effects, signals="copy")
         run = store.resume(target)
-        attend(store, run, code, leave=leave, timeout=timeout, options=options)
+        attend(store, run, code, stay, options)
 
 
 def free_id(store: Store, id: str) -> str:
@@ -171,12 +165,6 @@ def free_id(store: Store, id: str) -> str:
         if store.log.head(f"run/{name}") is None:
             return name
         number += 1
-
-
-def check_seconds(timeout: float | None) -> None:
-    """Raises UsageError for a time that cannot be waited."""
-    if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout is a number of seconds, at least 0, found {timeout}")
 
 
 def parse_named(word: str, option: str, sign: str = "=") -> tuple[str, Any]:
@@ -221,13 +209,20 @@ def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
         yield store
 
 
-def attend(
-    store: Store, run: Run, code: str, *, leave: bool, timeout: float | None, options: Options
-) -> None:
+@contextmanager
+def resuming(id: str, code: str, stay: Stay, options: Options) -> Generator[Store]:
+    """Opens the store to go on with a run, whose code must be what was typed."""
+    stay.check()
+    load(code, stay.module)
+    with executing(options, check_has(name_of(options, id), id, code)) as store:
+        yield store
+
+
+def attend(store: Store, run: Run, code: str, stay: Stay, options: Options) -> None:
     """Looks on until the run ends, and prints its result, or says how to go on."""
     again = f"runs resume {shlex.quote(run.id)} {shlex.quote(code)}"
     try:
-        result = await_result(store, run, leave=leave, timeout=timeout, is_json=options.json)
+        result = await_result(store, run, stay, is_json=options.json)
     except KeyboardInterrupt:
         print_note(f"\nrun {run.id} is left as it is: {command(again, options.place)}")
         raise
@@ -259,9 +254,7 @@ def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
     return f"holdfast runs adopt {id} accepts it, then {again}; or mend the code"
 
 
-def await_result(
-    store: Store, run: Run, *, leave: bool, timeout: float | None, is_json: bool
-) -> Any:
+def await_result(store: Store, run: Run, stay: Stay, *, is_json: bool) -> Any:
     """Returns the run's result, redrawing its tree meanwhile where a person looks."""
     watcher = Watcher(store, run.id)
     clock = store.log.clock
@@ -272,8 +265,8 @@ def await_result(
                 return run.result(timeout=LOOK_S)
             except StillRunningError:
                 spent_s = (clock.boot_us() - begun) / 1e6
-                rests = leave and run.id not in store.engine.active and run.status == "waiting"
-                if rests or (timeout is not None and spent_s >= timeout):
+                rests = stay.leave and run.id not in store.engine.active and run.status == "waiting"
+                if rests or (stay.timeout is not None and spent_s >= stay.timeout):
                     raise
             finally:
                 if picture is not None:
