@@ -419,7 +419,8 @@ def _read_mix(url: object) -> tuple[object, dict[str, str]]:
     """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
-    if isinstance(path, str) and path.endswith(".toml") and os.path.isfile(path):
+    # Also of one that is not there: a folder in its place would be another, empty store.
+    if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
         from holdfast.backends.mixing import read_mix
 
         return read_mix(path)

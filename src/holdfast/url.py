@@ -15,6 +15,10 @@ def without_secrets(url: str) -> str:
     scheme, separator, rest = head.partition("://")
     if not separator:
         return url
+    if "@" in query and "@" not in rest and ":" in rest:
+        # A password with a question mark in it, which should have been escaped: what looks like
+        # the query may be the rest of it. Rather the host is not shown than that.
+        rest, mark, query = f"{rest}?{query}", "", ""
     login, at, where = rest.rpartition("@")
     login = login.partition(":")[0]
     at = at if login else ""

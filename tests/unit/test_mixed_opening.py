@@ -326,12 +326,41 @@ def test_a_file_may_not_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         holdfast.open(str(file))
 
 
+def test_a_file_that_is_not_there_is_no_new_store(tmp_path: Path) -> None:
+    """Guarantee 7: a misspelt name must not look like a store without events."""
+    for name in (tmp_path / "agnets.toml", str(tmp_path / "agnets.toml")):
+        with pytest.raises(holdfast.NotFoundError, match="no file"):
+            holdfast.open(name)
+    with pytest.raises(UsageError, match="not a file that names some"):
+        holdfast.open({"*": "memory:", "team": str(tmp_path / "agnets.toml")})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_may_end_in_toml(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "folder.toml") as store:
+    with holdfast.open(tmp_path / "folder") as store:
         store.team("red").set("a", 1)
-        assert store.status()["kind"] == "files"
+    (tmp_path / "folder").rename(tmp_path / "folder.toml")
     with holdfast.open(str(tmp_path / "folder.toml")) as store:
         assert store.team("red").get("a") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://ada:hunter2@db/x",
+        "postgresql+psycopg://ada:hunter2@db/x",
+        "postgresql://ada:hun?ter2@db/x",
+        "postgresql://ada:hunter2?@db/x?timeout=0.1",
+        "redis://:hunter2?@db/x",
+        "redis://ada:hunter2@db\0/x",
+    ],
+)
+def test_no_password_is_shown_of_a_url_that_is_none(url: str) -> None:
+    for name in (url, {"*": url}):
+        with pytest.raises(HoldfastError) as caught:
+            holdfast.open(name)
+        assert "hun" not in str(caught.value)
+        assert "ter2" not in str(caught.value)
 
 
 def test_no_password_is_shown(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.backends.protocol import Backend
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, show_value
+from holdfast.url import without_secrets
 
 SCHEMES = (
     *("memory:", "sqlite:", "files:", "file:", "postgresql:", "postgres:"),
@@ -37,7 +38,8 @@ def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> 
         raise UsageError(f"there is no option {', '.join(sorted(unknown))} of a store")
     if not isinstance(url, str) or not _can_be_a_path(url):
         raise UsageError(
-            f"a store is named by a path or a URL, found {url!r}",
+            "a store is named by a path or a URL, found "
+            + show_value(without_secrets(url) if isinstance(url, str) else url),
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
     if url.startswith("memory:"):
@@ -52,9 +54,10 @@ def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> 
         return _redis(url, options)
     scheme = _SCHEME.match(url)
     if scheme and not url.startswith(SCHEMES):
+        shown = without_secrets(url)
         raise UsageError(
-            f'"{scheme.group(1)}" is not a backend that is built in, found in "{url}"',
-            hint=f'use "sqlite:state.db", "memory:" or a path; "./{url}" is one',
+            f'"{scheme.group(1)}" is not a backend that is built in, found in "{shown}"',
+            hint=f'use "sqlite:state.db", "memory:" or a path; "./{shown}" is one',
         )
     from holdfast.backends.files import FilesBackend
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from holdfast.backends.mixed import REST, MixedBackend
 from holdfast.backends.protocol import Backend
-from holdfast.errors import HoldfastError, UsageError, show_value
+from holdfast.errors import HoldfastError, NotFoundError, UsageError, show_value
 
 _FILE_BYTES_MAX = 1 << 20
 _LOCAL = ("sqlite:", "files:", "file:")
@@ -37,6 +37,11 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str]]:
                 f'"{path}" has more than {_FILE_BYTES_MAX} bytes: expected a few lines'
             )
         document = tomllib.loads(text.decode())
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f'there is no file "{path}": a name that ends in .toml is a file that names stores',
+            hint=_EXAMPLE,
+        ) from error
     except OSError as error:
         raise UsageError(f'"{path}" cannot be read: {error.strerror}') from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -112,6 +117,12 @@ def _check(urls: Mapping[Any, Any], levels: Sequence[str]) -> None:
                 f'{", ".join(levels)}, or "*" for all others',
                 hint='a level of your own is named when the store is opened: levels={"mine": '
                 '"conversation"} registers it below "conversation"',
+            )
+        if str(_same(url)).endswith(".toml") and not os.path.isdir(str(_same(url))):
+            raise UsageError(
+                f'level "{level}" is routed to {show_value(url)}: expected a store, not a file '
+                "that names some",
+                hint="name the stores themselves",
             )
         if not isinstance(url, str | os.PathLike):
             raise UsageError(f'level "{level}" is routed to {show_value(url)}: expected a URL')
