@@ -265,6 +265,7 @@ class Store(RunStore):
 
         With `incomplete` only the open ones, highest priority first, then oldest: found by their
         marks, without reading any stream. `older_than` is a length of time since the last change.
+        Without a scope the newest `limit` of every scope are read, however many there are.
         """
         return Decisions(self._book).list(
             incomplete=incomplete, scope=scope, limit=limit, before=before, older_than=older_than

@@ -57,7 +57,12 @@ def test_a_decision_from_its_making_to_its_outcome(place: str, cli: Any) -> None
     [row] = cli("decisions", "--incomplete").rows
     assert (row[0], row[2], row[3], row[5]) == (made["id"], "open", "1", "refund")
     assert row[4].endswith(" (dead)")
-    cli("decide", CHAT, "refund", "--key", "k", code=4)
+    again = cli("decide", CHAT, "refund", "--action", "POST", "--key", "k", "--json").document
+    assert (again["id"], again["events"]) == (made["id"], 2), "taken over, not made again"
+    cli("decide", CHAT, "another", "--key", "k", code=2)
+    shown = dict(cli("decisions", made["id"]).rows)
+    assert (shown["because"], shown["action"], shown["link"]) == ("broken", "POST", "file:a.py")
+    cli("decisions", "none@conversation/c", code=3)
     closed = cli("outcome", made["id"], "refunded", "--json").document
     assert closed["outcome"] == "refunded"
     assert cli("decisions", "--incomplete", "--json").document["decisions"] == []

@@ -9,7 +9,14 @@ from msgspec.structs import asdict
 
 from holdfast.cli.deciding import Config, load_config
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.printing import print_facts, print_json, print_note, print_table
+from holdfast.cli.printing import (
+    clean,
+    print_facts,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from holdfast.cli.shapes import encode_value, preview, show_time, time_text
 from holdfast.cli.words import find_scope, parse_value
 from holdfast.errors import UsageError
@@ -69,6 +76,8 @@ def fact(
             found.withdraw(name)
             if options.json:
                 print_json({"scope": scope, "name": name, "withdrawn": True})
+            else:
+                print_line(f"{clean(name)} is withdrawn from {clean(scope)}")
         elif value is not None:
             meant = parse_value(value, is_text=False)
             stated = found.state(name, meant, verify=verify, valid_for=valid_for, about=about)

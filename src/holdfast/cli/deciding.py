@@ -71,7 +71,7 @@ def decide(
     verify
         The verifier to ask after a crash; [verify.NAME] of the configuration file.
     key
-        An idempotency key: the same key decides once.
+        An idempotency key: a second decision with the same key and words is the first one.
     priority
         A whole number, or low, normal or high.
     supersedes
@@ -81,18 +81,17 @@ def decide(
     config
         The configuration file. Without it ./holdfast.toml.
     """
+    said = {"because": because, "action": action, "verify": verify, "key": key}
     with open_configured(options, config) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,
-            because=because,
-            action=action,
+            **said,
             alternatives=alternative or (),
             links=link or (),
-            verify=verify,
-            key=key,
             priority=parse_priority(priority),
             supersedes=supersedes,
             standing=standing,
+            if_exists="attach",  # of its own key: a command that is sent again does not fail
         )
         print_decision(opened.stored, options)
 
@@ -127,12 +126,12 @@ def decisions(
     older_than: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """List decisions, newest first, or the open ones by priority.
+    """List decisions, newest first, or the open ones by priority; show one by its id.
 
     Parameters
     ----------
     scope
-        The scope; without it every scope.
+        The scope, or the id of one decision; without it every scope, which reads them all.
     incomplete
         Only open ones: their act may or may not have been done.
     limit
@@ -143,6 +142,9 @@ def decisions(
         Only those that have not changed for so long, such as 2h or 7d.
     """
     with open_reading(options) as store:
+        if scope is not None and "@" in scope:
+            print_decision(store.decision(scope), options, whole=True)
+            return
         name = None if scope is None else find_scope(store, scope).name
         found = store.decisions(
             incomplete=incomplete, scope=name, limit=limit, before=before, older_than=older_than
@@ -183,12 +185,30 @@ def recover(
         print_note("nothing was left open by a dead worker")
 
 
-def print_decision(entry: Decision, options: Options) -> None:
-    """Prints one decision."""
+def print_decision(entry: Decision, options: Options, *, whole: bool = False) -> None:
+    """Prints one decision: what names it, or all that is known."""
     if options.json:
         print_json(decision_shape(entry))
-    else:
-        print_facts([("id", entry.id), ("status", entry.status), ("decision", entry.decision)])
+        return
+    rows = [("id", entry.id), ("status", entry.status), ("decision", entry.decision)]
+    if whole:
+        completed = entry.completed_at
+        more = [
+            ("because", entry.rationale),
+            ("action", entry.planned_action),
+            *(("alternative", one) for one in entry.alternatives),
+            *(("link", str(link)) for link in entry.links),
+            ("decided", show_time(entry.timestamp)),
+            ("by", entry.actor),
+            ("owner", entry.owner + " (dead)" * (entry.owner_alive is False)),
+            ("error", entry.error),
+            ("supersedes", entry.supersedes),
+            ("superseded by", entry.superseded_by),
+            ("outcome", entry.outcome),
+            ("closed", None if completed is None else show_time(completed)),
+        ]
+        rows += [(name, text) for name, text in more if text is not None]
+    print_facts(rows)
 
 
 def parse_priority(word: str) -> int | str:

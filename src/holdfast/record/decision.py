@@ -104,7 +104,7 @@ def split_id(id: object) -> tuple[str, str]:
     if not key or not at or not stream:
         raise UsageError(
             f"a decision's id is its key, @ and its scope, found {show_value(id)}",
-            hint="decisions() lists those that there are",
+            hint="list the decisions: each has its id",
         )
     check_name(key, "a decision's key")
     check_name(stream, "scope")

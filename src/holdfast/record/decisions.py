@@ -48,6 +48,8 @@ INDEX_OPEN = "decision"
 INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
+_NO_SCOPES = ("group/", "inbox/", "run/", "store/")
+"""Streams that nothing is decided in, and that may be long."""
 _ALL = 1 << 31
 
 IfExists = Literal["raise", "attach"]
@@ -207,7 +209,8 @@ class Decisions:
             )
         if (found.decision, found.planned_action) != (said["decision"], said.get("planned_action")):
             raise UsageError(
-                f'decision "{found.id}" is another one: it says {show_value(found.decision)}',
+                f'decision "{found.id}" is another one: it says {show_value(found.decision)}, '
+                f"and as its action {show_value(found.planned_action)}",
                 hint="use a new key",
             )
         while found.is_open and found.owner != self.book.worker:
@@ -306,7 +309,7 @@ class Decisions:
         entry = self._read(Thing(KIND, stream, key)) or self._read_old(id, stream)
         if entry is None:
             raise NotFoundError(
-                f'there is no decision "{id}"', hint="decisions() lists those that there are"
+                f'there is no decision "{id}"', hint="list the decisions: each has its id"
             )
         return entry
 
@@ -428,6 +431,8 @@ class Decisions:
         after = ""
         while names := self.log.backend.streams(after=after):
             for name in names:
+                if name.startswith(_NO_SCOPES):
+                    continue
                 with suppress(ExpiredError):
                     found += islice(self._made_in(name, None), limit)
             after = names[-1]

@@ -149,7 +149,7 @@ class Facts:
         if fact is None:
             raise NotFoundError(
                 f'"{self._scope.name}" has no fact {show_value(name)}',
-                hint="facts.list() shows those that it has",
+                hint="list the facts of the scope: each has its name",
             )
         return fact
 

@@ -269,7 +269,7 @@ class Tasks:
         if id not in table.tasks:
             raise NotFoundError(
                 f'"{self._stream}" has no task {show_value(id)}',
-                hint="tasks.list() shows those that it has",
+                hint="list the tasks of the scope: each has its id",
             )
         return table.tasks[id]
 
