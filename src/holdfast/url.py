@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from holdfast.errors import UsageError
@@ -24,6 +25,13 @@ def without_secrets(url: str) -> str:
     at = at if login else ""
     pairs = [pair for pair in query.split("&") if pair and not _is_secret(pair)]
     return f"{scheme}://{login}{at}{where}{mark if pairs else ''}{'&'.join(pairs)}"
+
+
+def without(secrets: Sequence[str], text: str) -> str:
+    """Returns a message of somebody else's without anything secret in it."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def _is_secret(pair: str) -> bool:

@@ -20,10 +20,10 @@ from holdfast.backends.protocol import START, Backend, Fence, Mark, Receipt, Ref
 from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
 from tests.servers.postgresql import NEWEST, Server, installations, new_server, server
 from tests.servers.proxy import Proxy
+from tests.servers.writers import live_through
 
 
 @pytest.fixture
@@ -50,76 +50,12 @@ def _through(proxy: Proxy, url: str, **options: object) -> PostgresqlBackend:
     return _open(url.replace(f":{port}/", f":{proxy.port}/"), **options)
 
 
-class Writer(threading.Thread):
-    """Commits one number after another to a stream, and remembers what was acknowledged."""
-
-    def __init__(self, backend: Backend, stream: str) -> None:
-        super().__init__(daemon=True)
-        self._backend = backend
-        self._stream = stream
-        self._done = threading.Event()
-        self._news = threading.Condition()
-        self.told = 0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        build = RecordBuilder(actor=self._stream)
-        head = None
-        try:
-            while not self._done.is_set():
-                append = build.append(self._stream, b"%d" % (self.told + 1), behind=head)
-                [outcome] = self._backend.commit([build.commit(append)])
-                assert isinstance(outcome, Receipt), f"alone on its stream, yet {outcome}"
-                head = append.records[-1]
-                with self._news:
-                    self.told += 1
-                    self._news.notify_all()
-        except BaseException as exc:
-            self.error = exc
-        with self._news:
-            self._news.notify_all()
-
-    def wait_until(self, told: int) -> None:
-        with self._news:
-            assert self._news.wait_for(
-                lambda: self.told >= told or self.error is not None, PATIENCE_S
-            ), f"stuck at {self.told}"
-        assert self.error is None, f"failed: {self.error!r}"
-
-    def finish(self) -> None:
-        self._done.set()
-        self.join(PATIENCE_S)
-        assert not self.is_alive(), "hangs"
-        assert self.error is None, f"failed: {self.error!r}"
-
-
 @pytest.mark.parametrize("how", ["kill", "crash", "stop"])
 def test_a_server_that_goes_down_and_comes_back_loses_and_doubles_nothing(
     own_server: Server, how: str
 ) -> None:
     """T2: whatever was under way is settled when the server is back; the writers notice nothing."""
-    backend = _open(own_server.url())
-    writers = [Writer(backend, f"s{n}") for n in range(3)]
-    for writer in writers:
-        writer.start()
-    for turn in range(1, 4):
-        for writer in writers:
-            writer.wait_until(turn * 10)
-        getattr(own_server, how)()
-        own_server.start()
-    for writer in writers:
-        writer.wait_until(writer.told + 3)
-        writer.finish()
-    again = _open(own_server.url())
-    for n, writer in enumerate(writers):
-        records = again.read(f"s{n}")
-        assert [int(record.payload) for record in records] == list(range(1, writer.told + 1))
-        check_links(records)
-    positions = [record.position for record in again.read_all(limit=10_000)]
-    assert positions == sorted(positions)
-    assert list(again.inspect.verify(read_all=True)) == []
-    backend.close()
-    again.close()
+    live_through(lambda: _open(own_server.url()), own_server, how, turns=3)
 
 
 def test_a_server_that_stays_away_is_an_error_in_time_with_the_outcome_unknown(

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import threading
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from holdfast.backends.protocol import START, Backend, Mark, Receipt, Refusal
+from holdfast.backends.protocol import START, Mark, Receipt, Refusal
 from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Server, installations, new_server, server
+from tests.servers.writers import live_through
 
 NAMES = list(installations())
 
@@ -51,76 +50,12 @@ def _shared(request: pytest.FixtureRequest, name: str, **options: Any) -> str:
     return server(name).tcp_url(application=application, **options)
 
 
-class Writer(threading.Thread):
-    """Commits one number after another to a stream, and remembers what was acknowledged."""
-
-    def __init__(self, backend: Backend, stream: str) -> None:
-        super().__init__(daemon=True)
-        self._backend = backend
-        self._stream = stream
-        self._done = threading.Event()
-        self._news = threading.Condition()
-        self.told = 0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        build = RecordBuilder(actor=self._stream)
-        head = None
-        try:
-            while not self._done.is_set():
-                append = build.append(self._stream, b"%d" % (self.told + 1), behind=head)
-                [outcome] = self._backend.commit([build.commit(append)])
-                assert isinstance(outcome, Receipt), f"alone on its stream, yet {outcome}"
-                head = append.records[-1]
-                with self._news:
-                    self.told += 1
-                    self._news.notify_all()
-        except BaseException as exc:
-            self.error = exc
-        with self._news:
-            self._news.notify_all()
-
-    def wait_until(self, told: int) -> None:
-        with self._news:
-            assert self._news.wait_for(
-                lambda: self.told >= told or self.error is not None, PATIENCE_S
-            ), f"stuck at {self.told}"
-        assert self.error is None, f"failed: {self.error!r}"
-
-    def finish(self) -> None:
-        self._done.set()
-        self.join(PATIENCE_S)
-        assert not self.is_alive(), "hangs"
-        assert self.error is None, f"failed: {self.error!r}"
-
-
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_server_that_goes_down_and_comes_back_loses_and_doubles_nothing(
     own_server: Server, how: str
 ) -> None:
     """T2, `appendfsync always`: what was under way is settled when the server is back."""
-    backend = _open(own_server.url(timeout=60))
-    writers = [Writer(backend, f"s{n}") for n in range(4)]
-    for writer in writers:
-        writer.start()
-    for turn in range(1, 6):
-        for writer in writers:
-            writer.wait_until(turn * 10)
-        getattr(own_server, how)()
-        own_server.start()
-    for writer in writers:
-        writer.wait_until(writer.told + 3)
-        writer.finish()
-    again = _open(own_server.url())
-    for n, writer in enumerate(writers):
-        records = again.read(f"s{n}")
-        assert [int(record.payload) for record in records] == list(range(1, writer.told + 1))
-        check_links(records)
-    positions = [record.position for record in again.read_all(limit=10_000)]
-    assert positions == sorted(positions)
-    assert list(again.inspect.verify(read_all=True)) == []
-    backend.close()
-    again.close()
+    live_through(lambda: _open(own_server.url(timeout=60)), own_server, how, turns=5)
 
 
 def test_everysec_is_waited_for_where_the_server_can(name: str) -> None:

@@ -39,7 +39,7 @@ def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> 
     if not isinstance(url, str) or not _can_be_a_path(url):
         raise UsageError(
             "a store is named by a path or a URL, found "
-            + show_value(without_secrets(url) if isinstance(url, str) else url),
+            + show_value(without_secrets(url) if isinstance(url, str) else cast("object", url)),
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
     if url.startswith("memory:"):

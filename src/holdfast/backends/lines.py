@@ -27,6 +27,26 @@ AGAIN_AFTER_S = 0.05
 UNUSED_S = 30.0
 
 
+class DeadlineError(Exception):
+    """The call's time is over and the server has not answered."""
+
+
+def unavailable(
+    where: str,
+    said: str,
+    *,
+    outcome_known: bool,
+    remedy: str | None = None,
+    otherwise: str = "check the server and the network, then try again",
+) -> UnavailableError:
+    """Returns the error for a server that did not do what was asked, with the best hint."""
+    if remedy is None and not outcome_known:
+        remedy = "look whether the commit is there, or repeat it with its key"
+    return UnavailableError(
+        f'"{where}" {said}', outcome_known=outcome_known, hint=remedy or otherwise
+    )
+
+
 class AnyPlace(Protocol):
     """What a URL says of every server."""
 

@@ -28,7 +28,7 @@ class Options:
     """The options that every verb takes which works on a store."""
 
     store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE)] = None
-    """The store: a folder, or sqlite:FILE. Without it ./.holdfast."""
+    """A folder, sqlite:FILE, a server's URL, or a TOML file of several. Without it ./.holdfast."""
     json: Flag = False
     """Print one JSON document; errors are JSON too."""
     actor: Annotated[str | None, Parameter(env_var=ACTOR_VARIABLE)] = None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import psycopg
 
+from holdfast.backends.lines import DeadlineError, unavailable
 from holdfast.backends.postgresql.place import Place
 from holdfast.errors import (
     CorruptError,
     FormatError,
     HoldfastError,
     NotFoundError,
-    UnavailableError,
     UsageError,
 )
 
@@ -33,10 +33,6 @@ _REMEDIES = {
     "HF001": "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
     "HF002": 'ALTER ROLE … SET synchronous_commit = on, or open with durability="process"',
 }
-
-
-class DeadlineError(Exception):
-    """The call's time is over and the server has not answered."""
 
 
 def is_lost(exc: BaseException) -> bool:
@@ -63,11 +59,8 @@ def may_retry(exc: BaseException) -> bool:
 def translate(exc: BaseException, place: Place, *, outcome_known: bool) -> HoldfastError | None:
     """Returns the error to raise in place of psycopg's, None for one that is not psycopg's."""
     if isinstance(exc, DeadlineError):
-        return UnavailableError(
-            f'"{place.shown}" did not answer within {place.timeout_s:g} s',
-            outcome_known=outcome_known,
-            hint=_unknown(outcome_known) or "check the server and the network, then try again",
-        )
+        said = f"did not answer within {place.timeout_s:g} s"
+        return unavailable(place.shown, said, outcome_known=outcome_known)
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
     if isinstance(exc, UnicodeDecodeError):
@@ -87,14 +80,7 @@ def translate(exc: BaseException, place: Place, *, outcome_known: bool) -> Holdf
         )
     if state == "3D000":
         return NotFoundError(f'"{place.shown}": {said}', hint="create the database first")
-    return UnavailableError(
-        f'"{place.shown}" is unavailable: {said}',
-        outcome_known=outcome_known,
-        hint=_REMEDIES.get(state)
-        or _unknown(outcome_known)
-        or "check the server and the network, then try again",
+    remedy = _REMEDIES.get(state)
+    return unavailable(
+        place.shown, f"is unavailable: {said}", outcome_known=outcome_known, remedy=remedy
     )
-
-
-def _unknown(outcome_known: bool) -> str | None:
-    return None if outcome_known else "look whether the commit is there, or repeat it with its key"

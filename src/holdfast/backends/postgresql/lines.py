@@ -17,8 +17,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-from holdfast.backends.lines import Lines
-from holdfast.backends.postgresql.errors import DeadlineError, is_lost, may_retry, translate
+from holdfast.backends.lines import DeadlineError, Lines
+from holdfast.backends.postgresql.errors import is_lost, may_retry, translate
 from holdfast.backends.postgresql.place import Place
 from holdfast.errors import HoldfastError, LostCommitsError
 

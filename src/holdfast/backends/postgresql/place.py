@@ -21,7 +21,7 @@ from psycopg.pq import PGconn
 
 from holdfast.errors import UsageError
 from holdfast.ids import check_name
-from holdfast.url import number, without_secrets
+from holdfast.url import number, without, without_secrets
 
 SCHEMES = ("postgresql://", "postgres://")
 APPLICATION_BYTES_MAX = 128
@@ -50,9 +50,7 @@ class Place(Struct, frozen=True):
 
     def hide(self, text: str) -> str:
         """Returns a message of libpq's or the server's without anything secret in it."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text
+        return without(self.secrets, text)
 
 
 def place_of(url: str) -> Place:

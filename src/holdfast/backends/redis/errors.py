@@ -11,13 +11,13 @@ import re
 
 import redis
 
+from holdfast.backends.lines import DeadlineError, unavailable
 from holdfast.backends.redis.place import Place
 from holdfast.errors import (
     CorruptError,
     FormatError,
     HoldfastError,
     NotFoundError,
-    UnavailableError,
     UsageError,
 )
 
@@ -44,10 +44,6 @@ _REMEDIES = {
 }
 _CODES = "|".join(("DAMAGED", "GONE", "HEADLESS", "WRONGTYPE", "NOSCRIPT", *_AGAIN, *_REMEDIES))
 _CODE = re.compile(rf"(?:^|[\s:-])({_CODES})\b")
-
-
-class DeadlineError(Exception):
-    """The call's time is over and the server has not answered."""
 
 
 class CutError(Exception):
@@ -84,21 +80,15 @@ def may_retry(exc: BaseException) -> bool:
 def translate(exc: BaseException, place: Place, *, outcome_known: bool) -> HoldfastError | None:
     """Returns the error to raise in place of one of this package's, None for any other."""
     if isinstance(exc, DeadlineError):
-        return UnavailableError(
-            f'"{place.shown}" did not answer within {place.timeout_s:g} s',
-            outcome_known=outcome_known,
-            hint=_unknown(outcome_known) or "check the server and the network, then try again",
-        )
+        said = f"did not answer within {place.timeout_s:g} s"
+        return unavailable(place.shown, said, outcome_known=outcome_known)
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
     if isinstance(exc, ReplyError):
         return _reply(exc, place, outcome_known=outcome_known)
     if isinstance(exc, CutError | UnreachedError | redis.RedisError):
-        return UnavailableError(
-            f'"{place.shown}" is unavailable: {place.hide(str(exc)) or type(exc).__name__}',
-            outcome_known=outcome_known,
-            hint=_unknown(outcome_known) or "check the server and the network, then try again",
-        )
+        said = f"is unavailable: {place.hide(str(exc)) or type(exc).__name__}"
+        return unavailable(place.shown, said, outcome_known=outcome_known)
     return None
 
 
@@ -121,12 +111,10 @@ def _reply(exc: ReplyError, place: Place, *, outcome_known: bool) -> HoldfastErr
         )
     if exc.code == "DAMAGED":
         return CorruptError(f'"{where}" is damaged: {said.partition("DAMAGED ")[2]}', where=where)
-    return UnavailableError(
-        f'"{where}" is unavailable: {said}',
+    return unavailable(
+        where,
+        f"is unavailable: {said}",
         outcome_known=outcome_known,
-        hint=_REMEDIES.get(exc.code) or _unknown(outcome_known) or "check the server's log",
+        remedy=_REMEDIES.get(exc.code),
+        otherwise="check the server's log",
     )
-
-
-def _unknown(outcome_known: bool) -> str | None:
-    return None if outcome_known else "look whether the commit is there, or repeat it with its key"

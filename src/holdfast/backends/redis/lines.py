@@ -22,11 +22,10 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection
 from redis.retry import Retry
 
-from holdfast.backends.lines import Lines
+from holdfast.backends.lines import DeadlineError, Lines
 from holdfast.backends.protocol import Durability
 from holdfast.backends.redis.errors import (
     CutError,
-    DeadlineError,
     ReplyError,
     UnreachedError,
     is_lost,

@@ -19,7 +19,7 @@ from redis import RedisError, connection
 
 from holdfast.errors import UsageError, show_value
 from holdfast.ids import check_name
-from holdfast.url import number, without_secrets
+from holdfast.url import number, without, without_secrets
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 APPLICATION_BYTES_MAX = 128
@@ -58,9 +58,7 @@ class Place(Struct, frozen=True):
 
     def hide(self, text: str) -> str:
         """Returns a message of redis-py's or the server's without anything secret in it."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text
+        return without(self.secrets, text)
 
 
 def place_of(url: str) -> Place:
