@@ -1,11 +1,12 @@
 """What a worker leaves that died between a lease and its record: others go on (rule 10).
 
-T13 found each of these: `python -m tests.torture t13-redis --seed 429566 --point 100`, and
-`t13-files --seed 1 --point 47`.
+T13 found each of these: `python -m tests.torture t13-redis --seed 429566 --point 100`,
+`t13-files --seed 1 --point 47`, and, by the chance of threads, `t13-sqlite --seed 429566`.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,35 @@ def test_news_for_a_run_whose_host_is_dead_reach_it_through_whoever_waits(
         dead.log.backend.leases.release(lease)
         assert run.result() == [7, "posted went"]
     assert witness.acts == {"post went": 1}
+
+
+STORE: list[Store] = []
+
+
+@holdfast.step(effect="read")
+def answer_the_other() -> None:
+    """Answers what the branch beside asked for, when that has given up waiting here."""
+    [hf] = STORE
+    contexts = hf.engine.active["r"].contexts
+    while len(contexts) > 2:  # the body's, the other branch's, this one's
+        time.sleep(0.001)
+    hf.answer("r", "approve", "yes")
+
+
+def asking(ctx: Any) -> str:
+    return ctx.wait("approve")
+
+
+def hearing(ctx: Any) -> int:
+    ctx.step(answer_the_other)
+    return len(ctx.inbox())
+
+
+@holdfast.run
+def beside(ctx: Any) -> dict[str, Any]:
+    return ctx.parallel(asking=ctx.branch(asking), hearing=ctx.branch(hearing))
+
+
+def test_an_answer_that_another_branch_reads_first_is_not_lost(hf: Store):
+    STORE[:] = [hf]
+    assert hf.start(beside, id="r").result(timeout=20) == {"asking": "yes", "hearing": 0}

@@ -338,7 +338,8 @@ class Joining:
             return None
         times = [control.until for control in waiting if control.until is not None]
         reason = "; ".join(control.reason for control in waiting)
-        return Suspended(reason, min(times, default=None))
+        seen = [control.seen for control in waiting if control.seen is not None]
+        return Suspended(reason, min(times, default=None), min(seen, default=None))
 
 
 def check_join(join: object, count: int) -> str | int:

@@ -17,10 +17,12 @@ class Control(BaseException):
 class Suspended(Control):
     """The run waits, without a thread, until a time or until something comes for it."""
 
-    def __init__(self, reason: str, until: int | None) -> None:
+    def __init__(self, reason: str, until: int | None, seen: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.until = until
+        self.seen = seen
+        """The revision of the inbox that the wait took into account; None if it asked nothing."""
 
 
 class Parked(Control):

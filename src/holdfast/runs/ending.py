@@ -48,8 +48,10 @@ def life(context: Any) -> Operation:
         return control
     if isinstance(control, Suspended) and run.stop_wanted:
         control = Cancelled(f'run "{run.id}" is to stop')
-    # What comes from now on was not seen by this pass: it wakes a run that is suspended.
+    # What came behind this was not heeded by every wait of this pass: it wakes a suspended run.
     run.seen = run.inbox.revision
+    if isinstance(control, Suspended) and control.seen is not None:
+        run.seen = control.seen
     try:
         yield from _leave(context, control, error, encoded)
     except Control as lost:
@@ -87,6 +89,7 @@ def _await_children(context: Any) -> Operation:
     run: Execution = context.execution
     for id, policy in open_children(run.journal):
         if policy == "wait":
+            seen = run.inbox.revision
             ended = yield Call(context.engine.child_ended, (run, id))
             if ended is None:
-                raise context.poisoned(child_wait(run, id))
+                raise context.poisoned(child_wait(run, id, seen))

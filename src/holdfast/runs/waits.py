@@ -89,6 +89,7 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
     entry = run.journal.entries[path]
     yield LOOK
     while entry.state == "open":
+        seen = run.inbox.revision  # another branch may read on while this one gives up
         if _take_next(run, entry, waiting):
             continue
         if entry.due is not None and entry.due <= run.log.clock.now_us():
@@ -98,7 +99,7 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
             yield Pause(entry.due)
             yield LOOK
         else:
-            raise Suspended(f"{waiting.kind} {waiting.name}", entry.due)
+            raise Suspended(f"{waiting.kind} {waiting.name}", entry.due, seen)
     return _came(run, entry, waiting)
 
 
@@ -254,9 +255,10 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
     run: Execution = context.execution
     _check(run, answer)
     if answer.verdict == "execute":
+        seen = run.inbox.revision
         ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
         if ended is None:
-            raise child_wait(run, child.id)
+            raise child_wait(run, child.id, seen)
         fault = ended.error
         if ended.status == "cancelled":
             fault = events.Fault("RunCancelledError", f'run "{child.id}" was cancelled')
@@ -279,12 +281,12 @@ def child_id(id: str) -> str:
     return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"
 
 
-def child_wait(run: Execution, id: str) -> Suspended:
+def child_wait(run: Execution, id: str, seen: int) -> Suspended:
     """Returns the wait for a child, which tells its parent when it ends.
 
     If it could not, because its worker died in between, the parent finds out by looking again.
     """
-    return Suspended(f"child {id}", run.log.clock.now_us() + CHILD_LOOK_US)
+    return Suspended(f"child {id}", run.log.clock.now_us() + CHILD_LOOK_US, seen)
 
 
 def _check(run: Execution, answer: Answer) -> None:
