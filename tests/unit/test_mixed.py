@@ -346,3 +346,22 @@ def test_a_commit_of_marks_alone_goes_to_where_they_are(
 )
 def test_a_mark_says_where_it_belongs(store: Store, mark: Mark, name: str) -> None:
     assert store.log.routes.place_of_mark(mark) == store.log.routes.place_of(name)
+
+
+def test_a_claim_that_one_part_refuses_leaves_nothing_claimed(
+    backend: MixedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clause 17: nobody was given what the others handed out, so nobody would give it back."""
+    build = RecordBuilder()
+    write(backend, build, "team/a", marks=[Mark("todo", "one")])
+    write(backend, build, "workflow/a", marks=[Mark("todo", "two")])
+    down = backend.parts[-1].marks
+
+    def refuse(index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        raise UnavailableError("no server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(down, "claim", refuse)
+        with pytest.raises(UnavailableError):
+            backend.marks.claim("todo", "w1", n=5, ttl_s=60)
+    assert [mark.key for mark in backend.marks.claim("todo", "w2", n=5, ttl_s=60)] == ["one", "two"]

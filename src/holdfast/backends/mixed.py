@@ -153,7 +153,7 @@ class MixedBackend:
         for place, run in groupby(placed, lambda pair: pair[0]):
             try:
                 outcomes += self._commit(place, [commit for _, commit in run])
-            except UnavailableError as error:
+            except HoldfastError as error:
                 if not outcomes:
                     raise
                 raise UnavailableError(
@@ -370,9 +370,15 @@ class _MixedMarks:
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
         """Takes the first n of what all parts have due, and gives back what else was taken."""
         taken: list[tuple[Mark, Backend]] = []
-        for part in self._mixed.parts:
-            marks = part.marks.claim(index, owner, n=n, ttl_s=ttl_s)
-            taken += [(mark, part) for mark in marks]
+        try:
+            for part in self._mixed.parts:
+                marks = part.marks.claim(index, owner, n=n, ttl_s=ttl_s)
+                taken += [(mark, part) for mark in marks]
+        except HoldfastError:
+            # One part is down: what the others gave must not lie with nobody until its time is up.
+            for mark, part in taken:
+                part.marks.release(index, mark.key, owner)
+            raise
         taken.sort(key=lambda one: _order(one[0]))
         for mark, part in taken[n:]:
             part.marks.release(index, mark.key, owner)
