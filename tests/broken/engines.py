@@ -88,14 +88,13 @@ def _acts_early(put: Put) -> None:
 def _name_only_keys(put: Put) -> None:
     sound = journal.Block.ask
 
-    def ask(
-        self: Any, kind: str, name: str, effect: str, digest: Any = None, *, key: Any = None
-    ) -> Any:
+    def ask(self: Any, kind: str, name: str, effect: str, digest: Any = None, **named: Any) -> Any:
         self._counts.clear()
         self._read.clear()
-        entry = self.journal.entries.get(self._path(kind, name, key))
+        entry = self.journal.entries.get(self._path(kind, name, named.get("key")))
         self._counts.clear()
-        return sound(self, kind, name, effect, digest if entry is None else entry.digest, key=key)
+        known = digest if entry is None else entry.digest
+        return sound(self, kind, name, effect, known, **named)
 
     put(journal.Block, "ask", ask)
 
@@ -155,7 +154,7 @@ def _writes_without_keys(put: Put) -> None:
 
 
 def _chance_not_kept(put: Put) -> None:
-    def value(self: Any, kind: str, name: str, make: Any, *, key: Any = None) -> Any:
+    def value(self: Any, kind: str, name: str, make: Any, *_: Any, **__: Any) -> Any:
         self.enter()
         return make()
 

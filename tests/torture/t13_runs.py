@@ -100,8 +100,9 @@ def some_place(world: World, random: Random) -> Orders | None:
     """Returns where the next owner dies; None at a moment that chance chooses."""
     chance, acts = random.random(), sum(world.program.acts.values())
     when = random.choice(WHENS)
-    if chance < 0.35:
-        return Orders(Place("commit", random.randint(1, acts + 4), when))
+    if chance < 0.35 or (world.program.states and chance < 0.65):
+        commits = acts + 4 + 2 * len(world.program.states)
+        return Orders(Place("commit", random.randint(1, commits), when))
     if chance < 0.65 and acts:
         return Orders(Place("act", random.randint(1, acts), when))
     if chance < 0.8:
