@@ -39,3 +39,6 @@ def test_the_corpus_finds_a_broken_engine(name: str, monkeypatch: pytest.MonkeyP
     ENGINES[name].plant(put)
     wrong = [found(program) for program in programs]
     assert any(wrong), f"{name}: {ENGINES[name].broken}, and nobody noticed"
+    # The fault was found, not a plant that no longer fits what it is planted in.
+    assert "TypeError" not in str(wrong)
+    assert "AttributeError" not in str(wrong)

@@ -91,8 +91,9 @@ class Child:
     def await_stop(self) -> bool:
         """Listens until the child is stopped by a signal; False if it ended instead."""
         while not self.is_at_end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
+            # Told of stops alone: what ended is left to be reaped.
+            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+            if found is not None:
                 return True
             self.hear(0.01)
             self.check_patience()

@@ -259,7 +259,8 @@ def places(kind: str, whole: Ended) -> list[Place]:
 def cut_everywhere(program: Program, kind: str, new_url: Callable[[], str]) -> int:
     """Cuts a program at every boundary, each in a new store; returns how many there were."""
     whole = uncut(program, new_url())
-    assert differences(program, whole) == [], "uncut"
+    wrong = differences(program, whole)
+    assert wrong == [], f"{program.name} uncut on {kind}: {wrong}"
     found = places(kind, whole)
     for where in found:
         wrong = differences(program, cut(program, new_url(), where))

@@ -42,7 +42,7 @@ from tests.torture.programme import Broken, Point
 from tests.torture.t2_servers import server
 
 MEMORY = Path("/dev/shm")
-LEASE_S = 0.4
+LEASE_S = 0.3
 """How long an owner's lease lasts: what a takeover from a dead or silent one waits on a server."""
 CHILD_LOOK_US = 100_000
 SERVERS = ("postgresql", "redis")
