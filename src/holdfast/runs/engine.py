@@ -234,6 +234,7 @@ class Engine:
         self.active[run.id] = run
         run.is_sure = partial(self._is_sure, run)
         run.confirm = partial(self._confirm, run)
+        run.is_policed = lambda: self.host.workflow(run.id).book.policy != "off"
         run.before_effect = partial(self._before_effect, run.id)
         self.tending.begin()
         if run.function.is_async:

@@ -62,6 +62,7 @@ class Execution:
         self.when_stopped: Callable[[], None] | None = None
         self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on
         self.confirm: Callable[[], None] = lambda: None  # asks the backend, and raises if it has
+        self.is_policed: Callable[[], bool] = lambda: False  # whether effects must be decided
         self.before_effect: Callable[[str], None] = lambda _: None  # the policy: may refuse it
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self._lock = RLock()

@@ -102,7 +102,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         if step.effect not in events.SAFE:
             if not allowed(run, step, path):
                 return _record_done(run, call, attempt, None)
-            if step.effect == "effect":
+            if step.effect == "effect" and run.is_policed():
                 yield Call(run.before_effect, (step.name,), path=path)
             run.record(
                 events.Intended(
