@@ -34,7 +34,7 @@ from holdfast.record.policy import UndecidedWarning
 from holdfast.record.repair import repair
 from holdfast.record.stale import Stale
 from holdfast.record.task import Task
-from holdfast.runs import Context, Outcome, Progress, Retry, Run, run, step
+from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
 from holdfast.scope import Scope
 from holdfast.spectrum import job
 from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
@@ -76,6 +76,7 @@ __all__ = [
     "NotFoundError",
     "OtherStoreError",
     "Outcome",
+    "Output",
     "Progress",
     "Recovered",
     "Recovery",

@@ -127,6 +127,15 @@ class Heart(Handle):
         self._add(lease, ttl_s, began_us)
         return lease
 
+    def hold(self, name: str, *, ttl_s: float) -> Lease | None:
+        """Takes a lease and keeps it, without an event; None if another worker has it."""
+        self.beat()
+        began_us = self._clock.boot_us()
+        lease = self._log.backend.leases.acquire(name, self.worker, ttl_s=ttl_s)
+        if lease is not None:
+            self._add(lease, ttl_s, began_us)
+        return lease
+
     def keep(self, lease: Lease, *, ttl_s: float = 30.0) -> None:
         """Renews the lease now, and again and again until `drop`; LeaseLostError if it is lost."""
         self.beat()

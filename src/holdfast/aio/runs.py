@@ -141,13 +141,17 @@ class AsyncContext(Operations):
         try:
             if act.is_async:
                 return await act.function(*act.args, **act.kwargs)
-            return await self._in_thread(lambda: act.function(*act.args, **act.kwargs))
+            return await self._in_thread(lambda: act.function(*act.args, **act.kwargs), act.drop)
         finally:
             WRITER.reset(writing)
             CURRENT.reset(inside)
 
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Calls a sync step in a thread of the engine's: the store's own few stay free."""
+    async def _in_thread(self, function: Callable[[], Any], drop: Callable[[], None] | None) -> Any:
+        """Calls a sync step in a thread of the engine's: the store's own few stay free.
+
+        One that can be dropped (a process) is, when its await is cancelled, and is waited for: the
+        run is not left before nothing of it is there any more.
+        """
         loop, context = self._home.loop, copy_context()
         future: asyncio.Future[Any] = loop.create_future()
 
@@ -169,7 +173,16 @@ class AsyncContext(Operations):
                 loop.call_soon_threadsafe(settle, value, error)
 
         self.engine.pool.submit(Job(work))
-        return await future
+        try:
+            return await (future if drop is None else asyncio.shield(future))
+        except asyncio.CancelledError:
+            while drop is not None and not future.done():
+                drop()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((future,))
+            if future.done() and not future.cancelled():
+                future.exception()  # taken note of: the cancellation counts
+            raise
 
     async def _enter(self, act: acts.Enter) -> Any:
         inside = CURRENT.set(act.context)

@@ -6,6 +6,7 @@ from holdfast.runs.define import Retry, RunFunction, Step, run, step
 from holdfast.runs.driver import Context
 from holdfast.runs.engine import Engine
 from holdfast.runs.handle import Run
+from holdfast.runs.processes import Output
 from holdfast.runs.steps import Begun, StepContext
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Engine",
     "Operations",
     "Outcome",
+    "Output",
     "Progress",
     "Retry",
     "Run",

@@ -35,6 +35,7 @@ class Call(Struct, frozen=True):
     kwargs: dict[str, Any] = {}
     is_async: bool = False
     path: str = ""
+    drop: Callable[[], None] | None = None  # ends it, if whoever awaits it no longer does
 
 
 class Enter(Struct, frozen=True):

@@ -107,7 +107,18 @@ def done_of(
 ) -> events.Done:
     """Returns the record of an operation that had no intent."""
     return events.Done(
-        answer.path, value, None, taken, 1, answer.ordinal, kind, name, effect, digest
+        answer.path,
+        value,
+        None,
+        taken,
+        1,
+        answer.ordinal,
+        kind,
+        name,
+        effect,
+        digest,
+        answer.label,
+        answer.source,
     )
 
 
@@ -116,7 +127,6 @@ def opened(
     kind: str,
     name: str,
     total: int | None,
-    label: str | None,
     digest: str | None = None,
 ) -> events.Intended:
     """Returns the record of a block that opened."""
@@ -129,7 +139,8 @@ def opened(
         digest=digest,
         total=total,
         displaced=answer.displaced,
-        label=label,
+        label=answer.label,
+        source=answer.source,
     )
 
 
@@ -186,7 +197,6 @@ def nested(
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    label: str | None,
 ) -> Operation:
     """Runs another run's body as a block of this one; a finished one is not entered again."""
     run: Execution = context.execution
@@ -197,7 +207,7 @@ def nested(
         return function.signature.rebuild("return", run.load(answer.entry.value))
     digest = values.digest(function.signature.inputs(args, kwargs))
     if answer.verdict == "execute":
-        run.record(opened(answer, "run", name, None, label, digest))
+        run.record(opened(answer, "run", name, None, digest))
     outer = context.block
     block = context.block = Block(run.journal, answer.path, displaced=answer.displaced)
     try:
@@ -217,7 +227,6 @@ def fold(
     items: list[Any],
     init: Any,
     body: Any,
-    label: str | None,
 ) -> Operation:
     """Carries an accumulator through a body, from the first iteration that has no record."""
     run: Execution = context.execution
@@ -227,7 +236,7 @@ def fold(
         assert answer.entry is not None, "BUG: a replay of nothing"
         return run.load(answer.entry.value)
     if answer.verdict == "execute":
-        run.record(opened(answer, "fold", name, len(items), label))
+        run.record(opened(answer, "fold", name, len(items)))
     encoded = values.encode(init)
     outer, depth = context.block, len(context.frames)
     try:
@@ -244,7 +253,7 @@ def fold(
                 encoded = bytes(entry.value)
                 continue
             block = context.block = Block(run.journal, path, displaced=answer.displaced)
-            context.frames[depth:] = [Frame(label or name, number, len(items))]
+            context.frames[depth:] = [Frame(answer.label or name, number, len(items))]
             carried = values.decode(encoded, run.log.blobs.read)
             value = yield from invoke(context, body, (carried, item), {})
             context.close_block(block)
@@ -339,7 +348,8 @@ class Joining:
         times = [control.until for control in waiting if control.until is not None]
         reason = "; ".join(control.reason for control in waiting)
         seen = [control.seen for control in waiting if control.seen is not None]
-        return Suspended(reason, min(times, default=None), min(seen, default=None))
+        children = tuple(child for control in waiting for child in control.children)
+        return Suspended(reason, min(times, default=None), min(seen, default=None), children)
 
 
 def check_join(join: object, count: int) -> str | int:
@@ -366,7 +376,7 @@ def shape_of(branches: dict[str, Branch]) -> str:
     return values.digest(codec.encode(sorted(branches)))
 
 
-def parallel(context: Any, answer: Answer, joining: Joining, label: str | None) -> Operation:
+def parallel(context: Any, answer: Answer, joining: Joining) -> Operation:
     """Runs what has not ended yet, and returns what the join policy makes of it."""
     run: Execution = context.execution
     path, entries = answer.path, run.journal.entries
@@ -377,7 +387,7 @@ def parallel(context: Any, answer: Answer, joining: Joining, label: str | None) 
         return _joined(run, joining, answer.entry)
     if answer.verdict == "execute":
         shape = shape_of(joining.branches)
-        run.record(opened(answer, "parallel", "", len(joining.branches), label, shape))
+        run.record(opened(answer, "parallel", "", len(joining.branches), shape))
     places = {name: f"{path}/{escape(name)}" for name in joining.branches}
     for name, place in _by_end(entries, places):
         entry = entries[place]

@@ -7,12 +7,13 @@ subclass performs (`Context`, here) or awaits (`holdfast.aio`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.arguments import Path, check_path, check_whole
 from holdfast.errors import UsageError, show_value
-from holdfast.runs import blocks, events, steps, values, waits
+from holdfast.runs import blocks, events, processes, steps, values, waits
 from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import Branch, Joining
 from holdfast.runs.define import ONCE, Step, is_run, is_step
@@ -43,7 +44,7 @@ class Operations(Recording):
                 f"ctx.step takes a step, found {show_value(function)}",
                 hint='put @holdfast.step(effect="…") above the function',
             )
-        return self.drive(self.step_operation(function, args, kwargs, key, label))
+        return self.drive(self.step_operation(function, args, kwargs, key, label, source))
 
     def step_operation(
         self,
@@ -52,14 +53,17 @@ class Operations(Recording):
         kwargs: dict[str, Any],
         key: str | None = None,
         label: str | None = None,
+        source: str | None = None,
     ) -> Operation:
         """Takes the step's place in the journal now, and returns how it is performed."""
         self.enter()
         inputs = step.signature.inputs(args, kwargs)
         digest = values.digest(inputs)
-        answer = self.block.ask("step", step.name, step.effect, digest, key=key)
+        answer = self.block.ask(
+            "step", step.name, step.effect, digest, key=key, label=label, source=source
+        )
         self.doing = blocks.Doing(answer.path, label or step.name, step.retry.attempts)
-        call = steps.StepCall(step, args, kwargs, inputs, digest, answer, label)
+        call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
         return self._guarded(steps.perform(self.execution, call))
 
     def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,7 +86,7 @@ class Operations(Recording):
         step = function if is_step(function) else blocks.txn_step(function)
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
-        return self.drive(self.step_operation(step, args, kwargs, key, label))
+        return self.drive(self.step_operation(step, args, kwargs, key, label, source))
 
     def txn_in(
         self,
@@ -101,10 +105,59 @@ class Operations(Recording):
         is yours: it must not be in autocommit mode, nor have a transaction open.
         """
         step = blocks.ledger_step(connection, function)
-        return self.drive(self.step_operation(step, args, kwargs, key, label))
+        return self.drive(self.step_operation(step, args, kwargs, key, label, source))
+
+    def process(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        /,
+        *,
+        effect: events.Effect,
+        stdin: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: Any = None,
+        check: bool = True,
+        output_max: int = processes.OUTPUT_BYTES_MAX,
+        grace: Any = processes.GRACE_S,
+        verify: Any = None,
+        retry: Any = None,
+        name: str | None = None,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Runs a command as a step, without a shell, and returns its `Output`.
+
+        It ends with the run: a cancel, a timeout, a lost race or lease sends TERM to its process
+        group, and KILL when `grace` is over or this process dies. An exit code other than 0 raises
+        StepError of the kind ExitError, unless `check` is False. HOLDFAST_RUN and HOLDFAST_KEY, the
+        idempotency key, are in its environment, with `env`, which is not journalled.
+        """
+        command = processes.Command(
+            argv,
+            stdin=stdin,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            grace=grace,
+            output_max=output_max,
+            check=check,
+        )
+        settings = {"effect": effect, "verify": verify, "retry": retry}
+        settings["name"] = command.name if name is None else name
+        step = command.as_step(self.execution.log.clock, self.still_wanted, settings)
+        return self.drive(self.step_operation(step, command.inputs, {}, key, label, source))
 
     def read(
-        self, scope: Scope, path: Path | None = None, default: Any = None, *, key: str | None = None
+        self,
+        scope: Scope,
+        path: Path | None = None,
+        default: Any = None,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
     ) -> Any:
         """Returns a value of a scope's state as it was when the run first read it (rule 3)."""
         steps_ = () if path is None else check_path(path)
@@ -124,7 +177,7 @@ class Operations(Recording):
             not_done=(),
             ignore=(),
         )
-        return self.drive(self.step_operation(reading, (), {}, key, None))
+        return self.drive(self.step_operation(reading, (), {}, key, label, source))
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -151,8 +204,9 @@ class Operations(Recording):
         self.enter()
         every = {**(branches or {}), **named}
         joining = Joining(every, blocks.check_join(join, len(every)))
-        answer = self.block.ask("parallel", "", "pure", blocks.shape_of(every), key=key)
-        return self.drive(self._guarded(blocks.parallel(self, answer, joining, label)))
+        shape = blocks.shape_of(every)
+        answer = self.block.ask("parallel", "", "pure", shape, key=key, label=label, source=source)
+        return self.drive(self._guarded(blocks.parallel(self, answer, joining)))
 
     def each(
         self,
@@ -168,7 +222,7 @@ class Operations(Recording):
 
         Blocks are named by index, or by what `by(item)` says. Use it right in a `for` statement.
         """
-        return self._loop("each", name, list(items), by, key, label)
+        return self._loop("each", name, list(items), by, key, label, source)
 
     def repeat(
         self,
@@ -180,7 +234,8 @@ class Operations(Recording):
         source: str | None = None,
     ) -> Iterator[int]:
         """Yields 0, 1, 2, … each in a block of its own; `ctx.progress` says "iteration 2 of 3"."""
-        return self._loop("repeat", name, range(check_whole(times, "times")), None, key, label)
+        items = range(check_whole(times, "times"))
+        return self._loop("repeat", name, items, None, key, label, source)
 
     def _loop(
         self,
@@ -190,10 +245,15 @@ class Operations(Recording):
         by: Callable[[Any], str] | None,
         key: str | None,
         label: str | None,
+        source: str | None,
     ) -> Generator[Any]:
         self.enter()
-        answer = self.block.ask(kind, name if name != kind else "", "pure", key=key)
-        self._open(answer, kind, name, len(items), label)
+        leaf = name if name != kind else ""
+        answer = self.block.ask(kind, leaf, "pure", key=key, label=label, source=source)
+        if answer.verdict == "diverged":
+            raise self.poisoned(self.execution.diverge(answer))
+        if answer.verdict == "execute":
+            self.execution.record(blocks.opened(answer, kind, name, len(items)))
         outer, depth = self.block, len(self.frames)
         seen: set[str] = set()
         try:
@@ -203,7 +263,7 @@ class Operations(Recording):
                     raise UsageError(f'two iterations are named "{path}": make their names differ')
                 seen.add(path)
                 self.block = Block(self.execution.journal, path, displaced=answer.displaced)
-                self.frames[depth:] = [blocks.Frame(label or name, number, len(items))]
+                self.frames[depth:] = [blocks.Frame(answer.label or name, number, len(items))]
                 yield item
                 self.enter()
                 self.close_block(self.block)
@@ -239,10 +299,8 @@ class Operations(Recording):
         self.enter()
         if body is None or not callable(body):
             raise UsageError(f"body is a function, found {show_value(body)}")
-        answer = self.block.ask("fold", name, "pure", key=key)
-        return self.drive(
-            self._guarded(blocks.fold(self, answer, name, list(items), init, body, label))
-        )
+        answer = self.block.ask("fold", name, "pure", key=key, label=label, source=source)
+        return self.drive(self._guarded(blocks.fold(self, answer, name, list(items), init, body)))
 
     reduce = fold
 
@@ -260,29 +318,25 @@ class Operations(Recording):
         self.enter()
         if not is_run(function):
             raise UsageError(f"ctx.run takes a run, found {show_value(function)}")
-        inputs = function.signature.inputs(args, kwargs)
+        digest = values.digest(function.signature.inputs(args, kwargs))
         name = function.name.rpartition(":")[2]
-        answer = self.block.ask("run", name, "pure", values.digest(inputs), key=key)
-        return self.drive(
-            self._guarded(blocks.nested(self, answer, function, name, args, kwargs, label))
-        )
-
-    def _open(
-        self, answer: Any, kind: str, name: str, total: int | None, label: str | None
-    ) -> None:
-        """Records that a block opened, the first time."""
-        if answer.verdict == "diverged":
-            raise self.poisoned(self.execution.diverge(answer))
-        if answer.verdict == "execute":
-            self.execution.record(blocks.opened(answer, kind, name, total, label))
+        answer = self.block.ask("run", name, "pure", digest, key=key, label=label, source=source)
+        return self.drive(self._guarded(blocks.nested(self, answer, function, name, args, kwargs)))
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def sleep(self, length: Any, *, key: str | None = None, label: str | None = None) -> Any:
+    def sleep(
+        self,
+        length: Any,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
         """Waits for a length of time ("10m", 1.5), across crashes; a long wait holds no thread."""
         self.enter()
-        answer = self.block.ask("sleep", "", "pure", key=key)
-        return self.drive(self._guarded(waits.sleep(self.execution, answer, length, label)))
+        answer = self.block.ask("sleep", "", "pure", key=key, label=label, source=source)
+        return self.drive(self._guarded(waits.sleep(self.execution, answer, length)))
 
     def wait(
         self,
@@ -300,7 +354,7 @@ class Operations(Recording):
         After `timeout` it returns `default`, or raises StepError if there is none. An answer that
         does not fit `schema` is refused, and the wait goes on.
         """
-        return self._wait("wait", name, schema, timeout, default, key, label)
+        return self._wait("wait", name, schema, timeout, default, key, label, source)
 
     def signal(
         self,
@@ -314,7 +368,7 @@ class Operations(Recording):
         source: str | None = None,
     ) -> Any:
         """Returns the oldest signal of that name (`store.signal`) that was not taken yet."""
-        return self._wait("signal", name, schema, timeout, default, key, label)
+        return self._wait("signal", name, schema, timeout, default, key, label, source)
 
     def _wait(
         self,
@@ -325,18 +379,25 @@ class Operations(Recording):
         default: Any,
         key: str | None,
         label: str | None,
+        source: str | None,
     ) -> Any:
         self.enter()
         values.check_name_text(name, f"the name of a {kind}")
-        wanted = waits.Waiting(kind, name, schema, timeout, default, label)
-        answer = self.block.ask(kind, name, "idempotent", key=key)
+        wanted = waits.Waiting(kind, name, schema, timeout, default)
+        answer = self.block.ask(kind, name, "idempotent", key=key, label=label, source=source)
         self.doing = blocks.Doing(answer.path, label or f"{kind} {name}", 1)
         return self.drive(self._guarded(waits.wait(self.execution, answer, wanted)))
 
-    def inbox(self, *kinds: str, key: str | None = None) -> Any:
+    def inbox(
+        self,
+        *kinds: str,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
         """Takes what came for the run and was not taken yet, of these kinds or of all but stop."""
         self.enter()
-        answer = self.block.ask("inbox", "", "pure", key=key)
+        answer = self.block.ask("inbox", "", "pure", key=key, label=label, source=source)
         return self.drive(self._guarded(waits.take(self.execution, answer, kinds)))
 
     # --- children --------------------------------------------------------------------------------
@@ -360,13 +421,22 @@ class Operations(Recording):
         """
         self.enter()
         spec = waits.check_child(function, args, kwargs, id, when_parent_ends)
-        answer = self.block.ask("child", spec.name, "idempotent", spec.digest, key=key)
-        return self.drive(self._guarded(waits.child(self, answer, spec, label)))
+        answer = self.block.ask(
+            "child", spec.name, "idempotent", spec.digest, key=key, label=label, source=source
+        )
+        return self.drive(self._guarded(waits.child(self, answer, spec)))
 
-    def join(self, child: waits.Child, *, key: str | None = None) -> Any:
+    def join(
+        self,
+        child: waits.Child,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
         """Waits for a child's result, which is recorded; raises StepError if it failed."""
         self.enter()
         if not isinstance(child, waits.Child):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
-        answer = self.block.ask("join", child.name, "pure", key=key)
+        answer = self.block.ask("join", child.name, "pure", key=key, label=label, source=source)
         return self.drive(self._guarded(waits.join(self, answer, child)))

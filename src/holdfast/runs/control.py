@@ -17,12 +17,20 @@ class Control(BaseException):
 class Suspended(Control):
     """The run waits, without a thread, until a time or until something comes for it."""
 
-    def __init__(self, reason: str, until: int | None, seen: int | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        until: int | None,
+        seen: int | None = None,
+        children: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.until = until
         self.seen = seen
         """The revision of the inbox that the wait took into account; None if it asked nothing."""
+        self.children = children
+        """The runs any of whose ends it waits for."""
 
 
 class Parked(Control):

@@ -70,6 +70,7 @@ class Step(Generic[R]):
         self.not_done = not_done
         self.signature = Signature(function, ignore)
         self.is_async = inspect.iscoroutinefunction(function)
+        self.drop: Callable[[], None] | None = None  # ends a call that is on its way
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         context = CURRENT.get()

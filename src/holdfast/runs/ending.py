@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.backends.protocol import Cleared, Mark
-from holdfast.runs import events, values
+from holdfast.runs import events, values, waits
 from holdfast.runs.acts import Call, Finish, Operation
 from holdfast.runs.blocks import invoke
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Suspended, passed_through
 from holdfast.runs.execution import DUE, INDEX, Execution, open_children
-from holdfast.runs.waits import child_wait
 
 Marks = tuple[Mark | Cleared, ...]
 
@@ -65,8 +64,11 @@ def _leave(
     """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
     run: Execution = context.execution
     if isinstance(control, Suspended):
-        run.seal(events.Suspended(control.reason, control.until, seen=run.seen))
-        yield Finish(status_marks(run.id, "waiting", control.until))
+        until, children = control.until, control.children
+        run.seal(events.Suspended(control.reason, until, seen=run.seen, children=children))
+        look_at = [run.log.clock.now_us() + waits.CHILD_LOOK_US] if children else []
+        due = min([until, *look_at] if until is not None else look_at, default=None)
+        yield Finish(status_marks(run.id, "waiting", due))
         return
     if isinstance(control, Parked):
         run.seal(events.Suspended(control.reason, attention=True, seen=run.seen))
@@ -92,4 +94,4 @@ def _await_children(context: Any) -> Operation:
             seen = run.inbox.revision
             ended = yield Call(context.engine.child_ended, (run, id))
             if ended is None:
-                raise context.poisoned(child_wait(run, id, seen))
+                raise context.poisoned(waits.child_wait(id, seen))

@@ -36,7 +36,7 @@ from holdfast.runs.execution import Execution, open_children, stored
 from holdfast.runs.handle import Run, attention_of
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.pool import Job, Pool
-from holdfast.runs.tending import Tending
+from holdfast.runs.tending import Hosted, Tending
 from holdfast.runs.waits import ID_BYTES_MAX, ChildSpec, message_name
 from holdfast.scope import Scope
 from holdfast.wanted import Part, Proposal, Wanted
@@ -204,12 +204,7 @@ class Engine:
         Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
         """
         self._check_open()
-        self.host.heart.beat()
-        name = f"run/{id}"
-        lease = self.log.backend.leases.acquire(name, self.host.worker, ttl_s=LEASE_S)
-        if lease is not None:
-            self.host.heart.keep(lease, ttl_s=LEASE_S)
-        return lease
+        return self.host.heart.hold(f"run/{id}", ttl_s=LEASE_S)
 
     def disown(self, lease: Lease) -> None:
         """Gives a run's lease back."""
@@ -280,7 +275,7 @@ class Engine:
         run.close()
         run.outcome = control
         if isinstance(control, Suspended):
-            self.tending.host(run.id, control.until, run.seen)
+            self.tending.host(run.id, Hosted(control.until, run.seen, control.children))
         with self.only_one(run.id):
             self.active.pop(run.id, None)
             self.jobs.pop(run.id, None)
@@ -420,7 +415,11 @@ class Engine:
         if (waits.until or 1 << 62) <= self.log.clock.now_us():
             return True
         head = self.log.head(inbox.stream_of(f"run/{id}"))
-        return head is not None and head.revision > waits.seen
+        return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
+
+    def any_ended(self, ids: tuple[str, ...]) -> bool:
+        """Says whether one of these runs has ended."""
+        return any(self.ended(id) is not None for id in ids)
 
     def send(
         self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None

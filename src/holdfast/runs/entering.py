@@ -79,6 +79,15 @@ class Entering:
         except Control as control:
             raise self.poisoned(control) from None
 
+    def still_wanted(self) -> None:
+        """Raises, in any thread, if a long step of this block is to end: a process looks here."""
+        run = self.execution
+        if self.is_stopped:
+            raise Stopped("another branch decided the block")
+        run.check()
+        if not run.is_sure():
+            run.confirm()
+
     def here(self) -> None:
         """Makes the calling thread the block's own."""
         self._thread = threading.get_ident()

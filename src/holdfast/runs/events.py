@@ -81,6 +81,7 @@ class Intended(Struct, frozen=True, omit_defaults=True):
     when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
+    source: str | None = None  # where a front end has it from: a file and line, a node
     attempts: int = 1  # how many its step is given
 
 
@@ -98,6 +99,7 @@ class Done(Struct, frozen=True, omit_defaults=True):
     effect: str = ""
     digest: str | None = None
     label: str | None = None
+    source: str | None = None
 
 
 class Failed(Struct, frozen=True, omit_defaults=True):
@@ -113,6 +115,7 @@ class Failed(Struct, frozen=True, omit_defaults=True):
     effect: str = ""
     digest: str | None = None
     label: str | None = None
+    source: str | None = None
     attempts: int = 1
 
 
@@ -166,6 +169,7 @@ class Suspended(Struct, frozen=True, omit_defaults=True):
     until: int | None = None
     attention: bool = False  # parked: a person must look
     seen: int = 0  # the revision of the inbox that was taken into account
+    children: tuple[str, ...] = ()  # the end of any of them wakes it
 
 
 class Cancelling(Struct, frozen=True, omit_defaults=True):

@@ -122,6 +122,19 @@ class Execution:
             finally:
                 self._lock.release()
 
+    def listen(self) -> None:
+        """Reads the inbox while a step is at work, which commits nothing and would not be told."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._sealed:
+                    self.look()
+            except BaseException as error:
+                self.lost(error)
+            finally:
+                self._lock.release()
+        if self.stop_wanted and self.when_stopped is not None:
+            self.when_stopped()
+
     def push(self) -> None:
         """Puts what is buffered in line, ahead of a commit that the caller makes next."""
         with self._lock:
@@ -248,7 +261,7 @@ class Execution:
 
     def diverge(self, answer: Answer) -> Control:
         """Parks the run for what the journal does not allow, and returns what to raise."""
-        source = calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        source = answer.source or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return self.park_diverged(
             answer.path, answer.problem, answer.expected, answer.found, source
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import events
@@ -48,6 +49,7 @@ class Entry(Struct):
     when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
+    source: str | None = None  # where a front end has it from
     verdict: str | None = None  # of an open intent: "not done", "unknown"
     reason: str = ""
     refused: int = 0
@@ -69,6 +71,8 @@ class Answer(Struct, frozen=True):
     expected: str = ""
     found: str = ""
     displaced: bool = False
+    label: str | None = None
+    source: str | None = None
 
 
 class Journal:
@@ -198,6 +202,7 @@ class Journal:
                 self.revision if replaced is None else replaced.revision,
                 displaced=getattr(event, "displaced", False),
                 label=event.label,
+                source=event.source,
             )
             self.entries[event.path] = entry
             if event.ordinal and replaced is None:
@@ -272,8 +277,18 @@ class Block:
         digest: str | None = None,
         *,
         key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
     ) -> Answer:
         """Counts the call, gives it its path, and says what it is to do."""
+        answer = self._answer(kind, name, effect, digest, key)
+        if label is None and source is None:
+            return answer
+        return replace(answer, label=label, source=source)
+
+    def _answer(
+        self, kind: str, name: str, effect: str, digest: str | None, key: str | None
+    ) -> Answer:
         self.calls += 1
         ordinal = self.calls
         path = self._path(kind, name, key)

@@ -12,7 +12,7 @@ from holdfast.runs import blocks, values
 from holdfast.runs.entering import Entering
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, block_of
-from holdfast.runs.variables import Variable
+from holdfast.runs.variables import Naming, Variable
 
 
 class Recording(Entering):
@@ -22,22 +22,38 @@ class Recording(Entering):
         super().__init__(execution, block, parent, engine)
         self.variables: dict[tuple[str, str], Variable] = {}
 
-    def let(self, name: str, value: Any = None, *, key: str | None = None) -> Variable:
+    def let(
+        self,
+        name: str,
+        value: Any = None,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Variable:
         """Declares a variable of this block; `.value` reads it and `.set(value)` writes it."""
-        return self._declare("let", name, value, key)
+        return self._declare("let", name, value, Naming(key, label, source))
 
-    def const(self, name: str, value: Any, *, key: str | None = None) -> Any:
+    def const(
+        self,
+        name: str,
+        value: Any,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
         """Declares a value that never changes, and returns it; another one is a divergence."""
-        return self._declare("const", name, value, key).value
+        return self._declare("const", name, value, Naming(key, label, source)).value
 
-    def _declare(self, kind: str, name: str, value: Any, key: str | None) -> Variable:
+    def _declare(self, kind: str, name: str, value: Any, naming: Naming) -> Variable:
         self.enter()
         values.check_name_text(name, "a variable's name")
         place = self.block.path, name
         if place in self.variables:
             raise UsageError(f'variable "{name}" is declared twice in one block')
         variable = Variable(self, name, kind == "const")
-        variable.assign(kind, value, key)
+        variable.assign(kind, value, naming)
         self.variables[place] = variable
         return variable
 
@@ -53,22 +69,30 @@ class Recording(Entering):
             context = context.parent
         raise UsageError(f'no variable "{name}" is declared here', hint="ctx.let declares one")
 
-    def now(self, *, key: str | None = None) -> datetime:
+    def now(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> datetime:
         """Returns the time, the same one when the run is replayed."""
         clock = self.execution.log.clock
-        return self.value("now", "", lambda: to_datetime(clock.now_us()), key=key)
+        return self.value(
+            "now", "", lambda: to_datetime(clock.now_us()), Naming(key, label, source)
+        )
 
-    def random(self, *, key: str | None = None) -> float:
+    def random(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> float:
         """Returns a number from 0 up to 1, the same one when the run is replayed."""
         clock = self.execution.log.clock
         return self.value(
             "random",
             "",
             lambda: (int.from_bytes(clock.random_bytes(7), "big") >> 3) / (1 << 53),
-            key=key,
+            Naming(key, label, source),
         )
 
-    def uuid(self, *, key: str | None = None) -> str:
+    def uuid(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> str:
         """Returns a random UUID as text, the same one when the run is replayed."""
 
         def make() -> str:
@@ -77,14 +101,12 @@ class Recording(Entering):
             text = f"{number & ~(0xC000 << 48) | 0x8000 << 48:032x}"
             return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
-        return self.value("uuid", "", make, key=key)
+        return self.value("uuid", "", make, Naming(key, label, source))
 
-    def value(
-        self, kind: str, name: str, make: Callable[[], Any], *, key: str | None = None
-    ) -> Any:
+    def value(self, kind: str, name: str, make: Callable[[], Any], naming: Naming) -> Any:
         """Returns a recorded value, or makes and records it."""
         self.enter()
-        answer = self.block.ask(kind, name, "pure", key=key)
+        answer = naming.ask(self.block, kind, name)
         if answer.verdict == "diverged":
             raise self.poisoned(self.execution.diverge(answer))
         if answer.verdict == "replay":

@@ -62,7 +62,6 @@ class StepCall(Struct, frozen=True):
     inputs: bytes
     digest: str
     answer: Answer
-    label: str | None = None
 
     @property
     def path(self) -> str:
@@ -116,7 +115,8 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
                     call.digest,
                     run.store(call.inputs),
                     step.verify,
-                    label=call.label,
+                    label=call.answer.label,
+                    source=call.answer.source,
                     attempts=step.retry.attempts,
                 )
             )
@@ -128,7 +128,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         context = StepContext(run, path, key, attempt)
         args = (context, *call.args) if step.signature.first == "ctx" else call.args
         try:
-            value = yield Call(step.function, args, call.kwargs, step.is_async, path)
+            value = yield Call(step.function, args, call.kwargs, step.is_async, path, step.drop)
         except Exception as error:
             fault = values.fault_of(error, _outcome(step, error))
             retry_at = yield from _failed(run, call, attempt, error, fault)
@@ -180,7 +180,8 @@ def _failed(
             step.name,
             step.effect,
             call.digest,
-            label=call.label,
+            label=call.answer.label,
+            source=call.answer.source,
             attempts=retry.attempts,
         )
     )
@@ -206,27 +207,17 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
                 step.name,
                 step.effect,
                 call.digest,
+                answer.label,
+                answer.source,
             )
             run.record(failed)
             raise values.error_of(fault, path) from error
         # It was done: that must be remembered, whatever became of its result.
         encoded, lost = b"null", values.text_of(error)
     stored = events.ABSENT if lost else run.store(encoded)
-    if step.effect in events.SAFE:
-        done = events.Done(
-            path,
-            stored,
-            None,
-            (),
-            attempt,
-            answer.ordinal,
-            "step",
-            step.name,
-            step.effect,
-            call.digest,
-            label=call.label,
-        )
-    elif run.journal.entries.get(path) is None:
+    if step.effect not in events.SAFE and path in run.journal.entries:
+        done = events.Done(path, stored, lost, (), attempt)
+    else:
         done = events.Done(
             path,
             stored,
@@ -238,9 +229,9 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
             step.name,
             step.effect,
             call.digest,
+            answer.label,
+            answer.source,
         )
-    else:
-        done = events.Done(path, stored, lost, (), attempt)
     run.record(done)
     if lost:
         raise _lost(path, lost)
@@ -344,7 +335,17 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
         except Exception as error:
             fault = values.fault_of(error, "not done")
             failed = events.Failed(
-                path, fault, 1, None, call.answer.ordinal, "step", step.name, "txn", call.digest
+                path,
+                fault,
+                1,
+                None,
+                call.answer.ordinal,
+                "step",
+                step.name,
+                "txn",
+                call.digest,
+                call.answer.label,
+                call.answer.source,
             )
             run.record(failed)
             raise values.error_of(fault, path) from error
@@ -364,7 +365,8 @@ def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: A
         call.step.name,
         "txn",
         call.digest,
-        label=call.label,
+        call.answer.label,
+        call.answer.source,
     )
     extra = pending.wanted() or Wanted(())
     written: Written = yield CommitWith(done, extra)

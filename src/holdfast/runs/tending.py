@@ -6,7 +6,10 @@ import threading
 from typing import Any
 from weakref import ReferenceType, ref
 
+from msgspec import Struct
+
 from holdfast.backends.protocol import Mark
+from holdfast.errors import HoldfastError
 from holdfast.inbox import stream_of
 from holdfast.runs.execution import DUE
 
@@ -14,7 +17,14 @@ FLUSH_S = 0.02
 """After how long a buffer is written that no commit of the run took along (rule 7: soon)."""
 LOOK_S = 0.25
 """How often the inboxes of runs that wait here are looked at, for messages of other processes."""
-FAR_US = 1 << 62
+
+
+class Hosted(Struct, frozen=True):
+    """What wakes a suspended run: a time, a message behind `seen`, the end of a child."""
+
+    until: int | None
+    seen: int
+    children: tuple[str, ...] = ()
 
 
 class Tending:
@@ -23,8 +33,11 @@ class Tending:
     def __init__(self, engine: Any) -> None:
         self.flush_s: float | None = FLUSH_S
         self._engine: ReferenceType[Any] = ref(engine)
-        self._waiting: dict[str, tuple[int, int]] = {}  # run -> due, revision of its inbox
+        self._waiting: dict[str, Hosted] = {}
+        self._lengths: dict[str, int] = {}  # of the journals of children, when they were looked at
         self._generations: dict[str, int] = {}
+        self._heard: dict[str, int] = {}
+        self._listen_at = 0
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -40,10 +53,10 @@ class Tending:
                 self._thread.start()
         self._wake.set()
 
-    def host(self, id: str, until: int | None, inbox_revision: int) -> None:
+    def host(self, id: str, hosted: Hosted) -> None:
         """Takes a suspended run: it is resumed here when it is due or something comes for it."""
         with self._mutex:
-            self._waiting[id] = (FAR_US if until is None else until, inbox_revision)
+            self._waiting[id] = hosted
         self._wake.set()
 
     def forget(self, id: str) -> None:
@@ -75,20 +88,42 @@ class Tending:
         if engine is None or not self._is_open:
             return None
         self._flush(engine)
+        self._listen(engine)
         self._resume(engine)
         if engine.active and self.flush_s is not None:
             return self.flush_s
-        return LOOK_S if self._waiting else None
+        return LOOK_S if self._waiting or engine.active else None
 
     def _flush(self, engine: Any) -> None:
         if self.flush_s is None:
             return
         before, self._generations = self._generations, {}
-        for id, run in list(engine.active.items()):
+        for id, run in _active(engine):
             generation = run.generation
             if before.get(id) == generation:
                 run.flush()
             self._generations[id] = run.generation
+
+    def _listen(self, engine: Any) -> None:
+        """Looks for what came for runs that made no commit since the last look.
+
+        Their owner would not hear of a stop while a step of theirs is at work: a receipt tells.
+        """
+        now = engine.log.clock.boot_us()
+        if now < self._listen_at:
+            return
+        self._listen_at = now + round(LOOK_S * 1e6)
+        before, self._heard = self._heard, {id: r.generation for id, r in _active(engine)}
+        still = [(id, run) for id, run in _active(engine) if before.get(id) == run.generation]
+        if not still:
+            return
+        try:
+            heads = engine.log.backend.heads([run.inbox.stream for _, run in still])
+        except HoldfastError:
+            return  # a backend that cannot be reached now: the next look asks again
+        for (_, run), head in zip(still, heads, strict=True):
+            if head is not None and head.revision > run.inbox.revision:
+                run.listen()
 
     def _resume(self, engine: Any) -> None:
         with self._mutex:
@@ -98,19 +133,44 @@ class Tending:
         now = engine.log.clock.now_us()
         streams = [stream_of(f"run/{id}") for id in waiting]
         try:
+            children = self._grown(engine, waiting)
             heads = engine.log.backend.heads(streams)
-            for (id, (due, seen)), head in zip(waiting.items(), heads, strict=True):
-                if due <= now or (head is not None and head.revision > seen):
-                    engine.resume(id)  # which makes this forget it
         except BaseException:
-            # Whatever it was (a backend that cannot be reached, code that is gone), this thread
-            # serves other runs too: it goes on, and asks again.
+            # This thread serves others too: whatever it was, it goes on, and asks again, also for
+            # what it was told of children and could not use.
+            self._lengths.clear()
             return
+        for (id, hosted), head in zip(waiting.items(), heads, strict=True):
+            is_due = hosted.until is not None and hosted.until <= now
+            has_news = head is not None and head.revision > hosted.seen
+            grown = tuple(child for child in hosted.children if child in children)
+            try:
+                if is_due or has_news or engine.any_ended(grown):
+                    engine.resume(id)  # which makes this forget it
+            except BaseException:
+                # Code that is gone, a journal that cannot be read: no other run is to wait for it.
+                for child in grown:
+                    self._lengths.pop(child, None)
+
+    def _grown(self, engine: Any, waiting: dict[str, Hosted]) -> set[str]:
+        """Returns the children, of those waited for, whose journals grew since the last look."""
+        ids = [child for hosted in waiting.values() for child in hosted.children]
+        if not ids:
+            self._lengths.clear()
+            return set()
+        heads = engine.log.backend.heads([f"run/{id}" for id in ids])
+        lengths = {id: 0 if h is None else h.revision for id, h in zip(ids, heads, strict=True)}
+        before, self._lengths = self._lengths, lengths
+        return {id for id, length in lengths.items() if length and before.get(id) != length}
 
     @property
     def is_open(self) -> bool:
         """Whether the store is."""
         return self._is_open
+
+
+def _active(engine: Any) -> list[tuple[str, Any]]:
+    return list(engine.active.items())
 
 
 def _live(tending_ref: ReferenceType[Tending], wake: threading.Event) -> None:

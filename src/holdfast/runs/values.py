@@ -102,8 +102,8 @@ class Signature:
     def rebuild(self, name: str, value: Any) -> Any:
         """Returns a stored value as the annotation of that parameter, or "return", wants it."""
         hint = self._hint(name)
-        if hint is None:
-            return value
+        if hint is None or value is None:
+            return value  # None: an act that a dry fork left out, or that a person settled
         try:
             return msgspec.convert(value, hint, builtin_types=_KEPT)
         except msgspec.ValidationError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import blocks, values
 from holdfast.runs.control import Control, calling_line
@@ -23,6 +25,20 @@ class Place(Protocol):
     def poisoned(self, control: Control) -> Control: ...
 
 
+class Naming(Struct, frozen=True):
+    """What a caller says of an operation that only records."""
+
+    key: str | None
+    label: str | None
+    source: str | None
+
+    def ask(self, block: Block, kind: str, name: str, digest: str | None = None) -> Answer:
+        """Gives the operation its place in its block."""
+        return block.ask(
+            kind, name, "pure", digest, key=self.key, label=self.label, source=self.source
+        )
+
+
 class Variable:
     """What `ctx.let` returns. In a replay `.value` is what it was at that point."""
 
@@ -39,7 +55,14 @@ class Variable:
         """The value now: change it with `set`, not in place."""
         return self._value
 
-    def set(self, value: Any, *, key: str | None = None) -> Any:
+    def set(
+        self,
+        value: Any,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
         """Gives it another value, which is returned as it was stored."""
         if self._is_const:
             raise UsageError(f'"{self.name}" is a const: it has one value for ever')
@@ -49,15 +72,15 @@ class Variable:
                 hint="return the value from the branch, and set it behind the parallel block",
             )
         self._place.enter()
-        self.assign("set", value, key)
+        self.assign("set", value, Naming(key, label, source))
         return self._value
 
-    def assign(self, kind: str, value: Any, key: str | None) -> None:
+    def assign(self, kind: str, value: Any, naming: Naming) -> None:
         """Records a value under the next path of its block, or takes the one recorded there."""
         place, run = self._place, self._place.execution
         encoded = values.encode(value)
         digest = values.digest(encoded)
-        answer = place.block.ask(kind, self.name, "pure", digest, key=key)
+        answer = naming.ask(place.block, kind, self.name, digest)
         before = answer.entry
         if answer.verdict == "diverged":
             raise place.poisoned(run.diverge(answer))
@@ -78,5 +101,5 @@ class Variable:
             "inputs",
             f"const {self.name} = {show_value(run.load(before.value))}",
             f"const {self.name} = {show_value(value)}",
-            calling_line(sys._getframe(1)),  # pyright: ignore[reportPrivateUsage]
+            answer.source or calling_line(sys._getframe(1)),  # pyright: ignore[reportPrivateUsage]
         )

@@ -29,10 +29,11 @@ from holdfast.tree import MISSING
 POLICIES = ("cancel", "leave", "wait")
 ID_BYTES_MAX = 400
 CHILD_LOOK_US = 30_000_000
+"""When a run that waits for a child is due for whoever claims runs, and looks first."""
 _RESERVED = ("answer/", "signal/", "child/")
 
 
-def sleep(run: Execution, answer: Answer, length: Any, label: str | None) -> Operation:
+def sleep(run: Execution, answer: Answer, length: Any) -> Operation:
     """Waits until a time that was fixed when the run first came here."""
     _check(run, answer)
     if answer.verdict == "replay":
@@ -40,7 +41,16 @@ def sleep(run: Execution, answer: Answer, length: Any, label: str | None) -> Ope
     if answer.verdict == "execute":
         due = run.log.clock.now_us() + round(check_duration(length, "a sleep") * 1e6)
         run.record(
-            events.Intended(answer.path, answer.ordinal, "sleep", "", "pure", due=due, label=label)
+            events.Intended(
+                answer.path,
+                answer.ordinal,
+                "sleep",
+                "",
+                "pure",
+                due=due,
+                label=answer.label,
+                source=answer.source,
+            )
         )
     due = run.journal.entries[answer.path].due
     assert due is not None, "BUG: a sleep without an end"
@@ -56,7 +66,6 @@ class Waiting(Struct, frozen=True):
     schema: Any
     timeout: Any
     default: Any
-    label: str | None
 
     def convert(self, value: Any) -> Any:
         """Returns an answer as the schema has it, or raises msgspec.ValidationError."""
@@ -82,7 +91,8 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
                 waiting.name,
                 "idempotent",
                 due=due,
-                label=waiting.label,
+                label=answer.label,
+                source=answer.source,
             )
         )
         yield COMMIT  # others can see from now on what is asked
@@ -222,7 +232,7 @@ def check_child(
     return ChildSpec(function, function.signature.inputs(args, kwargs), id, policy)
 
 
-def child(context: Any, answer: Answer, spec: ChildSpec, label: str | None) -> Operation:
+def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     """Writes down that the child is wanted, then starts it, or finds it started."""
     run: Execution = context.execution
     _check(run, answer)
@@ -239,7 +249,8 @@ def child(context: Any, answer: Answer, spec: ChildSpec, label: str | None) -> O
                 digest=spec.digest,
                 child=id,
                 when_parent_ends=spec.policy,
-                label=label,
+                label=answer.label,
+                source=answer.source,
             )
         )
         yield COMMIT
@@ -258,14 +269,23 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
         seen = run.inbox.revision
         ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
         if ended is None:
-            raise child_wait(run, child.id, seen)
+            raise child_wait(child.id, seen)
         fault = ended.error
         if ended.status == "cancelled":
             fault = events.Fault("RunCancelledError", f'run "{child.id}" was cancelled')
         run.record(events.Done(child.path))
         if fault is not None:
             failed = events.Failed(
-                answer.path, fault, 1, None, answer.ordinal, "join", child.name, "pure"
+                answer.path,
+                fault,
+                1,
+                None,
+                answer.ordinal,
+                "join",
+                child.name,
+                "pure",
+                label=answer.label,
+                source=answer.source,
             )
             run.record(failed)
         else:
@@ -281,12 +301,13 @@ def child_id(id: str) -> str:
     return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"
 
 
-def child_wait(run: Execution, id: str, seen: int) -> Suspended:
+def child_wait(id: str, seen: int) -> Suspended:
     """Returns the wait for a child, which tells its parent when it ends.
 
-    If it could not, because its worker died in between, the parent finds out by looking again.
+    If it could not, because its worker died in between, whoever has the parent sees the child's
+    last event. The parent is not entered for a look: that would write to its journal each time.
     """
-    return Suspended(f"child {id}", run.log.clock.now_us() + CHILD_LOOK_US, seen)
+    return Suspended(f"child {id}", None, seen, (id,))
 
 
 def _check(run: Execution, answer: Answer) -> None:

@@ -1,0 +1,109 @@
+"""Every operation takes `key=`, `label=` and `source=`, for front ends (rule 12)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import NeedsAttentionError, Store
+from holdfast.runs import Context
+from holdfast.runs.variables import Variable
+from tests.runs.corpus import add, post
+from tests.runs.cuts import until
+from tests.runs.witness import Witness
+
+NOT_OPERATIONS = {
+    "branch",  # a part of parallel
+    "variable",  # looks one up
+    "call_plainly",
+    "close_block",
+    "drive",
+    "enter",
+    "here",
+    "inner",
+    "poisoned",
+    "step_operation",
+    "still_wanted",
+    "unread",
+    "value",
+}
+
+
+def test_every_operation_takes_them():
+    public = {
+        name: function
+        for name, function in inspect.getmembers(Context, inspect.isfunction)
+        if not name.startswith("_") and name not in NOT_OPERATIONS
+    }
+    assert len(public) >= 20
+    public["set"] = Variable.set
+    for name, function in public.items():
+        taken = inspect.signature(function).parameters
+        assert {"key", "label", "source"} <= set(taken), name
+
+
+def whence(line: int) -> dict[str, Any]:
+    return {"key": f"k{line}", "label": f"line {line}", "source": f"plan.prose:{line}"}
+
+
+@holdfast.run(name="tests:small")
+def small(ctx: Any) -> int:
+    return 1
+
+
+def grow(ctx: Any, acc: int, item: int) -> int:
+    return acc + item
+
+
+@holdfast.run(name="tests:named")
+def named(ctx: Any, hf: str) -> None:
+    ctx.step(add, 1, 1, **whence(1))
+    ctx.process(["true"], effect="effect", **whence(2))
+    ctx.read(ctx.state, "x", **whence(3))
+    ctx.parallel({"a": ctx.branch(add, 1, 1)}, **whence(4))
+    for _ in ctx.each([1], **whence(5)):
+        pass
+    for _ in ctx.repeat(1, **whence(6)):
+        pass
+    ctx.fold("sum", [1], 0, grow, **whence(7))
+    ctx.run(small, **whence(8))
+    ctx.sleep(0.01, **whence(9))
+    ctx.wait("w", timeout=0.01, default=1, **whence(10))
+    ctx.signal("s", timeout=0.01, default=1, **whence(11))
+    ctx.inbox(**whence(12))
+    ctx.join(ctx.child(small, **whence(13)), **whence(14))
+    ctx.let("a", 1, **whence(15)).set(2, **whence(16))
+    ctx.const("b", 1, **whence(17))
+    ctx.now(**whence(18))
+    ctx.random(**whence(19))
+    ctx.uuid(**whence(20))
+    ctx.txn(lambda tx: 1, **whence(21))  # pyright: ignore[reportUnknownLambdaType]
+
+
+def test_they_are_stored_with_each_record(hf: Store):
+    run = hf.start(named, "x", id="r")
+    run.result()
+    found = {e.path.rpartition("=")[2]: e for e in run.journal.entries.values() if e.source}
+    assert set(found) == {f"k{line}" for line in range(1, 22)}
+    for key, entry in found.items():
+        assert (entry.label, entry.source) == (f"line {key[1:]}", f"plan.prose:{key[1:]}")
+
+
+def test_a_divergence_names_the_source_of_its_front_end(hf: Store, witness: Witness):
+    @holdfast.run(name="tests:moved")
+    def moved(ctx: Any) -> None:
+        ctx.step(post, "a", source="plan.prose:3")
+        ctx.wait("go")
+
+    until(hf.start(moved, id="r"), "waiting")
+
+    @holdfast.run(name="tests:moved")
+    def changed(ctx: Any) -> None:
+        ctx.step(post, "b", source="plan.prose:4")
+
+    hf.answer("r", "go")
+    with pytest.raises(NeedsAttentionError, match=r"at plan\.prose:4;"):
+        hf.resume("r").result(timeout=60)

@@ -1,0 +1,133 @@
+"""What wakes a run that waits, and what is written while nothing does (decision 0013)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+import holdfast
+from holdfast import Store
+from holdfast.backends.protocol import Lease
+from holdfast.runs import define
+from tests.runs.cuts import until
+
+PAUSE = threading.Event()
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    for _ in range(1500):
+        if is_so():
+            return
+        PAUSE.wait(0.02)
+    raise AssertionError("it did not come to pass")
+
+
+STARTED = threading.Event()
+
+
+@holdfast.step(effect="pure")
+def looks_now_and_then(ctx: Any) -> bool:
+    STARTED.set()
+    for _ in range(3000):
+        if ctx.cancelled:
+            return True
+        PAUSE.wait(0.02)
+    return False
+
+
+@holdfast.run(name="tests:looking")
+def looking(ctx: Any) -> bool:
+    return looks_now_and_then()
+
+
+def test_a_stop_of_another_worker_reaches_a_step_at_work(durable_url: str):
+    """Rule 9: `ctx.cancelled` tells it, though the run makes no commit that would be told."""
+    STARTED.clear()
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        run = one.start(looking, id="r")
+        assert STARTED.wait(60)
+        two.cancel("r")
+        assert run.result(timeout=60) is True  # the step heard of it; the run had nothing left
+        assert one.run("r").journal.cancelling is not None
+
+
+@holdfast.run(name="tests:waiting")
+def waiting(ctx: Any) -> Any:
+    return ctx.wait("go")
+
+
+def test_a_run_that_cannot_be_resumed_keeps_no_other_from_being_woken(hf: Store):
+    @holdfast.run(name="tests:gone")
+    def gone(ctx: Any) -> Any:
+        return ctx.wait("go")
+
+    for function, id in ((gone, "a"), (waiting, "b")):
+        until(hf.start(function, id=id), "waiting")
+    del define._runs["tests:gone"]  # pyright: ignore[reportPrivateUsage]
+    hf.answer("a", "go")
+    hf.answer("b", "go", 1)
+    await_that(lambda: hf.engine.ended("b") is not None)
+    assert hf.run("a").status == "waiting"
+
+
+def test_starting_a_run_asks_for_its_lease_once(hf: Store, monkeypatch: pytest.MonkeyPatch):
+    hf.heart.beat()
+    leases, renewed = hf.log.backend.leases, list[str]()
+    real = leases.renew
+
+    def renew(lease: Lease, *, ttl_s: float) -> Lease | None:
+        renewed.append(lease.name)
+        return real(lease, ttl_s=ttl_s)
+
+    monkeypatch.setattr(leases, "renew", renew)
+    hf.start(waiting, id="r")
+    until(hf.run("r"), "waiting")
+    assert "run/r" not in renewed
+
+
+CHILD = threading.Event()
+
+
+@holdfast.step(effect="pure")
+def until_told() -> int:
+    assert CHILD.wait(60)
+    return 7
+
+
+@holdfast.run(name="tests:slow child")
+def slow_child(ctx: Any) -> int:
+    return until_told()
+
+
+@holdfast.run(name="tests:waits for a child")
+def parent(ctx: Any) -> int:
+    kid = ctx.child(slow_child, id="kid")
+    return ctx.join(kid)
+
+
+def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
+    durable_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its worker died between its end and the message: whoever has the parent sees the end.
+
+    Meanwhile nothing is written for a look, however long the child takes.
+    """
+    CHILD.clear()
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        monkeypatch.setattr(one.engine, "_tell_parent", Mock())
+        one.start(slow_child, id="kid")
+        run = two.start(parent, id="r")
+        until(run, "waiting")
+        length = run.journal.revision
+        for _ in range(3):
+            two.engine.tending.tend()
+            assert two.engine.look_at("r", None) is None
+        assert (run.status, run.journal.revision) == ("waiting", length)
+        CHILD.set()
+        await_that(lambda: two.engine.ended("r") is not None)
+        assert run.result() == 7
+        assert run.journal.revision == length + 4  # claimed, done of child and join, ended
