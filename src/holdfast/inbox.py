@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
+from heapq import heappop, heappush
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
@@ -98,6 +99,8 @@ class Inbox:
         self.revision = 0
         self.messages: list[Message] = []
         self.taken: set[int] = set()
+        self._named: dict[str, list[tuple[int, int, Message]]] = {}  # heaps: the first is next
+        self._stops: list[Message] = []
         self._log = log
 
     def look(self) -> bool:
@@ -107,7 +110,7 @@ class Inbox:
             self.revision = record.revision
             if record.type == SENT:
                 sent = codec.decode_as(record.payload, _Sent)
-                self.messages.append(
+                self._add(
                     Message(
                         record.revision,
                         sent.kind,
@@ -121,12 +124,32 @@ class Inbox:
                 self.taken.update(codec.decode_as(record.payload, _Taken).revisions)
         return bool(records)
 
+    def _add(self, message: Message) -> None:
+        self.messages.append(message)
+        if message.kind == "stop":
+            self._stops.append(message)
+        if message.name is not None:
+            heap = self._named.setdefault(message.name, [])
+            heappush(heap, (KINDS.index(message.kind), message.revision, message))
+
+    def first(self, name: str, taken: Collection[int] = ()) -> Message | None:
+        """Returns the first message of that name that nobody took, without looking at others."""
+        heap = self._named.get(name, [])
+        while heap and (heap[0][1] in self.taken or heap[0][1] in taken):
+            heappop(heap)
+        return heap[0][2] if heap else None
+
+    def stop(self) -> Message | None:
+        """Returns the first stop that nobody took."""
+        return next((stop for stop in self._stops if stop.revision not in self.taken), None)
+
     def waiting(self, taken: Collection[int] = ()) -> Iterator[Message]:
-        """Yields what nobody took yet, most urgent first, then oldest; `taken` by other records."""
-        left = [
+        """Returns what nobody took, most urgent first, then oldest; `taken` by other records."""
+        # What was taken is let go, or an owner of many messages would pass over all for each.
+        left = self.messages = [
             m for m in self.messages if m.revision not in self.taken and m.revision not in taken
         ]
-        yield from sorted(left, key=lambda message: (KINDS.index(message.kind), message.revision))
+        return iter(sorted(left, key=lambda m: (KINDS.index(m.kind), m.revision)))
 
     def take(
         self, lease: Lease, *, wants: Callable[[Message], bool] = lambda message: True

@@ -10,10 +10,12 @@ from unittest.mock import Mock
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Store, inbox
 from holdfast.backends.protocol import Lease
 from holdfast.runs import define
+from tests.runs.corpus import post
 from tests.runs.cuts import until
+from tests.runs.witness import Witness
 
 PAUSE = threading.Event()
 
@@ -131,3 +133,48 @@ def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
         await_that(lambda: two.engine.ended("r") is not None)
         assert run.result() == 7
         assert run.journal.revision == length + 4  # claimed, done of child and join, ended
+
+
+def test_an_inbox_lets_go_of_what_was_taken(hf: Store):
+    """Else an owner of n messages passes over n for each of them."""
+    for number, kind in enumerate(["ambient", "steer", "interrupt", "stop"]):
+        for name in ("a", "b"):
+            inbox.send(hf.log, "x", kind, number, name=name)
+    box = inbox.Inbox(hf.log, "x")
+    box.look()
+    taken: set[int] = set()
+    order: list[Any] = []
+    while (message := box.first("a", taken)) is not None:
+        order.append(message.value)
+        taken.add(message.revision)
+    assert order == [3, 2, 1, 0]  # the most urgent first
+    assert box.first("c") is None
+    assert [m.name for m in box.waiting(taken)] == ["b"] * 4
+    assert len(box.messages) == 4
+    stop = box.stop()
+    assert stop is not None
+    box.taken.add(stop.revision)
+    second = box.stop()
+    assert second is not None
+    assert (stop.name, second.name) == ("a", "b")
+
+
+def test_a_loop_that_closes_looks_at_its_own_acts_alone(hf: Store, witness: Witness):
+    """Else n loops in a loop pass over all records n times."""
+
+    @holdfast.run(name="tests:loops in loops")
+    def loops(ctx: Any) -> None:
+        for _ in ctx.repeat(3):
+            for _ in ctx.each([1, 2]):
+                ctx.now()
+        for _ in ctx.repeat(1, name="acts"):
+            for word in ctx.each(["x", "y"], by=str):
+                post(word)
+
+    run = hf.start(loops)
+    run.result()
+    x, y = "repeat.acts[0]/each[x]/post", "repeat.acts[0]/each[y]/post"
+    assert run.journal.acting == {
+        "repeat.acts": {"repeat.acts[0]": [x, y]},
+        "repeat.acts[0]/each": {"repeat.acts[0]/each[x]": [x], "repeat.acts[0]/each[y]": [y]},
+    }

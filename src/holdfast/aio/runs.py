@@ -341,9 +341,12 @@ class AsyncRun:
             tell(over.set)
 
         run.when_over.append(wake)
-        if not run.over.is_set():
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(over.wait(), slice_s)
+        try:
+            if not run.over.is_set():
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(over.wait(), slice_s)
+        finally:
+            run.when_over.remove(wake)
 
     async def cancel(self) -> None:
         await self._loop.hop_shielded(self.sync.cancel)

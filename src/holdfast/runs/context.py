@@ -274,11 +274,12 @@ class Operations(Recording):
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that are no longer there."""
-        for entry in self.execution.journal.below(path):
-            block = entry.path[: entry.path.index("]", len(path)) + 1]
-            is_adopted = (entry.path, "unread") in self.execution.journal.adopted
-            if block not in seen and entry.effect not in events.SAFE and not is_adopted:
-                raise self.unread(entry.path, f"{entry.kind} {entry.name}")
+        journal = self.execution.journal
+        gone = [acts for block, acts in journal.acting.get(path, {}).items() if block not in seen]
+        for act in (act for acts in gone for act in acts):
+            entry = journal.entries.get(act)
+            if entry is not None and (act, "unread") not in journal.adopted:
+                raise self.unread(act, f"{entry.kind} {entry.name}")
 
     def fold(
         self,

@@ -291,7 +291,7 @@ class Engine:
                 run.outcome = OwnerLost(error)
         finally:
             run.over.set()
-            for tell in run.when_over:
+            for tell in tuple(run.when_over):
                 tell()
 
     def _tell_parent(self, run: Execution) -> None:

@@ -180,11 +180,11 @@ class Execution:
         """Reads the inbox, and heeds a stop."""
         with self._lock:
             self.inbox.look()
-            for message in self.inbox.waiting(self.journal.taken):
-                if message.kind == "stop":
-                    self.stop_wanted = True
-                    if self.journal.cancelling is None and not self._sealed:
-                        self.record(events.Cancelling(message.sender))
+            stop = self.inbox.stop()
+            if stop is not None:
+                self.stop_wanted = True
+                if self.journal.cancelling is None and not self._sealed:
+                    self.record(events.Cancelling(stop.sender))
 
     def alone(self) -> AbstractContextManager[bool]:
         """Returns the lock to hold while something is looked for and recorded as taken."""

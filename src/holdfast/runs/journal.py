@@ -82,6 +82,7 @@ class Journal:
         self.revision = 0
         self.entries: dict[str, Entry] = {}
         self.ordinals: dict[str, dict[int, list[str]]] = {}  # block -> ordinal -> paths
+        self.acting: dict[str, dict[str, list[str]]] = {}  # loop -> iteration -> paths of acts
         self.created: events.Created | None = None
         self.claims: list[events.Claimed] = []
         self.forked: events.Forked | None = None
@@ -205,10 +206,21 @@ class Journal:
                 source=event.source,
             )
             self.entries[event.path] = entry
+            if replaced is None and event.effect not in SAFE:
+                self._add_act(event.path)
             if event.ordinal and replaced is None:
                 held = self.ordinals.setdefault(block_of(event.path), {})
                 held.setdefault(event.ordinal, []).append(event.path)
         return entry
+
+    def _add_act(self, path: str) -> None:
+        """Remembers which iterations an act is in: a loop that closes looks at its own alone."""
+        end = path.find("]")
+        while end >= 0:
+            block = path[: end + 1]
+            loop = self.acting.setdefault(block.rpartition("[")[0], {})
+            loop.setdefault(block, []).append(path)
+            end = path.find("]", end + 1)
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -125,10 +125,7 @@ def _take_next(run: Execution, entry: Entry, waiting: Waiting) -> bool:
 def _message(run: Execution, entry: Entry) -> Message | None:
     prefix = "answer" if entry.kind == "wait" else "signal"
     name = message_name(prefix, entry.path if entry.kind == "wait" else entry.name)
-    for message in run.inbox.waiting(run.journal.taken):
-        if message.name == name:
-            return message
-    return None
+    return run.inbox.first(name, run.journal.taken)
 
 
 def _take_answer(run: Execution, entry: Entry, waiting: Waiting, message: Message) -> None:
