@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 import holdfast
-from holdfast import Store, inbox
+from holdfast import RunCancelledError, Store, inbox
 from holdfast.backends.protocol import Lease
 from holdfast.runs import define
 from tests.runs.corpus import post
@@ -178,3 +178,27 @@ def test_a_loop_that_closes_looks_at_its_own_acts_alone(hf: Store, witness: Witn
         "repeat.acts": {"repeat.acts[0]": [x, y]},
         "repeat.acts[0]/each": {"repeat.acts[0]/each[x]": [x], "repeat.acts[0]/each[y]": [y]},
     }
+
+
+def test_a_run_that_is_being_cancelled_is_listed_as_such(durable_url: str):
+    """Rule 9: shown as `cancelling` while its sync step runs to its end, to every worker."""
+    CHILD.clear()
+    STARTED.clear()
+    with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
+        run = one.start(stopped_at_work, id="r")
+        assert STARTED.wait(60)
+        two.cancel("r")
+        await_that(lambda: [r.id for r in two.runs(status="cancelling")] == ["r"])
+        assert (run.status, two.run("r").status) == ("cancelling", "cancelling")
+        CHILD.set()
+        with pytest.raises(RunCancelledError):
+            run.result(timeout=60)
+        assert two.runs(status="cancelling") == []
+        assert [r.status for r in two.runs()] == ["cancelled"]
+
+
+@holdfast.run(name="tests:cancelled at work")
+def stopped_at_work(ctx: Any) -> None:
+    STARTED.set()
+    until_told()
+    ctx.now()

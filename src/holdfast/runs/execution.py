@@ -67,6 +67,7 @@ class Execution:
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self._lock = RLock()
         self._buffer: list[Proposal] = []
+        self._marks: tuple[Mark | Cleared, ...] = ()  # to be set with what is buffered
         self._in_line: list[Request] = []
         self._branches = 0
         self._sealed = False
@@ -95,6 +96,7 @@ class Execution:
             proposals = tuple(self._buffer)
             self._buffer.clear()
             self.generation += 1
+            marks, self._marks = marks or self._marks, ()
             parts = (Part(self.stream, proposals),) if proposals else ()
             return send(Wanted(parts, (), self.fence, marks, (self.inbox.stream,)))
 
@@ -185,6 +187,7 @@ class Execution:
                 self.stop_wanted = True
                 if self.journal.cancelling is None and not self._sealed:
                     self.record(events.Cancelling(stop.sender))
+                    self._marks = (Mark(INDEX, self.id, group="cancelling"),)
 
     def alone(self) -> AbstractContextManager[bool]:
         """Returns the lock to hold while something is looked for and recorded as taken."""
