@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -96,14 +97,53 @@ def test_a_divergence_names_the_source_of_its_front_end(hf: Store, witness: Witn
     @holdfast.run(name="tests:moved")
     def moved(ctx: Any) -> None:
         ctx.step(post, "a", source="plan.prose:3")
-        ctx.wait("go")
+        ctx.wait("go", source="plan.prose:4")
 
     until(hf.start(moved, id="r"), "waiting")
+    assert hf.run("r").progress.statements == ("wait.go at plan.prose:4",)
 
     @holdfast.run(name="tests:moved")
     def changed(ctx: Any) -> None:
-        ctx.step(post, "b", source="plan.prose:4")
+        ctx.step(post, "b", source="plan.prose:9")
 
     hf.answer("r", "go")
-    with pytest.raises(NeedsAttentionError, match=r"at plan\.prose:4;"):
+    with pytest.raises(NeedsAttentionError, match=r"at plan\.prose:9;"):
         hf.resume("r").result(timeout=60)
+
+
+def test_a_block_that_another_thread_touches_says_so(hf: Store):
+    """Rule 6."""
+    told: list[Exception] = []
+
+    def touch(ctx: Any) -> None:
+        try:
+            ctx.now()
+        except holdfast.UsageError as error:
+            told.append(error)
+
+    @holdfast.run(name="tests:touched")
+    def touched(ctx: Any) -> None:
+        thread = threading.Thread(target=touch, args=(ctx,))
+        thread.start()
+        thread.join()
+
+    run = hf.start(touched)
+    run.result()
+    assert "used by another thread than its own" in str(told[0])
+    assert run.journal.entries == {}
+
+
+def test_large_inputs_are_kept_apart_from_the_journal(durable_url: str):
+    """Decision 0013: a value of 64 KiB or more is a blob, in `created` too, also of a child."""
+
+    @holdfast.run(name="tests:large")
+    def large(ctx: Any, text: str, depth: int) -> int:
+        return ctx.join(ctx.child(large, text, depth - 1)) if depth else len(text)
+
+    with holdfast.open(durable_url) as hf:
+        assert hf.start(large, "x" * 300_000, 1).result() == 300_000
+    with holdfast.open(durable_url) as hf:
+        sizes = [len(str(event.data)) for event in hf.events() if event.type == "run.created"]
+        assert len(sizes) == 2
+        assert max(sizes) < 10_000
+        assert hf.check().ok

@@ -62,7 +62,7 @@ def progress_of(run: Execution) -> Progress:
             frames[str(frame)] = None
         if doing is not None:
             entry = run.journal.entries.get(doing.path)
-            statements.append(f"{doing.path}{_tries(entry, doing.attempts)}")
+            statements.append(_statement(doing.path, entry, doing.attempts))
     status = "cancelling" if run.stop_wanted else run.journal.status
     return Progress(status, tuple(statements), tuple(frames), run.journal.last_done)
 
@@ -70,15 +70,17 @@ def progress_of(run: Execution) -> Progress:
 def recorded_progress(journal: Journal) -> Progress:
     """Returns what a run was doing when its journal was written."""
     latest = max(journal.entries.values(), key=lambda entry: entry.revision, default=None)
-    statements = [] if latest is None else [f"{latest.path}{_tries(latest, latest.attempts)}"]
+    statements = [] if latest is None else [_statement(latest.path, latest, latest.attempts)]
     frames = [] if latest is None else _frames_of(journal, latest.path)
     return Progress(journal.status, tuple(statements), tuple(frames), journal.last_done)
 
 
-def _tries(entry: Entry | None, attempts: int) -> str:
-    """Says which attempt it is, of a step that has several: the next one, if one has failed."""
+def _statement(path: str, entry: Entry | None, attempts: int) -> str:
+    """Says where it is, and which attempt of several: the next one, if one has failed."""
     attempt = 1 if entry is None else entry.attempt + (entry.retry_at is not None)
-    return f" (attempt {attempt} of {attempts})" if attempts > 1 else ""
+    tries = f" (attempt {attempt} of {attempts})" if attempts > 1 else ""
+    source = f" at {entry.source}" if entry is not None and entry.source else ""
+    return f"{path}{source}{tries}"
 
 
 def _frames_of(journal: Journal, path: str) -> list[str]:

@@ -96,7 +96,7 @@ class Engine:
         if queue is not None:
             queue = check_name(queue, "queue")
         inputs = defined.signature.inputs(args, kwargs)
-        created = events.Created(defined.name, Raw(inputs), queue=queue)
+        created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
         if self._create(id, defined, created, queue):
             return Run(self, id)
         if if_exists == "error":
@@ -303,7 +303,8 @@ class Engine:
 
     def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
         """Starts a child, or goes on with it if it was started before the parent died."""
-        created = events.Created(spec.function.name, Raw(spec.inputs), run.id, path, spec.policy)
+        inputs = self.storing(id)(spec.inputs)
+        created = events.Created(spec.function.name, inputs, run.id, path, spec.policy)
         if not self._create(id, spec.function, created, None):
             self.resume(id)
 
