@@ -39,8 +39,10 @@ class Verdict(Struct):
 def answering_badly_first(store: Store, id: str) -> None:
     with suppress(*LATE):
         entry = store.run(id).journal.entries.get("wait.grade")
-        is_told = entry is not None and entry.refused
-        store.answer(id, "grade", {"grade": 2 if is_told else "good"})
+        if entry is not None and entry.refused:
+            store.answer(id, "grade", {"grade": 2})
+        elif store.log.head(f"inbox/run/{id}") is None:
+            store.answer(id, "grade", {"grade": "good"})  # once: a slow run has not refused it yet
 
 
 @holdfast.run
