@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 from weakref import ReferenceType, ref
@@ -11,6 +12,7 @@ from msgspec import Struct
 from holdfast.backends.protocol import Mark
 from holdfast.errors import HoldfastError
 from holdfast.inbox import stream_of
+from holdfast.runs import waits
 from holdfast.runs.execution import DUE
 
 FLUSH_S = 0.02
@@ -38,6 +40,7 @@ class Tending:
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self._listen_at = 0
+        self._adopt_at = 0
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,6 +92,7 @@ class Tending:
             return None
         self._flush(engine)
         self._listen(engine)
+        self._adopt(engine)
         self._resume(engine)
         if engine.active and self.flush_s is not None:
             return self.flush_s
@@ -124,6 +128,23 @@ class Tending:
         for (_, run), head in zip(still, heads, strict=True):
             if head is not None and head.revision > run.inbox.revision:
                 run.listen()
+
+    def _adopt(self, engine: Any) -> None:
+        """Goes on with children that are waited for here and whose own worker has died.
+
+        Where a lease alone tells, a child's worker may seem to live when its parent is taken over:
+        nobody else would ever look at the child again, and its journal would not grow.
+        """
+        now = engine.log.clock.boot_us()
+        with self._mutex:
+            children = {child for hosted in self._waiting.values() for child in hosted.children}
+        if not children or now < self._adopt_at:
+            return
+        self._adopt_at = now + waits.CHILD_LOOK_US
+        for id in sorted(children):
+            with contextlib.suppress(BaseException):  # as in `_resume`: the others go on
+                if engine.log.backend.leases.holder(f"run/{id}") is None:
+                    engine.look_at(id, None)
 
     def _resume(self, engine: Any) -> None:
         with self._mutex:
