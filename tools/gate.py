@@ -2,6 +2,7 @@
 
     python tools/gate.py              every group
     python tools/gate.py style types  only these
+    python tools/gate.py interpreters the portable tests on every other interpreter of the machine
 
 The test suite runs in two groups, and every test in one of them: `core` holds the directories that
 reach the log and the embedded backends in this process, and measures that every line and branch of
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,8 @@ PROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 11)
 PORTABLE = ["tests/unit", "tests/conformance", "tests/property"]
 """What is run again on the other interpreters."""
+SERVERS = [f"tests/conformance/test_{kind}.py" for kind in ("postgresql", "redis")]
+"""What the oldest dependencies are spared: drivers are not among them."""
 CORE = ["tests/unit", "tests/conformance", "tests/acceptance", "tests/faults"]
 """What must take every branch of the core, without the help of chance or of a schedule."""
 
@@ -146,7 +149,9 @@ def _probe(python: Path) -> tuple[int, int, int] | None:
     return int(words[0]), int(words[1]), int(words[2])
 
 
-def portable(name: str, python: Path | str, *requirements: str) -> None:
+def portable(
+    name: str, python: Path | str, *requirements: str, without: Sequence[str] = ()
+) -> None:
     """Runs the portable tests in an environment of their own, `.venvs/NAME`."""
     environment = ROOT / ".venvs" / name
     ready = environment / ".ready"
@@ -155,14 +160,16 @@ def portable(name: str, python: Path | str, *requirements: str) -> None:
         run(*make, quiet=True, PYTHON=str(python))
         ready.touch()
     suites = [suite for suite in PORTABLE if (ROOT / suite).is_dir()]
-    pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, quiet=True)
+    left_out = [f"--ignore={one}" for one in without]
+    pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, *left_out, quiet=True)
     print(f"{', '.join(suites)} pass")
 
 
 def oldest() -> None:
     """Runs the portable tests with the oldest dependencies that we say we work with."""
     asked = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
-    portable("oldest", sys.executable, *(f"{one.replace('>=', '==')}.*" for one in asked))
+    pins = [f"{one.replace('>=', '==')}.*" for one in asked]
+    portable("oldest", sys.executable, *pins, without=SERVERS)
 
 
 def main(chosen: list[str]) -> int:
@@ -175,13 +182,15 @@ def main(chosen: list[str]) -> int:
         "wheel": wheel,
         "oldest": oldest,
     }
-    if not chosen:
-        for minor, python in interpreters().items():
-            version = f"{minor[0]}.{minor[1]}"
+    # The newest one by default: what breaks between the oldest and it breaks in one of the two.
+    others = interpreters() if not chosen or "interpreters" in chosen else {}
+    for minor, python in others.items():
+        version = f"{minor[0]}.{minor[1]}"
+        if chosen or minor == max(others):
             groups[f"python {version}"] = partial(portable, version, python)
     rows: list[tuple[str, str, float]] = []
     for name, group in groups.items():
-        if chosen and name not in chosen:
+        if chosen and name not in chosen and not name.startswith("python "):
             continue
         print(f"\n== {name}", flush=True)
         start = time.monotonic()
@@ -196,8 +205,8 @@ def main(chosen: list[str]) -> int:
         print(f"{name:<14} {result:<8} {seconds:>8.1f}")
     print(f"{'total':<14} {'':<8} {sum(row[2] for row in rows):>8.1f}")
     mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    others = [name.removeprefix("python ") for name, *_ in rows if name.startswith("python ")]
-    print(f"interpreters: {', '.join([mine, *others])}")
+    also = [name.removeprefix("python ") for name, *_ in rows if name.startswith("python ")]
+    print(f"interpreters: {', '.join([mine, *also])}")
     return int(any(result != "ok" for _, result, _ in rows))
 
 
