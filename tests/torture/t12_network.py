@@ -274,7 +274,7 @@ PROGRAMMES = tuple(
         f"t12-{kind}",
         "a call returns in its time and says whether its outcome is known; nothing is doubled",
         partial(fail, kind),
-        share=51,
+        share=34,
         points=1020,
         plants=network_plants.plants_of(f"t12-{kind}"),
     )
