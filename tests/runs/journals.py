@@ -28,8 +28,29 @@ def lines(store: Store, program: Program) -> dict[str, list[Line]]:
         if stream == f"run/{ID}" or (ended is not None and ended.status != "cancelled"):
             records = [one for one in store.log.records(stream) if one.type not in _LEFT_OUT]
             read = [(one.type, _data(program, json.loads(one.payload))) for one in records]
-            found[stream] = _ordered(program, read)
+            found[stream] = _ordered(program, _without_losers(read))
     return found
+
+
+def _without_losers(read: list[Line]) -> list[Line]:
+    """Leaves out branches that a decided join did not wait for: how far they came is chance."""
+    joins: dict[str, list[str]] = {}
+    for type, data in read:
+        path = str(data.get("path", ""))
+        if path.rpartition("/")[2].startswith("parallel"):
+            if type == "run.failed":
+                joins[path] = []
+            elif type == "run.done" and isinstance(data.get("value"), list):
+                joins[path] = data["value"]
+    return [
+        line
+        for line in read
+        if all(
+            not str(line[1].get("path", "")).startswith(f"{join}/")
+            or str(line[1]["path"]).removeprefix(f"{join}/").partition("/")[0] in winners
+            for join, winners in joins.items()
+        )
+    ]
 
 
 def _data(program: Program, data: dict[str, Any]) -> dict[str, Any]:
