@@ -41,7 +41,7 @@ def _without_losers(read: list[Line]) -> list[Line]:
             if type == "run.failed":
                 joins[path] = []
             elif type == "run.done" and isinstance(data.get("value"), list):
-                joins[path] = data["value"]
+                joins[path] = list(data["value"])
     return [
         line
         for line in read
