@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.backends.protocol import Backend, Head, Position, Record
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, LostCommitsError
 from holdfast.fold import origin_of
 from holdfast.lifetimes import Lifetimes
 
@@ -26,6 +26,22 @@ class Lineage:
         if head is not None:
             self.lifetimes.check(stream, self.lifetimes.end(stream, head))
         return head
+
+    def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
+        """Returns the error for events that are not what a head has told.
+
+        Nothing is taken back in a sound store. So if the head is another one now, a server that
+        came back without its newest commits, or its replica, has answered in between.
+        """
+        if self.backend.heads([stream])[0] == head:
+            return CorruptError(f'stream "{stream}" {found}', stream=stream, revision=revision)
+        return LostCommitsError(
+            f'revision {head.revision} of "{stream}" was there and is gone: '
+            "another server process answers",
+            stream=stream,
+            revision=head.revision,
+            hint="a failover or restart lost it; open the store again to go on from what is there",
+        )
 
     def origin(self, stream: str) -> tuple[str, int] | None:
         """Returns the stream and revision that a fork began at, None if it is not a fork."""

@@ -23,7 +23,6 @@ from holdfast.clock import Clock
 from holdfast.current import prepared
 from holdfast.errors import (
     ClosedError,
-    CorruptError,
     ExpiredError,
     HoldfastError,
     LeaseLostError,
@@ -400,20 +399,13 @@ class Log(Lineage):
                 stream, after=folded.revision, until=revision, limit=READ_CHUNK
             )
             if not records:
-                raise CorruptError(
-                    f'stream "{stream}" ends at revision {folded.revision}: its head says '
-                    f"{head.revision}",
-                    stream=stream,
-                    revision=folded.revision + 1,
-                )
+                found = f"ends at revision {folded.revision}: its head says {head.revision}"
+                raise self.contradicted(stream, head, found, folded.revision + 1)
             folded = fold(folded, records, self.blobs.read)
         if revision == head.revision:
             if folded.link != head.link:
-                raise CorruptError(
-                    f'stream "{stream}" does not fold to its head at revision {revision}',
-                    stream=stream,
-                    revision=revision,
-                )
+                found = f"does not fold to its head at revision {revision}"
+                raise self.contradicted(stream, head, found, revision)
             self._remember(stream, folded)
             self.snapshots.replayed(stream, revision - began)
         return folded

@@ -192,9 +192,7 @@ def _programmes(kind: str, parts: int, plants: dict[str, int]) -> list[Programme
                 f"t13-{kind}-cuts",
                 "cut at any boundary of its journal a run ends as if uncut",
                 partial(cut, kind),
-                # Open: point 2 on Redis (`deep_blocks`) did one act more than uncut in 2 of some 40
-                # tries. `make torture` shows it; a share that fails by chance would hide others.
-                share=2 if kind == "redis" else 16,
+                share=16,
                 plants=engines_of("no-intent"),
             )
         )

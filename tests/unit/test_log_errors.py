@@ -14,7 +14,13 @@ from holdfast import codec, event, tree
 from holdfast.arguments import update_ops
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Head, Position
-from holdfast.errors import ConflictError, CorruptError, UnavailableError, ValueDomainError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    LostCommitsError,
+    UnavailableError,
+    ValueDomainError,
+)
 from holdfast.log import Log
 from holdfast.snapshots import Snapshots
 from holdfast.store import Store
@@ -114,6 +120,31 @@ def test_guarantee_6_a_head_that_the_events_do_not_lead_to_is_corruption(clock: 
     backend.link = bytes(32)
     with pytest.raises(CorruptError, match="does not fold to its head"):
         _ = store_on(backend, clock).conversation("c").state
+
+
+class Restarted(MemoryBackend):
+    """A server that told of its newest event, and came back without it."""
+
+    ghost: Head | None = None
+
+    def heads(self, streams: Any) -> list[Head | None]:
+        ghost, self.ghost = self.ghost, None
+        return super().heads(streams) if ghost is None else [ghost]
+
+
+@pytest.mark.parametrize("revision", [2, 1], ids=["gone", "another instead"])
+def test_guarantee_6_what_a_server_told_and_lost_in_a_restart_is_no_corruption(
+    clock: FakeClock, revision: int
+) -> None:
+    backend = Restarted(clock=clock)
+    store_on(backend, clock).conversation("c").set("n", 1)
+    [head] = backend.heads(["conversation/c"])
+    assert head is not None
+    store = store_on(backend, clock)
+    backend.ghost = msgspec.structs.replace(head, revision=revision, link=bytes(32))
+    with pytest.raises(LostCommitsError, match=f"revision {revision} of .* was there and is gone"):
+        _ = store.conversation("c").state
+    assert store.conversation("c").state == {"n": 1}
 
 
 @pytest.mark.parametrize("way", [("a", "a"), ("a", "b", "a")], ids=["itself", "each other"])

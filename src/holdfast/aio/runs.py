@@ -26,11 +26,13 @@ from holdfast.runs.ending import life
 from holdfast.runs.engine import SLICE_S, Engine
 from holdfast.runs.events import Status
 from holdfast.runs.execution import Execution
+from holdfast.runs.flights import Flight
 from holdfast.runs.handle import Run, result_of
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.offered import RunStore
 from holdfast.runs.pool import Job
 from holdfast.runs.writers import StepWriter
+from holdfast.wanted import Wanted, Written
 
 P = ParamSpec("P")
 
@@ -111,9 +113,9 @@ class AsyncContext(Operations):
     async def _put(self, marks: tuple[Any, ...]) -> None:
         run = self.execution
         try:
-            task = run.put(self._home.enqueue, marks)
+            task = run.put(self._launch, marks)
             written = None if task is None else await shielded(task)
-            run.check_line()
+            await self._landed()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -121,11 +123,23 @@ class AsyncContext(Operations):
         if run.has_news(written):
             await self._home.hop(run.look)
 
+    def _launch(self, wanted: Wanted, flight: Flight) -> asyncio.Task[Written]:
+        task = self._home.enqueue(wanted)
+        task.add_done_callback(lambda done: flight.land(_error_of(done)))
+        return task
+
+    async def _landed(self) -> None:
+        """Returns when nothing of the run that others took along is on its way any more."""
+        run = self.execution
+        if run.flights.are_aloft:
+            await self._home.hop(run.flights.wait)
+        run.check_loss()
+
     async def _commit_with(self, act: acts.CommitWith) -> Any:
         run = self.execution
         try:
             written = await self._home.commit(run.joint(act.event, act.extra))
-            run.check_line()
+            await self._landed()
         except (ConflictError, UsageError, asyncio.CancelledError):
             raise
         except BaseException as error:
@@ -230,6 +244,10 @@ class AsyncContext(Operations):
             run.contexts.remove(self)
             run.forked(-1)
         joining.ended(name, error, fault)
+
+
+def _error_of(done: asyncio.Task[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if done.cancelled() else done.exception()
 
 
 _PERFORM: dict[type, Any] = {

@@ -3,9 +3,10 @@
 Durability (decision 0013, rule 7): `record` folds an event into the journal and puts it into the
 buffer; the next commit of the run takes the buffer along. So one commit carries the outcome of a
 step and the intent of the next, and a chain of effects costs one sync a step. Nothing leaves before
-its prefix is durable, because whatever acts commits first, and commits are put in line under one
-lock. A commit that fails leaves memory ahead of the store: the run stops here, and whoever resumes
-it reads what there is.
+its prefix is durable, because whatever acts commits first, commits are put in line under one lock,
+and one that finds its records taken along by another waits for that one to land. A commit that
+fails leaves memory ahead of the store: the run stops here, and whoever resumes it reads what there
+is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holdfast.log import Log
 from holdfast.runs import events, values
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
+from holdfast.runs.flights import Flight, Flights, land_all
 from holdfast.runs.journal import Answer, Journal
 from holdfast.tree import Op
 from holdfast.wanted import Part, Proposal, Wanted, Written
@@ -68,7 +70,8 @@ class Execution:
         self._lock = RLock()
         self._buffer: list[Proposal] = []
         self._marks: tuple[Mark | Cleared, ...] = ()  # to be set with what is buffered
-        self._in_line: list[Request] = []
+        self.flights = Flights(self.lost)
+        self._loss: OwnerLost | None = None
         self._branches = 0
         self._sealed = False
 
@@ -88,8 +91,13 @@ class Execution:
             self.journal.apply(event)
             self._buffer.append(_proposal(event))
 
-    def put(self, send: Callable[[Wanted], T], marks: tuple[Mark | Cleared, ...] = ()) -> T | None:
-        """Hands the buffer to `send` as one commit, in the order of the records; None if empty."""
+    def put(
+        self, send: Callable[[Wanted, Flight], T], marks: tuple[Mark | Cleared, ...] = ()
+    ) -> T | None:
+        """Hands the buffer to `send` as one commit, in the order of the records; None if empty.
+
+        `send` lands the flight that it is given, now or later.
+        """
         with self._lock:
             if not self._buffer and not marks:
                 return None
@@ -98,17 +106,32 @@ class Execution:
             self.generation += 1
             marks, self._marks = marks or self._marks, ()
             parts = (Part(self.stream, proposals),) if proposals else ()
-            return send(Wanted(parts, (), self.fence, marks, (self.inbox.stream,)))
+            wanted = Wanted(parts, (), self.fence, marks, (self.inbox.stream,))
+            flight = self.flights.launch()
+            try:
+                return send(wanted, flight)
+            except BaseException as error:
+                flight.land(error)
+                raise
+
+    def _write(self, wanted: Wanted, flight: Flight) -> Written:
+        written = self.log.commit(wanted)
+        flight.land()
+        return written
+
+    def _line_up(self, wanted: Wanted, flight: Flight) -> Request:
+        return self.log.submit(wanted, waker=land_all, context=flight)
 
     def commit(self, marks: tuple[Mark | Cleared, ...] = ()) -> None:
         """Makes everything recorded so far durable."""
         try:
             if self._branches:
-                request = self.put(self.log.submit, marks)
+                request = self.put(self._line_up, marks)
                 written = None if request is None else self.log.wait(request)
             else:
-                written = self.put(self.log.commit, marks)
-            self.check_line()
+                written = self.put(self._write, marks)
+            self.flights.wait()
+            self.check_loss()
         except BaseException as error:
             raise self.lost(error) from error
         if self.has_news(written):
@@ -139,10 +162,7 @@ class Execution:
 
     def push(self) -> None:
         """Puts what is buffered in line, ahead of a commit that the caller makes next."""
-        with self._lock:
-            request = self.put(self.log.submit)
-            if request is not None:
-                self._in_line.append(request)
+        self.put(self._line_up)
 
     def commit_with(self, event: Struct, extra: Wanted) -> Written:
         """Commits an event together with writes to other streams, all or nothing (rule 11).
@@ -151,7 +171,8 @@ class Execution:
         """
         try:
             written = self.log.commit(self.joint(event, extra))
-            self.check_line()
+            self.flights.wait()
+            self.check_loss()
         except (ConflictError, UsageError):
             raise
         except BaseException as error:
@@ -197,17 +218,14 @@ class Execution:
         """Poisons the run after a commit that failed, and returns what to raise."""
         if isinstance(error, Control):
             return error
-        if self.poison is None:
-            self.poison = OwnerLost(error)
+        self._loss = self._loss or OwnerLost(error)
+        self.poison = self.poison or self._loss
         return self.poison
 
-    def check_line(self) -> None:
-        """Raises if something that was put in line was refused."""
-        with self._lock:
-            answered = [request for request in self._in_line if request.answered]
-            self._in_line = [request for request in self._in_line if not request.answered]
-        for request in answered:
-            request.outcome()
+    def check_loss(self) -> None:
+        """Raises if a commit of the run failed, whoever made it."""
+        if self._loss is not None:
+            raise self._loss
 
     def forked(self, count: int) -> None:
         """Says how many more threads record for this run: their commits are put in line."""
