@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Any, Literal, cast
 
 from msgspec import Struct
@@ -128,12 +127,7 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

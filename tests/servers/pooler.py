@@ -12,7 +12,6 @@ import socket
 import struct
 import threading
 from collections import deque
-from types import TracebackType
 
 _READY = ord("Z")
 _IDLE = ord("I")
@@ -37,12 +36,7 @@ class Pooler:
     def __enter__(self) -> Pooler:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in (self._listener, *self._clients, *self._lines):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,6 @@ import ssl
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -55,12 +54,7 @@ class Terminator:
     def __enter__(self) -> Terminator:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in (self._listener, *self._sockets):
             _close(one)
 

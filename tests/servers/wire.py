@@ -20,7 +20,6 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 
 KINDS = ("cut", "reset", "hole", "late", "delay", "trickle")
 DARK = ("hole", "late")
@@ -60,12 +59,7 @@ class Wire:
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

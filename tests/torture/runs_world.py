@@ -14,7 +14,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
@@ -103,12 +102,7 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         for child in self._children:
             if child.status is None:
                 child.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 
 from holdfast.aio.loop import Loop, shielded
 from holdfast.arguments import check_timeout
@@ -70,12 +69,7 @@ class AsyncGroup:
     async def __aenter__(self) -> AsyncGroup:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

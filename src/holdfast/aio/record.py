@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from holdfast.aio.loop import Loop
@@ -86,10 +85,7 @@ class AsyncDeciding:
         return self._opened
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: object, error: BaseException | None, _: object
     ) -> Literal[False]:
         self._opened.sync.leave()
         await self._loop.hop_shielded(self._opened.sync.settle, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ExistsError, HoldfastError, UsageError
@@ -85,12 +84,7 @@ class OpenDecision:
         self.enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Literal[False]:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
         self.leave()
         self.settle(error)
         return False

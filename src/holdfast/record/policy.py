@@ -8,7 +8,6 @@ that it can be found later (BOOT-46); the mode "refuse" then raises before the e
 from __future__ import annotations
 
 import warnings
-from types import TracebackType
 from typing import Literal, get_args
 
 from holdfast import codec
@@ -43,12 +42,7 @@ class Policy:
     def __enter__(self) -> Policy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._book.policy = self._before
 
 

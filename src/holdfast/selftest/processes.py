@@ -13,7 +13,6 @@ import select
 import signal
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 PATIENCE_S = 60.0
@@ -145,12 +144,7 @@ class Children:
     def __enter__(self) -> Children:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in self._living:
             child.close()
         self._living.clear()

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from holdfast.backends.protocol import START, Backend, Head, Receipt, Refusal
@@ -46,12 +45,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Literal
 
 import apsw
@@ -90,12 +89,7 @@ class Translated:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Literal[False]:
+    def __exit__(self, kind: object, exc: BaseException | None, _: object) -> Literal[False]:
         if exc is not None:
             ours = translate(exc, self._path)
             if ours is not None:
