@@ -373,8 +373,9 @@ def open_store(
 ) -> Store:
     """Opens a store, making it if it is not there.
 
-    `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db" or
-    "memory:"; or a mapping from level to URL, with "*" for the rest, or a TOML file that holds one.
+    `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
+    "postgresql://…", "redis://…" or "memory:"; or a mapping from level to URL, with "*" for the
+    rest, or a TOML file that holds one.
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
     event; by default it is this worker's id. A worker that others must know of says every
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.

@@ -326,19 +326,7 @@ def test_no_act_in_the_middle_of_a_replay_whatever_the_code_became(
     journal = Journal()
     first = Block(journal)
     for name, effect, digest in before[:cut]:
-        answer = first.ask("step", name, effect, digest)
-        assert answer.verdict == "execute"
-        journal.apply(
-            events.Done(
-                answer.path,
-                Raw(b"1"),
-                ordinal=answer.ordinal,
-                kind="step",
-                name=name,
-                effect=effect,
-                digest=digest,
-            )
-        )
+        done(journal, first, name, effect, digest)
     old = {path: (e.ordinal, e.effect, e.digest) for path, e in journal.entries.items()}
     second, read = Block(journal), set[str]()
     for name, effect, digest in after:

@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 
 USERS = ("postgres", "redis", "nobody")
+_started: list[subprocess.Popen[bytes]] = []
 
 
 @cache
@@ -118,6 +119,7 @@ def start(directory: Path, *command: str | Path) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
+    _started.append(process)
     _, keeper = _kept()
     assert keeper.stdin is not None
     # One write of a few bytes: those of several processes do not mix.
@@ -158,6 +160,8 @@ def _passable_directory() -> str:
 def _end(keeper: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() == owner:  # not in a child that was forked and ended like its parent
         keeper.communicate(timeout=60)
+        for process in _started:  # killed by the keeper, waited for by whom they belong to
+            process.wait(60)
 
 
 def _keep(place: Path) -> None:

@@ -169,7 +169,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
     with open_reading(options) as store:
         found = find_scope(store, scope)
         since = find_revision(found, a)
-        until = found.revision if b is None else find_revision(found, b)
+        until = find_revision(found, b)
         changes = found.diff(since, until)
         if options.json:
             shapes = [change_shape(change) for change in changes]

@@ -108,7 +108,7 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
-        revision = found.revision if at is None else find_revision(found, at)
+        revision = find_revision(found, at)
         made = found.fork(new_id, at=revision)
         shape: dict[str, Any] = {
             "scope": made.name,

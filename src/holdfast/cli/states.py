@@ -42,7 +42,7 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
     """
     with open_reading(options) as store:
         found = find_scope(store, scope)
-        revision = found.revision if at is None else find_revision(found, at)
+        revision = find_revision(found, at)
         state = found.at(revision)
         if options.json:
             document = {"scope": scope, "revision": revision, "state": encode_value(state)}
@@ -77,7 +77,7 @@ def get(
     """
     with open_reading(options) as store:
         found = find_scope(store, scope)
-        revision = found.revision if at is None else find_revision(found, at)
+        revision = find_revision(found, at)
         place = parse_path(path)
         value = read_value(found, found.at(revision), place)
         if options.json:

@@ -152,8 +152,13 @@ def newest_revision(store: Store, scope: Scope) -> int:
     return head.revision if head else 0
 
 
-def find_revision(scope: Scope, word: str) -> int:
-    """Returns the revision that a moment means, or raises NotFoundError or UsageError."""
+def find_revision(scope: Scope, word: str | None) -> int:
+    """Returns the revision that a moment means, the newest for None.
+
+    Raises NotFoundError or UsageError if there is no such moment.
+    """
+    if word is None:
+        return scope.revision
     form, colon, rest = word.partition(":")
     if colon and form == "@revision":
         return _existing(scope, _parse_integer(rest, word))
