@@ -15,24 +15,22 @@ from typing import Any
 
 from hypothesis import settings
 
-from holdfast.backends.protocol import Backend, Commit, Mark, Position, Record
+from holdfast.backends.protocol import Backend, Commit, Position, Record
 from holdfast.clock import Clock
-from holdfast.testing import FakeClock, RecordBuilder
-from holdfast.testing.child import Child
+from holdfast.testing import FakeClock
 from holdfast.testing.contract import BackendContract
-from holdfast.testing.durable import DurableContract, MultiProcessContract
-from holdfast.testing.leases import acquired
+from holdfast.testing.durable import DurableContract
 from holdfast.testing.machine import STEADY, machine_for
-from holdfast.testing.trial import accepted
 from tests.servers.databases import Database, database
 from tests.servers.postgresql import NEWEST, OLDEST
+from tests.servers.silence import SilentOwners
 
 _RAW = """SELECT revision, time, type, actor, convert_to(payload, 'UTF8'), link, key, checkpoint,
  subject, position FROM holdfast.events WHERE application = %s AND stream = %s ORDER BY revision"""
 _PLANT = f"INSERT INTO holdfast.events VALUES ({'%s,' * 13}%s)"
 
 
-class _Contract(BackendContract, DurableContract, MultiProcessContract):
+class _Contract(SilentOwners, BackendContract, DurableContract):
     version: int
 
     def make(self, place: Path, clock: Clock) -> Backend:
@@ -74,24 +72,8 @@ class _Contract(BackendContract, DurableContract, MultiProcessContract):
             "UPDATE holdfast.stores SET format = 2 WHERE application = %s", (_application(place),)
         )
 
-    def reboot(self, clock: FakeClock) -> None:
-        clock.advance(3600)
-
-    def test_clause_16_a_dead_processs_lease_and_claims_pass_on_at_once(
-        self, place: Path, shared: Backend, build: RecordBuilder
-    ) -> None:
-        """Not at once: no server can tell a dead owner from a slow one. They pass on in time."""
-        accepted(shared, build.commit(marks=[Mark("i", "m"), Mark("i", "n")]))
-        with Child(self, place, "hold") as child:
-            epoch, keys = child.hear()
-            assert keys == ["m", "n"]
-            child.kill()
-            assert shared.leases.acquire("l", "w1", ttl_s=10) is None
-            assert shared.marks.claim("i", "w1", n=9, ttl_s=10) == []
-            database(self.version, "real").pass_time(3601)
-            assert acquired(shared, "l", "w1").epoch > epoch
-            claimed = shared.marks.claim("i", "w1", n=9, ttl_s=10)
-            assert [mark.key for mark in claimed] == ["m", "n"]
+    def wait_out(self, seconds: float) -> None:
+        database(self.version, "real").pass_time(seconds)
 
     def _database(self, place: Path) -> Database:
         # Some tests open the same place under both kinds of clock one after another.

@@ -14,20 +14,18 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from holdfast.backends.protocol import Backend, Commit, Mark, Position, Record
+from holdfast.backends.protocol import Backend, Commit, Position, Record
 from holdfast.clock import Clock
-from holdfast.testing import FakeClock, RecordBuilder
-from holdfast.testing.child import Child
+from holdfast.testing import FakeClock
 from holdfast.testing.contract import BackendContract
-from holdfast.testing.durable import DurableContract, MultiProcessContract
-from holdfast.testing.leases import acquired
+from holdfast.testing.durable import DurableContract
 from holdfast.testing.machine import STEADY, machine_for
-from holdfast.testing.trial import accepted
 from tests.servers.redis import OLDEST, installations
 from tests.servers.redis_clock import CLOCK, FAKE, REAL, shared_ground
+from tests.servers.silence import SilentOwners
 
 
-class _Contract(BackendContract, DurableContract, MultiProcessContract):
+class _Contract(SilentOwners, BackendContract, DurableContract):
     server: str
 
     def make(self, place: Path, clock: Clock) -> Backend:
@@ -84,24 +82,8 @@ class _Contract(BackendContract, DurableContract, MultiProcessContract):
     def make_newer(self, place: Path) -> None:
         self._client(place).hset(_root(place), "format", 2)
 
-    def reboot(self, clock: FakeClock) -> None:
-        clock.advance(3600)
-
-    def test_clause_16_a_dead_processs_lease_and_claims_pass_on_at_once(
-        self, place: Path, shared: Backend, build: RecordBuilder
-    ) -> None:
-        """Not at once: no server can tell a dead owner from a slow one. They pass on in time."""
-        accepted(shared, build.commit(marks=[Mark("i", "m"), Mark("i", "n")]))
-        with Child(self, place, "hold") as child:
-            epoch, keys = child.hear()
-            assert keys == ["m", "n"]
-            child.kill()
-            assert shared.leases.acquire("l", "w1", ttl_s=10) is None
-            assert shared.marks.claim("i", "w1", n=9, ttl_s=10) == []
-            shared_ground(self.server).pass_time(3601)
-            assert acquired(shared, "l", "w1").epoch > epoch
-            claimed = shared.marks.claim("i", "w1", n=9, ttl_s=10)
-            assert [mark.key for mark in claimed] == ["m", "n"]
+    def wait_out(self, seconds: float) -> None:
+        shared_ground(self.server).pass_time(seconds)
 
     def _client(self, place: Path):
         return shared_ground(self.server).clients[_database(place)]

@@ -12,8 +12,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import pytest
 
 import holdfast
 from tests.faults.child import NOBODY, play
+from tests.faults.mounts import may_mount, mounted
 from tests.faults.stores import BACKENDS, content, make, place_of, url_of
 
 
@@ -57,29 +56,6 @@ def test_a_file_that_may_not_grow_is_like_a_full_disk(
     assert said["errors"], "the limit was never met"
     if place.exists():
         check_told(place, said)
-
-
-@cache
-def may_mount() -> bool:
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        return False
-    try:
-        with mounted(Path(tempfile.mkdtemp()), "size=64k"):
-            return True
-    except subprocess.CalledProcessError:
-        return False
-
-
-@contextmanager
-def mounted(place: Path, options: str) -> Iterator[Path]:
-    """Mounts a file system of its own at a directory."""
-    place.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=0700", "tmpfs", str(place)]
-    subprocess.run(command, check=True, capture_output=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
 
 
 # What a machine lends us decides which means there are; none is ever skipped.

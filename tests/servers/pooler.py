@@ -13,6 +13,8 @@ import struct
 import threading
 from collections import deque
 
+from tests.servers.sockets import hang_up
+
 _READY = ord("Z")
 _IDLE = ord("I")
 
@@ -37,10 +39,7 @@ class Pooler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._clients, *self._lines):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        hang_up(self._listener, *self._clients, *self._lines)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -16,6 +16,8 @@ import contextlib
 import socket
 import threading
 
+from tests.servers.sockets import hang_up
+
 
 class Proxy:
     """Listens on a port of its own; `port` is what clients are to use."""
@@ -39,9 +41,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.heal()
-        _close(self._listener)
-        for one in self._sockets:
-            _close(one)
+        hang_up(self._listener, *self._sockets)
 
     def arm(self, fault: str) -> None:
         """Lets the fault strike once."""
@@ -69,7 +69,7 @@ class Proxy:
                 try:
                     server = socket.create_connection(self._target)
                 except OSError:
-                    _close(client)
+                    hang_up(client)
                     continue
                 self._sockets += [client, server]
                 for pump in (self._requests, self._answers):
@@ -83,13 +83,12 @@ class Proxy:
                     break
                 if self._strikes("hold"):
                     self._held.append((server, data))
-                    _close(client)
+                    hang_up(client)
                     return  # the server's side stays open for the late delivery
                 if self._is_black():
                     break
                 server.sendall(data)
-        _close(client)
-        _close(server)
+        hang_up(client, server)
 
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -104,8 +103,7 @@ class Proxy:
                 if self._is_black():
                     break
                 client.sendall(data)
-        _close(client)
-        _close(server)
+        hang_up(client, server)
 
     def _strikes(self, fault: str) -> bool:
         with self._lock:
@@ -121,9 +119,3 @@ class Proxy:
         self.struck.set()
         self._healed.wait(60)
         return True
-
-
-def _close(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.servers.sockets import hang_up
+
 
 def self_signed(directory: Path) -> Path:
     """Returns a file with a key and its certificate, good for an hour."""
@@ -55,8 +57,7 @@ class Terminator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._sockets):
-            _close(one)
+        hang_up(self._listener, *self._sockets)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -65,7 +66,7 @@ class Terminator:
                 try:
                     client = self._context.wrap_socket(raw, server_side=True)
                 except OSError:  # the client did not like the certificate
-                    _close(raw)
+                    hang_up(raw)
                     continue
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
@@ -77,10 +78,4 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)
-    _close(sink)
-
-
-def _close(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+    hang_up(sink)

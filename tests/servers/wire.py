@@ -21,6 +21,8 @@ import struct
 import threading
 from dataclasses import dataclass
 
+from tests.servers.sockets import hang_up
+
 KINDS = ("cut", "reset", "hole", "late", "delay", "trickle")
 DARK = ("hole", "late")
 _TRICKLE_S = 0.4
@@ -60,9 +62,7 @@ class Wire:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        hang_up(self._listener)
         self.heal()
         for pair in self._pairs:
             pair.is_over = True

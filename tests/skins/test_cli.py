@@ -344,6 +344,7 @@ def test_usage_mistakes_end_with_2(
     assert failed.out == ""
     assert failed.err.startswith("error: ")
     assert message in failed.err
+    assert "Available" not in failed.err  # a list of verbs, cut off in the middle
     assert "\x1b" not in failed.err
     if hint:
         assert f"hint: {hint}" in failed.err

@@ -71,7 +71,10 @@ def test_every_argument_is_checked_before_a_run_exists(place: str, tiny: Path, c
     for verb in (["show", "r1"], ["tail", "r1"], ["cancel", "r1"], ["adopt", "r1"]):
         assert "there is no run" in cli("runs", *verb, code=3).err
     cli("runs", "start", "tiny.py:tiny", "--id", "r1")
-    cli("runs", "start", "tiny.py:tiny", "--id", "r1", code=4)
+    taken = cli("runs", "start", "tiny.py:tiny", "--id", "r1", code=4).err
+    assert "hint: holdfast runs resume r1 tiny.py:tiny, or start it with --if-exists" in taken
+    for verb in (["answer", "r1", "approve"], ["settle", "r1", "act", "--not-done"]):
+        assert "hint: holdfast runs show r1\n" in cli("runs", *verb, code=3).err
     assert cli("runs", "start", "tiny.py:tiny", "--id", "r1", "--if-exists", "attach").out == "2\n"
     assert "has not failed: it is completed" in cli("runs", "retry", "r1", "tiny.py", code=2).err
 

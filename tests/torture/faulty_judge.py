@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast import CorruptError, HoldfastError, Store
 from holdfast.backends.protocol import Record
 from holdfast.testing import FakeClock
-from tests.torture.faulty_calls import FAULTS, Fault
+from tests.torture.faulty_calls import FAULTS, Fault, install, make_small
 from tests.torture.faulty_life import EVER, Act, Scene, in_child, scratch
 from tests.torture.faulty_scenes import SCENES
 from tests.torture.programme import Broken
@@ -151,6 +151,15 @@ def _count(records: list[Record], token: str) -> int:
         raw in record.payload or token in (record.key, record.checkpoint) or token in record.stream
         for record in records
     )
+
+
+def rehearse(backend: str) -> None:
+    """Plays every scene without faults: what is compared with is made before one is planted."""
+    install()
+    make_small()
+    for name in SCENES:
+        copies(backend, name)
+        calls_of(backend, name)
 
 
 def judge(scene: Scene, name: str, later_acts: dict[str, int] | None = None) -> None:

@@ -35,6 +35,21 @@ def lost_hand_over() -> AbstractContextManager[None]:
     return replaced((Queue, "_pass_on", pass_on))
 
 
+def _fenced_early(backend: Any, leases: Any) -> AbstractContextManager[None]:
+    """A fence is judged before the commit begins, and believed later."""
+    commit_of, holds = backend.commit, leases.fence_holds
+
+    def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        fences = [one.fence for one in commits if one.fence]
+        backend._leases.judged = {fence: holds(backend._leases, fence) for fence in fences}
+        return commit_of(backend, commits)
+
+    def fence_holds(leases: Any, fence: Any) -> bool:
+        return leases.judged[fence]
+
+    return replaced((backend, "commit", commit), (leases, "fence_holds", fence_holds))
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 
@@ -136,17 +151,7 @@ def old_after_waiting() -> AbstractContextManager[None]:
 
 def fenced_before_the_lock() -> AbstractContextManager[None]:
     """The fence is looked at before the lock is there."""
-    commit_of, holds = FilesBackend.commit, FileLeases.fence_holds
-
-    def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        fences = [one.fence for one in commits if one.fence]
-        backend._leases.judged = {fence: holds(backend._leases, fence) for fence in fences}
-        return commit_of(backend, commits)
-
-    def fence_holds(leases: Any, fence: Any) -> bool:
-        return leases.judged[fence]
-
-    return replaced((FilesBackend, "commit", commit), (FileLeases, "fence_holds", fence_holds))
+    return _fenced_early(FilesBackend, FileLeases)
 
 
 def claims_from_memory() -> AbstractContextManager[None]:
@@ -195,17 +200,7 @@ def heads_from_memory() -> AbstractContextManager[None]:
 
 def fenced_before_the_transaction() -> AbstractContextManager[None]:
     """The fence is looked at before the transaction begins."""
-    commit_of, holds = SqliteBackend.commit, SqliteLeases.fence_holds
-
-    def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        fences = [one.fence for one in commits if one.fence]
-        backend._leases.judged = {fence: holds(backend._leases, fence) for fence in fences}
-        return commit_of(backend, commits)
-
-    def fence_holds(leases: Any, fence: Any) -> bool:
-        return leases.judged[fence]
-
-    return replaced((SqliteBackend, "commit", commit), (SqliteLeases, "fence_holds", fence_holds))
+    return _fenced_early(SqliteBackend, SqliteLeases)
 
 
 def claimed_in_two_transactions() -> AbstractContextManager[None]:

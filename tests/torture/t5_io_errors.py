@@ -22,8 +22,8 @@ from functools import cache
 from typing import Any
 
 from holdfast import UnavailableError
-from tests.torture.faulty_calls import FAULTS, KINDS, LASTING, Fault, install, make_small
-from tests.torture.faulty_judge import calls_of, copies, is_killed, judge, play, stage
+from tests.torture.faulty_calls import FAULTS, KINDS, LASTING, Fault
+from tests.torture.faulty_judge import calls_of, is_killed, judge, play, rehearse, stage
 from tests.torture.faulty_life import Scene, descriptors, no_hang
 from tests.torture.faulty_scenes import SCENES
 from tests.torture.programme import Broken, Point, Programme
@@ -31,12 +31,7 @@ from tests.torture.programme import Broken, Point, Programme
 
 @cache
 def ready(backend: str, plant: str) -> None:
-    """Prepares this process; what is compared with is made before a fault is planted."""
-    install()
-    make_small()
-    for name in SCENES:
-        copies(backend, name)
-        calls_of(backend, name)
+    rehearse(backend)
     if plant:
         PLANTS[plant]()
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from holdfast import HoldfastError, Store
 from holdfast.testing import FakeClock
-from tests.torture.faulty_calls import FAULTS, Fault, install, make_small
-from tests.torture.faulty_judge import calls_of, copies, is_killed, judge, play, stage
+from tests.torture.faulty_calls import FAULTS, Fault
+from tests.torture.faulty_judge import calls_of, is_killed, judge, play, rehearse, stage
 from tests.torture.faulty_kernel import Cache
 from tests.torture.faulty_life import Act, Scene, no_hang
 from tests.torture.faulty_scenes import SCENES
@@ -32,11 +32,7 @@ ENDINGS = ("evicted", "opened", "killed")
 
 @cache
 def ready(backend: str, plant: str) -> None:
-    install()
-    make_small()
-    for name in SCENES:
-        copies(backend, name)
-        calls_of(backend, name)
+    rehearse(backend)
     if plant:
         PLANTS[plant]()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ import holdfast
 from holdfast import HoldfastError, Store, UnavailableError
 from holdfast.backends.files import journal, ring
 from holdfast.testing import FakeClock
+from tests.faults.mounts import may_mount, mounted
 from tests.torture.faulty_calls import FAULTS, Fault, FaultyDisk, install
 from tests.torture.faulty_life import no_hang
 from tests.torture.programme import Broken, Point, Programme
@@ -40,29 +40,6 @@ def ready(plant: str) -> None:
         install()
     if plant:
         PLANTS[plant]()
-
-
-@cache
-def may_mount() -> bool:
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        return False
-    place = Path("/tmp/holdfast-mount-probe")
-    try:
-        with mounted(place, "size=64k"):
-            return True
-    except (subprocess.CalledProcessError, OSError):
-        return False
-
-
-@contextmanager
-def mounted(place: Path, options: str) -> Generator[Path]:
-    place.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=0700", "tmpfs", str(place)]
-    subprocess.run(command, check=True, capture_output=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
 
 
 @dataclass

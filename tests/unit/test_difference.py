@@ -20,11 +20,9 @@ from holdfast.tree import (
     Op,
     append_op,
     apply,
-    decode_ops,
     delete_op,
     diff,
     diff_ops,
-    encode_ops,
     freeze,
     increment_op,
     merge_op,
@@ -32,23 +30,7 @@ from holdfast.tree import (
     touched,
     truncate_op,
 )
-
-TICKET: dict[str, Any] = {
-    "stage": "triage",
-    "customer": {"name": "Ada", "tags": ["new", "eu"]},
-    "messages": [{"role": "user", "content": "hello " * 30}, {"role": "agent"}],
-    "budget": 10,
-}
-
-
-def state(value: dict[str, Any]) -> Map:
-    """Returns the state as a fold makes it: every value lazy."""
-    return apply(EMPTY, [set_op((key,), item) for key, item in value.items()], revision=1)
-
-
-def changed(root: Map, *ops: Op) -> Map:
-    return apply(root, decode_ops(encode_ops(ops)), revision=2)
-
+from tests.unit.ticket import TICKET, changed, state
 
 # --- diff ----------------------------------------------------------------------------------------
 

@@ -11,11 +11,14 @@ import pytest
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend, level_of
 from holdfast.backends.protocol import START, Fence, Mark, Receipt, Refusal
+from holdfast.batch import Request
 from holdfast.clock import SystemClock
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FaultyBackend, RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, write
+from holdfast.tree import set_op
+from holdfast.wanted import Wanted
 from tests.unit.mixture import LARGE, chats, memories, rest, store_on
 
 
@@ -189,6 +192,41 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
         except UnavailableError as error:
             answers.append(error.outcome_known)
     assert answers == [1, False, False, 1]
+    store.close()
+
+
+class Unreadable(MemoryBackend):
+    """Judges and writes, but nothing can be read of one stream."""
+
+    broken = ""
+
+    def read(self, stream: str, **named: Any) -> Any:
+        if stream == self.broken:
+            raise UnavailableError("the disk reports an input/output error")
+        return super().read(stream, **named)
+
+
+def test_what_a_backend_wrote_before_it_failed_stays_answered() -> None:
+    """Clause 1: a refusal that cannot be followed up does not spoil its neighbour's receipt."""
+    clock = SystemClock()
+    chats = Unreadable(clock=clock)
+    routes = {"*": MemoryBackend(clock=clock), "conversation": chats}
+    mixed = MixedBackend(routes, {"*": "rest", "conversation": "chats"})
+    store = store_on(mixed)
+    store.conversation("late").set("n", 1)
+    store_on(mixed).conversation("late").set("n", 2)
+    names = ("team/red", "conversation/new", "conversation/late")
+    part = {
+        name: store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names
+    }
+    requests = [Request(Wanted((part[name],))) for name in names]
+    chats.broken = "conversation/late"
+    store.log._run(requests)
+    assert [request.outcome().revision for request in requests[:2]] == [1, 1]
+    with pytest.raises(UnavailableError, match="input/output"):
+        requests[2].outcome()
+    chats.broken = ""
+    assert store.conversation("late").state == {"n": 2}
     store.close()
 
 

@@ -23,9 +23,7 @@ from holdfast.tree import (
     Op,
     append_op,
     apply,
-    decode_ops,
     delete_op,
-    encode_ops,
     freeze,
     get,
     increment_op,
@@ -35,23 +33,7 @@ from holdfast.tree import (
     truncate_op,
 )
 from holdfast.tree.frozen import dump
-
-TICKET: dict[str, Any] = {
-    "stage": "triage",
-    "customer": {"name": "Ada", "tags": ["new", "eu"]},
-    "messages": [{"role": "user", "content": "hello " * 30}, {"role": "agent"}],
-    "budget": 10,
-}
-
-
-def state(value: dict[str, Any]) -> Map:
-    """Returns the state as a fold makes it: every value lazy."""
-    return apply(EMPTY, [set_op((key,), item) for key, item in value.items()], revision=1)
-
-
-def changed(root: Map, *ops: Op) -> Map:
-    return apply(root, decode_ops(encode_ops(ops)), revision=2)
-
+from tests.unit.ticket import TICKET, changed, state
 
 # --- frozen values -------------------------------------------------------------------------------
 
@@ -361,6 +343,7 @@ def test_op_that_does_not_fit_is_refused_and_nothing_happens(op: Op, part: str) 
     with pytest.raises(UsageError) as caught:
         apply(root, [set_op("a", 5) if part else set_op("b", 5), op], revision=2)
     assert part in str(caught.value)
+    assert bool(caught.value.hint) == ("which has no" in part)
     assert root == plain
 
 

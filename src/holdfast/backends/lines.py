@@ -42,6 +42,7 @@ def unavailable(
     """Returns the error for a server that did not do what was asked, with the best hint."""
     if remedy is None and not outcome_known:
         remedy = "look whether the commit is there, or repeat it with its key"
+    said = said.rstrip(".")  # drivers end their sentences
     return UnavailableError(
         f'"{where}" {said}', outcome_known=outcome_known, hint=remedy or otherwise
     )

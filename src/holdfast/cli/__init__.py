@@ -5,8 +5,9 @@ options     what every verb takes, and opening the store it names
 words       scopes, moments, paths and values as they are typed
 shapes      the documents that --json prints
 printing    text that is safe to show; tables and trees on a terminal, plain lines when piped
-stores, states, history, returning, following, doctor, selftest, demo, sharing, deciding,
-claiming    the verbs, by group
+stores, states, history, returning, following, saying, deciding, claiming, tasking, sharing,
+advising, doctor, selftest, demo
+            the verbs, by group
 runs_*      the verbs for runs: code loaded by name, executing, watching, looking, tending
 """
 

@@ -175,7 +175,8 @@ def verb_length(words: list[str]) -> int:
 
 def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in the words typed as one of our errors."""
-    message = str(mistake).strip().removesuffix(".")
+    # A list of the verbs, cut off in the middle, helps less than the hint.
+    message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
     for word in words:
         message = message.replace(word, without_secrets(word)) if "://" in word else message
     verbs = {name for name, _, _ in VERBS}

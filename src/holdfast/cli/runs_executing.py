@@ -23,6 +23,7 @@ from holdfast.cli.shapes import encode_value
 from holdfast.cli.states import print_value
 from holdfast.cli.words import parse_value
 from holdfast.errors import (
+    ExistsError,
     HoldfastError,
     NeedsAttentionError,
     RunFailedError,
@@ -82,7 +83,7 @@ def start(
     input
         An argument by its name, as NAME=VALUE; may be given again.
     queue
-        Only put the run in line for the workers of this queue.
+        Only put the run in line, under this name; runs resume executes it.
     if_exists
         What to do with an id that is taken: error, or attach to go on with that run.
     """
@@ -94,7 +95,12 @@ def start(
         refuse_misfit(function, values, named)
         # Not by Store.start: a parameter of the run may be named like one of its options.
         args = tuple(values)
-        run = store.engine.start(function, args, named, id=id, if_exists=if_exists, queue=queue)
+        try:
+            run = store.engine.start(function, args, named, id=id, if_exists=if_exists, queue=queue)
+        except ExistsError as error:
+            again = f"holdfast runs resume {shlex.quote(str(id))} {shlex.quote(code)}"
+            error.hint = f"{again}, or start it with --if-exists attach"
+            raise
         if queue is not None:
             print_run(run, options)
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,7 +16,7 @@ from holdfast.cli.runs_executing import Words, parse_named
 from holdfast.cli.runs_shapes import Seen
 from holdfast.cli.runs_watching import see
 from holdfast.cli.words import parse_value
-from holdfast.errors import UsageError
+from holdfast.errors import NotFoundError, UsageError
 from holdfast.store import Store
 
 Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -28,7 +30,7 @@ def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         store.cancel(id)
         print_standing(store, id, options)
 
@@ -49,7 +51,7 @@ def answer(
     text
         Take the value as text, also if it looks like JSON.
     """
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         store.answer(id, name, parse_value(value, is_text=text))
         print_standing(store, id, options)
 
@@ -79,7 +81,7 @@ def signal(
     key
         An idempotency key: a second signal with the same key is not sent.
     """
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         store.signal(id, name, parse_value(value, is_text=text), id=key)
         print_standing(store, id, options)
 
@@ -112,7 +114,7 @@ def settle(
             hint=f"holdfast runs settle {shlex.quote(id)} {shlex.quote(path)} --done null",
         )
     verdict = intent.NotDone() if done is None else intent.Done(parse_value(done, is_text=False))
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         store.settle(id, path, verdict)
         print_standing(store, id, options)
 
@@ -125,7 +127,7 @@ def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         store.adopt(id)
         print_standing(store, id, options)
 
@@ -162,7 +164,7 @@ def fork(
         What becomes of child runs: share, or drop those that have not ended.
     """
     edits = dict(parse_named(word, "--edit", sign=":=") for word in edit or ())
-    with open_writing(options) as store:
+    with tending(id, options) as store:
         place = int(at) if at.isdecimal() else at
         made = store.fork(
             id,
@@ -174,6 +176,17 @@ def fork(
             children=children,
         )
         print_standing(store, made.id, options)
+
+
+@contextmanager
+def tending(id: str, options: Options) -> Generator[Store]:
+    """Opens the store to do something about a run; the hint for what it lacks is to look at it."""
+    with open_writing(options) as store:
+        try:
+            yield store
+        except NotFoundError as error:
+            error.hint = error.hint or f"holdfast runs show {shlex.quote(id)}"
+            raise
 
 
 def print_standing(store: Store, id: str, options: Options) -> None:

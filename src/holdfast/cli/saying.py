@@ -18,6 +18,7 @@ from holdfast.cli.printing import (
 from holdfast.cli.shapes import encode_value, show_time, time_text
 from holdfast.cli.states import read_input
 from holdfast.cli.words import find_scope
+from holdfast.errors import UsageError
 from holdfast.record.message import Message
 
 COLUMNS = ("revision", "time", "role", "said")
@@ -83,6 +84,8 @@ def messages(
     original
         Show every message that a compaction replaced, not its summary.
     """
+    if last < 1:
+        raise UsageError(f"--last is at least 1, found {last}")
     with open_reading(options) as store:
         found = find_scope(store, scope).messages
         history = found.original() if original else found

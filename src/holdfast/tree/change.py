@@ -97,7 +97,8 @@ def _descend(
     """Returns the node with the op carried out below it."""
     key = path[depth]
     if not isinstance(node, Map if type(key) is str else List):
-        _refuse(op, f"{describe(path[:depth])} is {_name(node)}, which has no {key!r:.80}")
+        found = f"{describe(path[:depth])} is {_name(node)}, which has no {key!r:.80}"
+        _refuse(op, found, hint="name another path, or set the value above it as a whole")
     kept = _peek(node, key)
     kind = op.kind
     if kept is MISSING and (kind in _NEED_PLACE or type(node) is List):
@@ -221,5 +222,5 @@ def _name(value: Any) -> str:
     return names.get(kind, f"of type {kind.__name__}")
 
 
-def _refuse(op: Op, problem: str) -> NoReturn:
-    raise UsageError(f"cannot {op.kind} {describe(op.keys)}: {problem}")
+def _refuse(op: Op, problem: str, hint: str | None = None) -> NoReturn:
+    raise UsageError(f"cannot {op.kind} {describe(op.keys)}: {problem}", hint=hint)
