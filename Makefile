@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Tests and benchmarks start hundreds of processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 QUICK ?=
 ONLY ?=

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import Any
 from weakref import ReferenceType, ref
@@ -104,7 +103,7 @@ class Tending:
         before, self._generations = self._generations, {}
         for id, run in _active(engine):
             generation = run.generation
-            if before.get(id) == generation:
+            if run.is_buffered and before.get(id) == generation:
                 run.flush()
             self._generations[id] = run.generation
 
@@ -142,9 +141,11 @@ class Tending:
             return
         self._adopt_at = now + waits.CHILD_LOOK_US
         for id in sorted(children):
-            with contextlib.suppress(BaseException):  # as in `_resume`: the others go on
+            try:
                 if engine.log.backend.leases.holder(f"run/{id}") is None:
                     engine.look_at(id, None)
+            except BaseException as error:  # as in `_resume`: the others go on
+                self.report(f'run "{id}"', error)
 
     def _resume(self, engine: Any) -> None:
         with self._mutex:
@@ -156,10 +157,11 @@ class Tending:
         try:
             children = self._grown(engine, waiting)
             heads = engine.log.backend.heads(streams)
-        except BaseException:
+        except BaseException as error:
             # This thread serves others too: whatever it was, it goes on, and asks again, also for
             # what it was told of children and could not use.
             self._lengths.clear()
+            self.report("runs that wait", error)
             return
         for (id, hosted), head in zip(waiting.items(), heads, strict=True):
             is_due = hosted.until is not None and hosted.until <= now
@@ -168,10 +170,19 @@ class Tending:
             try:
                 if is_due or has_news or engine.any_ended(grown):
                     engine.resume(id)  # which makes this forget it
-            except BaseException:
+            except BaseException as error:
                 # Code that is gone, a journal that cannot be read: no other run is to wait for it.
                 for child in grown:
                     self._lengths.pop(child, None)
+                self.report(f'run "{id}"', error)
+
+    def report(self, subject: str, error: BaseException) -> None:
+        """Leaves a trace of what nobody foresaw, once, and not of what the store itself says."""
+        engine = self._engine()
+        said = f"{subject} could not be gone on with: {type(error).__name__}: {error}"
+        if engine is None or isinstance(error, HoldfastError) or said in engine.log.reports:
+            return
+        engine.log.reports.append(said)
 
     def _grown(self, engine: Any, waiting: dict[str, Hosted]) -> set[str]:
         """Returns the children, of those waited for, whose journals grew since the last look."""
@@ -196,7 +207,12 @@ def _active(engine: Any) -> list[tuple[str, Any]]:
 
 def _live(tending_ref: ReferenceType[Tending], wake: threading.Event) -> None:
     while (tending := tending_ref()) is not None and tending.is_open:
-        pause_s = tending.tend()
+        try:
+            pause_s = tending.tend()
+        except BaseException as error:
+            # A thread that ended here would leave every run of the process that waits waiting.
+            tending.report("runs", error)
+            pause_s = LOOK_S
         del tending
         wake.wait(pause_s)
         wake.clear()

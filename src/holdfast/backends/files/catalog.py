@@ -283,8 +283,13 @@ class Catalog:
             if len(self.tail.heads) > 2 * HEADS_MAX:
                 self.tail.heads = {s: self.tail.heads[s] for s in self.tail.places}
             # The question may have moved the tail, which then knows better.
-            head = self.tail.heads.setdefault(stream, head)
-        return head
+            return self.tail.heads.setdefault(stream, head)
+        # Asked for again and again: the inbox of every run that nobody has written to.
+        absent = self.tail.absent
+        if len(absent) >= HEADS_MAX:
+            absent.clear()
+        absent.add(stream)
+        return None
 
     # --- answers ---
 
@@ -293,10 +298,11 @@ class Catalog:
         if head is not None:
             return head
         with self.mutex:
-            head = self.tail.heads.get(stream)
-            if head is None and self.tail.base.position and _is_text(stream):
-                head = self._ask_head(stream)
-            return head
+            tail = self.tail
+            head = tail.heads.get(stream)
+            if head is not None or stream in tail.absent:
+                return head
+            return self._ask_head(stream) if tail.base.position and _is_text(stream) else None
 
     def revision_of_key(self, stream: str, key: str) -> int | None:
         found = self.find_key(stream, key)

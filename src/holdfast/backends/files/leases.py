@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME = "leases.json"
 # A lease that was released is forgotten at once, one that lapsed is shown for a day (clause 19).
 _SHOWN_US = 24 * 3600 * 1_000_000
+_PRUNE_US = 60 * 1_000_000
 _ALL = 1 << 40
 
 
@@ -65,6 +66,7 @@ class FileLeases:
         workers = os.path.join(backend.directory.path, "workers")
         self._workers = Workers(workers, read_only=backend.read_only)
         self._book = _Book(backend.clock.boot_id())
+        self._prune_at_us = 0
         self._seen = -1  # the page's count of changes when the book was read
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
@@ -91,9 +93,10 @@ class FileLeases:
 
     def release(self, lease: Lease) -> None:
         with self._backend.writing() as opened:
-            last = self.load().leases.get(lease.name)
+            book = self.load()
+            last = book.leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
-                last.expires_us = 0
+                self._forget(lease.name)
                 self.save(opened)
 
     def holder(self, name: str) -> Lease | None:
@@ -178,15 +181,12 @@ class FileLeases:
         book = self._book
         now_us = self._clock.boot_us()
         book.claims = [claim for claim in book.claims if claim.expires_us > now_us]
-        # What is forgotten leaves its epoch behind: a clock that is set back later must not give
-        # the same epoch again.
-        kept: dict[str, _Held] = {}
-        for name, held in book.leases.items():
-            if held.expires_us and held.expires_us > now_us - _SHOWN_US:
-                kept[name] = held
-            else:
-                book.forgotten = max(book.forgotten, held.epoch)
-        book.leases = kept
+        if now_us >= self._prune_at_us:
+            self._prune_at_us = now_us + _PRUNE_US
+            shown_us = now_us - _SHOWN_US
+            old = [name for name, held in book.leases.items() if held.expires_us <= shown_us]
+            for name in old:
+                self._forget(name)
         words = opened.page_words
         data = json_codec.encode(book) + b"\n"
         # Counted before the file is replaced, so that it is read again if we fail or die in between
@@ -196,6 +196,11 @@ class FileLeases:
             self._backend.directory.replace(NAME, data, durable=False)
         words[LEASES] += 1
         self._seen = words[LEASES]
+
+    def _forget(self, name: str) -> None:
+        # Its epoch stays: a clock that is set back later must not give the same one again.
+        book = self._book
+        book.forgotten = max(book.forgotten, book.leases.pop(name).epoch)
 
     def _held(self, name: str) -> _Held | None:
         held = self._book.leases.get(name)

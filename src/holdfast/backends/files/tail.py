@@ -60,6 +60,7 @@ class Tail:
         self.base = base
         self.cursor = base
         self.heads: dict[str, Head] = {}
+        self.absent: set[str] = set()  # streams that were looked for and are not in the index
         self.offsets = array("Q")  # of each line
         self.places: dict[str, list[Place]] = {}
         self.keys: dict[tuple[str, str], Named] = {}
