@@ -99,3 +99,17 @@ def test_a_foreign_item_that_was_taken_away_may_be_said_again(hf: Store) -> None
         assert len(chat.messages) == 0
     chat.messages.add_many([{"role": "user", "content": "a", "foreign_id": "f1"}])
     assert contents(chat.messages) == ["a"]
+
+
+def test_a_foreign_item_that_was_compacted_is_still_there(hf: Store) -> None:
+    """A framework sends its whole history again: what a summary stands for was not taken away."""
+    chat = hf.conversation("c")
+    items = [{"role": "user", "content": text, "foreign_id": text} for text in "abc"]
+    chat.messages.add_many(items)
+    chat.messages.compact("a and b", keep_last=1)
+    assert contents(chat.messages.add_many(items)) == ["a", "b", "c"]
+    assert chat.messages.add(**items[0]).content == "a"
+    assert contents(chat.messages) == ["a and b", "c"]
+    chat.messages.clear()
+    chat.messages.add(**items[0])
+    assert contents(chat.messages) == ["a"], "now it was"

@@ -93,8 +93,9 @@ def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Pa
         assert len(hf.marks(INDEX)) == 1
 
 
-ITEMS = [{"role": "user", "content": f"item {number}", "foreign_id": f"f{number}"}
-         for number in range(3)]  # fmt: skip
+ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": f"item {number}", "foreign_id": f"f{number}"} for number in range(3)
+]
 
 
 def say_one(url: str) -> None:
@@ -220,3 +221,68 @@ def test_killed_while_changing(durable: str, tmp_path: Path) -> None:
     seen = [states.index(one) for one in found]
     assert seen == sorted(seen), found
     assert set(seen) == set(range(len(states)))
+
+
+def merge(url: str) -> None:
+    with open_dying(url) as hf:
+        hf.conversation("c").messages.merge(hf.conversation("other"))
+
+
+def test_killed_while_merging_no_item_is_added_twice(durable: str, tmp_path: Path) -> None:
+    """Whoever goes on sends the items again, merges again, or both, in either order."""
+
+    def fresh() -> str:
+        url = new_url(durable, tmp_path)
+
+        def live(_pipe: int, _stop: int) -> None:
+            with holdfast.open(url) as hf:
+                hf.conversation("c").say("mine")
+                hf.conversation("other").messages.add_many(ITEMS)
+
+        child = Child(live)
+        child.end()
+        assert child.trouble is None, child.trouble
+        return url
+
+    def judge(hf: Store) -> None:
+        chat = hf.conversation("c")
+        for name, steps in (("add", "aam"), ("merge", "mam")):
+            fork = chat.fork(name)
+            for step in steps:
+                if step == "a":
+                    fork.messages.add_many(ITEMS)
+                else:
+                    fork.messages.merge(hf.conversation("other"))
+                found = [message.text for message in fork.messages]
+                assert sorted(found) == ["item 0", "item 1", "item 2", "mine"], (kill, steps)
+
+    trials = 0
+    for kill in kill_everywhere(merge, fresh):
+        trials += 1
+        judged(kill, judge)
+    assert trials >= 2 * 2, "the keys, then the merge itself"
+
+
+def test_an_item_added_while_a_merge_brings_it_is_there_once(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the keys of a merge and the merge itself another writer is faster."""
+    chat = hf.conversation("c")
+    hf.conversation("other").messages.add_many(ITEMS)
+    messages = chat.messages
+    guarded = messages._guarded  # pyright: ignore[reportPrivateUsage]
+
+    def slower(*given: Any) -> Any:
+        monkeypatch.setattr(messages, "_guarded", guarded)
+        hf.conversation("c").messages.add(**ITEMS[1])
+        return guarded(*given)
+
+    monkeypatch.setattr(messages, "_guarded", slower)
+    assert [one.text for one in messages.merge(hf.conversation("other"))] == ["item 0", "item 2"]
+    messages.add_many(ITEMS)
+    assert sorted(texts(hf)) == ["item 0", "item 1", "item 2"]
+    messages.edit(messages.get("f0"), content="edited")
+    messages.add(**ITEMS[0])
+    assert len(messages) == 3, "an edited item is known by its id too"
+    with pytest.raises(UsageError, match="another change"):
+        messages.add("user", "something else", foreign_id="f2")

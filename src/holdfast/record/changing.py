@@ -16,6 +16,7 @@ from holdfast.record.history import History
 from holdfast.record.merging import merged_order, moved_fields
 from holdfast.record.message import Message, check_fields, encode, key_of, make_id
 from holdfast.record.recorder import Recorder
+from holdfast.record.within import refuse_in_body
 from holdfast.scope import Moment, Scope
 from holdfast.tree import Op
 from holdfast.wanted import Cleared, Mark, Proposal, Record, Wanted, Written
@@ -26,7 +27,12 @@ BYTES_PER_TOKEN = 4
 
 
 class Changing(History):
-    """Messages that can be changed. Nothing is lost by it: `at` reads what was there before."""
+    """Messages that can be changed. Nothing is lost by it: `at` reads what was there before.
+
+    What changes messages that are there is judged by what is there, and says so in its event. When
+    the body of a run is entered again it would find something else there, so it is refused in a
+    body, before it can make the run diverge; `clear` says the same each time, and is not.
+    """
 
     def __init__(self, scope: Scope, recorder: Recorder, book: Book) -> None:
         super().__init__(scope, book)
@@ -37,6 +43,7 @@ class Changing(History):
 
         What it was before stays in the history: `messages.at(…)` reads it.
         """
+        refuse_in_body("an edit of a message")
         unknown = fields.keys() - set(forms.EDITABLE)
         if unknown or not fields:
             found = f"{sorted(unknown)[0]!r}" if unknown else "nothing"
@@ -52,11 +59,13 @@ class Changing(History):
 
     def delete(self, message: Message | str) -> None:
         """Takes a message away; it is still read by `at`, and by whoever has an earlier fork."""
+        refuse_in_body("deleting a message")
         target = self._target(message)
         self.commit((_pointing(forms.DELETED, at=target.revision),))
 
     def pop(self) -> Message | None:
         """Takes the newest message away and returns it; None if there is none."""
+        refuse_in_body("pop of a message")
         for _ in range(RETRIES):
             scan = self._scan()
             with scan.mutex:
@@ -74,6 +83,7 @@ class Changing(History):
 
     def rewind(self, to: Message | Moment) -> None:
         """Takes every message away that came behind one, or behind a moment; state stays."""
+        refuse_in_body("rewinding messages")
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
@@ -135,6 +145,7 @@ class Changing(History):
 
         `original()` still has every one of them. Tokens that nobody counted are estimated.
         """
+        refuse_in_body("compacting messages")
         fields = check_fields({"role": role, "content": summary})
         fields = {"id": make_id(self._log.clock, fields), **fields}
         raw = encode(fields, self._spill)
@@ -180,6 +191,7 @@ class Changing(History):
 
         What is read stays as it is; `summaries()` lists it.
         """
+        refuse_in_body("a summary of messages")
         if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a summary is text, found {show_value(text)}")
         newest = self.last(1)
@@ -207,7 +219,9 @@ class Changing(History):
         Each side keeps its order. One that both have, by foreign id or by id, stays as it is here.
         It is one commit: the messages behind the first new one are written again behind it.
         """
+        refuse_in_body("a merge of messages")
         theirs = other if isinstance(other, History) else _history_of(other)
+        known: set[str] = set()
         for _ in range(RETRIES):
             scan = self._scan()
             with scan.mutex:
@@ -216,6 +230,8 @@ class Changing(History):
             merged, new = merged_order(mine, list(theirs))
             if not new:
                 return []
+            if self._make_known(new, known):
+                continue  # which moved the stream on
             stays = next(at for at, one in enumerate(merged) if one in new)
             to = merged[stays - 1].revision if stays else 0
             origin = {"to": to, "from": theirs.name, "until": theirs.revision}
@@ -224,27 +240,30 @@ class Changing(History):
                 Proposal(forms.ADDED, encode(moved_fields(one), self._spill))
                 for one in merged[stays:]
             ]
-            written = self._guarded(until, begun, *again)
-            if written is not None:
-                moved = enumerate(merged[stays:], written.revision - len(again) + 1)
-                self._point_to([(revision, one) for revision, one in moved if one in new])
+            if self._guarded(until, begun, *again):
                 return new
         raise self._contended("merge")
 
-    def _point_to(self, moved: list[tuple[int, Message]]) -> None:
-        """Lets the foreign ids of merged messages lead to them: sent again, they are known here.
+    def _make_known(self, new: list[Message], known: set[str]) -> bool:
+        """Takes the keys of foreign items that are about to be merged; False if it took none.
 
-        A crash before this leaves messages without it, which then may be added a second time.
+        Sent again, an item is found by its key; but a commit has one key, so those of several items
+        cannot be in the commit that brings them. They come before it. A crash between the two then
+        leaves keys without items, which read as items that were taken away, and may be said once
+        more. The other way round it would leave items that nobody knows by their id, to be added a
+        second time; so would another writer who is faster than the keys.
         """
+        ids = [one.foreign_id for one in new if one.foreign_id is not None]
         wanted: list[Wanted] = []
-        for revision, message in moved:
-            if message.foreign_id is not None:
-                pointer = _pointing(forms.MOVED, at=revision)
-                key = key_of(message.foreign_id)
-                wanted.append(Wanted((self._recorder.events_part((pointer,), key=key),)))
+        for id in ids:
+            if id not in known:
+                known.add(id)
+                proposal = Proposal(forms.MOVED, codec.encode({"foreign_id": id}))
+                wanted.append(Wanted((self._recorder.events_part((proposal,), key=key_of(id)),)))
         for request in self._log.submit_all(wanted):
             with suppress(UsageError):  # that id was used here before
                 self._log.wait(request)
+        return bool(wanted)
 
 
 def _history_of(other: object) -> History:

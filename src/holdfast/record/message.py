@@ -9,7 +9,7 @@
     messages.cleared     {"to": 0}                        none before it is there any more
     messages.rewound     {"to"}                           none behind that revision is
     messages.merged      {"to", "from", "until"}          the same; what was merged follows
-    message.moved        {"at"}                           its key is the foreign id of that one
+    message.moved        {"foreign_id"}                   its key is that id's; a merge follows
     messages.compacted   {"through", "summary": {message}, "tokens_before", "tokens_after"}
     messages.summarised  {"through", "text", "tokens_before", "tokens_after"}
     turn.begun           {"id", "worker"}

@@ -27,8 +27,13 @@ from holdfast.record.message import (
     key_of,
     make_id,
 )
+from holdfast.record.scan import Scan
 from holdfast.record.turns import OpenTurn, make_turn
+from holdfast.record.within import refuse_in_body
 from holdfast.wanted import Cleared, Mark, Proposal, Record, Wanted, Written, changed
+
+_END = 1 << 62
+"""No stream is so long."""
 
 
 class Said(Struct, frozen=True):
@@ -176,6 +181,7 @@ class Messages(Changing):
         expected: int | None,
     ) -> Message:
         """Adds a foreign item, unless it is there already."""
+        refuse_in_body("adding a foreign item without a key=")
         again = 0
         while True:
             key = key_of(check_fields(given)["foreign_id"], again)
@@ -200,6 +206,7 @@ class Messages(Changing):
 
     def _add_batch(self, given: list[dict[str, Any]]) -> list[Message]:
         """Adds items, each under its own key, with one sync for all; those there are passed."""
+        refuse_in_body("adding foreign items without a key=")
         said: list[Said | None] = []
         for item in given:
             foreign_id = check_fields(item).get("foreign_id")
@@ -222,44 +229,57 @@ class Messages(Changing):
 
     def _inherited(self, key: str) -> Message | None:
         """Returns what a key added in a stream that this one was forked from."""
-        stream, until = self.name, 1 << 62
+        stream, until = self.name, _END
         while (origin := self._log.origin(stream)) is not None:
             stream, until = origin[0], min(until, origin[1])
-            found = self._by_key(stream, key)
-            if found is not None and found.revision <= until:
+            found = self._by_key(stream, key, until)
+            if found is not None:
                 return found
         return None
 
     def _moved(self, there: Message) -> Message | None:
         """Returns the same foreign item as a merge wrote it again, behind where it was."""
-        scan = self._scan()
+        scan = self._scan_to(there.revision)
         with scan.mutex:
             behind = self._messages(scan, scan.after(there.revision, 1 << 40))
         return next((one for one in behind if one.foreign_id == there.foreign_id), None)
 
-    def _by_key(self, stream: str, key: str) -> Message | None:
-        """Returns the message that a stream was given under a key.
+    def _by_key(self, stream: str, key: str, until: int = _END) -> Message | None:
+        """Returns the message that a stream was given under a key, up to a revision.
 
         The key stands on the first event of the commit: before the message there may be the one
-        that gave the scope its parent, and the one that began a turn.
+        that gave the scope its parent, and the one that began a turn. Where a merge took the key,
+        it is the message that it brought; if that never came or was taken away, what is returned
+        is none that is there, and has nothing but its foreign id.
         """
         for found in self._log.backend.find(stream, key=key):
             after = found.revision - 1
-            for record in self._log.backend.read(stream, after=after, until=after + 3):
+            for record in self._log.backend.read(stream, after=after, until=min(after + 3, until)):
                 if record.type == forms.ADDED:
                     return Message(record, self._log.blobs.read)
                 if record.type == forms.MOVED:
-                    at = codec.decode(record.payload)["at"]
-                    [record] = self._log.records(stream, after=at - 1, until=at)
-                    return Message(record, self._log.blobs.read)
+                    moved = self._moved(Message(record, self._log.blobs.read))
+                    return Message(moved.record if moved else record, self._log.blobs.read)
         return None
 
     def is_there(self, message: Message) -> bool:
-        """Says whether a message is among those that are seen: not deleted, not rewound."""
-        scan = self._scan()
+        """Says whether a message stands: not deleted, not rewound; a summary may stand for it."""
+        scan = self._scan_to(message.revision)
         with scan.mutex:
             found = scan.before(scan.place(message.record) + 1, 1)
             return bool(found) and found[0].revision == message.revision
+
+    def _scan_to(self, revision: int) -> Scan:
+        """Returns what stands down to a revision, whatever a compaction took out of sight there.
+
+        What was compacted was not taken away: sent again, it is not said once more.
+        """
+        scan = self._scan()
+        with scan.mutex:
+            scan.before(revision + 1, 1)  # meets the summary that stands for it, if there is one
+            if scan.summary is None:
+                return scan
+        return self.original()._scan()
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -275,8 +295,11 @@ class Messages(Changing):
 def _is_same(there: Message, given: dict[str, Any]) -> bool:
     """Says whether a message is what is given once more; id and turn are each attempt's own.
 
-    One that was merged was given the time it was said at.
+    One that was merged was given the time it was said at. A key that a merge took, and brought
+    nothing for, stands for whatever has that id.
     """
+    if there.record.type == forms.MOVED:
+        return True
     own = {"id", "turn", "said_at"} - given.keys()
     fields = {name: value for name, value in there.fields.items() if name not in own}
     return codec.encode_sorted(fields) == codec.encode_sorted(given)
