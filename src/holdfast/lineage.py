@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from holdfast.backends.protocol import Backend, Head, Position, Record
 from holdfast.errors import CorruptError, LostCommitsError
-from holdfast.fold import origin_of
+from holdfast.fold import Folded, origin_of, state_of
 from holdfast.lifetimes import Lifetimes
+from holdfast.tree import Map
 
 KNOWN_MAX = 65536
 
@@ -18,6 +19,8 @@ class Lineage:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.lifetimes = Lifetimes(backend)
+        self.show: Callable[[Folded, str], Map] = state_of
+        """How a fold becomes the state that a reader is handed; an audit has it noted."""
         self._origins: dict[str, tuple[str, int] | None] = {}
 
     def head(self, stream: str) -> Head | None:

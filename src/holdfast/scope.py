@@ -80,7 +80,7 @@ class Scope:
     @property
     def state(self) -> Map:
         """The newest state: frozen, free to keep, never changes in your hands."""
-        return state_of(self._log.newest(self.name), self.name)
+        return self._log.show(self._log.newest(self.name), self.name)
 
     @property
     def revision(self) -> int:
@@ -131,7 +131,7 @@ class Scope:
 
     def at(self, moment: Moment) -> Map:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
-        return state_of(self._log.at(self.name, self.revision_of(moment)), self.name)
+        return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
 
     def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
         """Returns what differs between two moments; the second is now unless given."""
@@ -487,9 +487,9 @@ class Edit:
         self.revision = 0
 
     def __enter__(self) -> Draft:
-        base = self._scope._log.newest(self._scope.name)  # pyright: ignore[reportPrivateUsage]
-        self.revision = base.revision
-        self._draft = Draft(state_of(base, self._scope.name))
+        log = self._scope._log  # pyright: ignore[reportPrivateUsage]
+        base = log.newest(self._scope.name)
+        self.revision, self._draft = base.revision, Draft(log.show(base, self._scope.name))
         return self._draft
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

@@ -7,7 +7,8 @@
 
 A session without `store=` is kept in this process and ends with it, however it ends. In a store it
 can be looked at from outside, and then two things see to its end if the process dies: it was begun
-to expire (`ttl`), and the next session of that store lets go of those whose worker is dead.
+to expire (`ttl`), and the next session of that store lets go of those whose worker is dead. One
+that is kept reads as crashed then, until somebody goes on with it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import contextlib
 import inspect
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
-from holdfast import codec
 from holdfast.arguments import check_call, check_duration, check_flag
 from holdfast.clock import SystemClock
 from holdfast.errors import (
@@ -36,18 +36,12 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.ids import new_id, short_id
-from holdfast.levels import CONVERSATION
-from holdfast.record import thing as things
+from holdfast.record import sessions
 from holdfast.record.scope import RecordedScope
-from holdfast.record.thing import Thing
 from holdfast.store import DEFAULT_PLACE, Store, open_store
-from holdfast.wanted import Proposal, Wanted
+from holdfast.wanted import Wanted
 
-BEGUN = "session.begun"
-INDEX = "session"
-"""Has a mark for each session that is to be let go at its end."""
 POSITIONS = ("stateless", "session", "persistent")
-_ALL = 1 << 31
 
 Position = Literal["stateless", "session", "persistent"]
 P = ParamSpec("P")
@@ -120,18 +114,12 @@ class SessionJob(Job[P, T]):
                 end(store, scope, keep=self._keep)
 
     def _begin(self, store: Store, id: str) -> RecordedScope:
-        if self._keep:
-            return store.conversation(id)
-        scope = store.conversation(id, ttl_s=self._ttl_s)
-        if scope.revision:
+        scope = store.conversation(id, ttl_s=None if self._keep else self._ttl_s)
+        if scope.revision and not self._keep:
             raise ExistsError(
                 f'there was a session "{id}" already, and it was not kept', hint="use another id"
             )
-        store.heart.beat()
-        thing = Thing(INDEX, scope.name, "begun")
-        proposal = Proposal(BEGUN, codec.encode({"worker": store.worker}))
-        part = scope.event_part(proposal, key=thing.key(1))
-        store.log.commit(Wanted((part,), marks=(thing.mark(INDEX),)))
+        sessions.begin(scope.book, scope, keep=self._keep)
         return scope
 
 
@@ -216,28 +204,23 @@ def end(store: Store, scope: RecordedScope, *, keep: bool) -> None:
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
             scope.close(keep=keep)
-    cleared = Thing(INDEX, scope.name, "begun").cleared(INDEX)
-    store.log.commit(Wanted((), marks=(cleared,)))
+    store.log.commit(Wanted((), marks=(sessions.unmarked(scope.name),)))
 
 
 def let_go(store: Store) -> list[str]:
-    """Ends the sessions whose worker is dead; returns their names."""
-    gone = list(_abandoned(store))
-    for scope in gone:
-        end(store, scope, keep=False)
-    return [scope.name for scope in gone]
-
-
-def _abandoned(store: Store) -> Iterator[RecordedScope]:
-    for mark in store.log.backend.marks.list(INDEX, limit=_ALL):
-        scope = store.scope(CONVERSATION, mark.group.partition("/")[2])
-        try:
-            [record] = things.records_of(store.log, things.of_mark(INDEX, mark))
-        except ExpiredError:
-            yield scope
+    """Ends the sessions whose worker is dead, but for those that are kept; returns their names."""
+    book = store.global_().book
+    gone: list[str] = []
+    for name, session in list(sessions.marked(book)):
+        if session is not None and store.heart.is_alive(session.worker):
             continue
-        if not store.heart.is_alive(codec.decode(record.payload)["worker"]):
-            yield scope
+        if session is not None and session.status != "completed":
+            if session.keep:
+                continue
+            sessions.note_crash(book, name)
+        end(store, store.scope(name), keep=False)
+        gone.append(name)
+    return gone
 
 
 # --- files ---------------------------------------------------------------------------------------

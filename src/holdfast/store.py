@@ -21,13 +21,15 @@ from holdfast.intent import Recovery
 from holdfast.leases import acquire, release, renew
 from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
 from holdfast.log import Log
-from holdfast.record import backlog
+from holdfast.record import backlog, sessions
+from holdfast.record.audit import Audit
 from holdfast.record.book import Book
 from holdfast.record.decision import Decision
 from holdfast.record.decisions import Decisions
 from holdfast.record.policy import Mode, Policy
 from holdfast.record.recovery import recover
 from holdfast.record.scope import RecordedScope
+from holdfast.record.sessions import Session
 from holdfast.record.stale import Stale, stale
 from holdfast.record.task import Task
 from holdfast.runs.engine import Engine
@@ -62,6 +64,7 @@ class Store(RunStore):
         self._subscribers = Subscribers()
         self._book = Book(log, self.heart)
         self._book.stale_sources.append(lambda: backlog.left_in_progress(self._book))
+        self._book.stale_sources.append(lambda: sessions.left_behind(self._book))
         self.engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -295,7 +298,7 @@ class Store(RunStore):
     def stale(self, *, verify: bool = True) -> list[Stale]:
         """Returns what is not to be trusted: facts past their time, facts that a verifier
         contradicts (each is asked, unless `verify` is False), acts that a silent worker left open,
-        tasks whose owner is silent.
+        tasks whose owner is silent, sessions that a worker died in.
         """
         return stale(self._book, verify=check_flag(verify, "verify"))
 
@@ -322,6 +325,17 @@ class Store(RunStore):
             suspect=suspect,
             limit=limit,
         )
+
+    def sessions(self) -> list[Session]:
+        """Returns the sessions that have not ended, active or crashed, oldest first."""
+        return sessions.unended(self._book)
+
+    def audit(self, scope: Scope | str) -> Audit:
+        """Returns the audit of a scope's state: what changes how often, and in its block what is
+        read. `with store.audit("team/red") as audit:`, then `audit.unread()`.
+        """
+        name = scope.name if isinstance(scope, Scope) else scope
+        return Audit(self._book, self.scope(name))
 
     def policy(self, mode: Mode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.

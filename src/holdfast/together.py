@@ -12,7 +12,7 @@ from holdfast.arguments import Path, check_expected, check_path, check_whole, up
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
 from holdfast.batch import Request
 from holdfast.errors import UsageError, show_value
-from holdfast.fold import EMPTY, Folded, state_of
+from holdfast.fold import EMPTY, Folded
 from holdfast.ids import check_name
 from holdfast.log import Log
 from holdfast.scope import Scope
@@ -135,7 +135,7 @@ class PendingScope:
         """The state as the commit would leave it; reading it guards the scope."""
         if self.base is None:
             self.base = self._log.newest(self.name)
-        root = state_of(self.base, self.name)
+        root = self._log.show(self.base, self.name)
         if not self._ops:
             return root
         return tree.apply(
@@ -199,7 +199,7 @@ class View:
 
     def state(self, scope: Scope) -> Map:
         """Returns the scope's state as it was at the view's position."""
-        return state_of(self._folded(scope), scope.name)
+        return self._log.show(self._folded(scope), scope.name)
 
     def revision(self, scope: Scope) -> int:
         """Returns the scope's revision at the view's position."""

@@ -9,8 +9,10 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
+from holdfast.aio.audit import AsyncAudit
 from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncOpenDecision, AsyncShelf, AsyncTasks
 from holdfast.aio.store import AsyncPendingCommit, AsyncView
+from holdfast.record.audit import Audit
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, Shelf
 from holdfast.record.open_decision import OpenDecision
@@ -19,7 +21,7 @@ from holdfast.record.tasks import Tasks
 from holdfast.together import PendingCommit, View
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
-SYNC_ONLY |= {"enter", "leave", "settle", "place", "places"}
+SYNC_ONLY |= {"enter", "leave", "settle", "place", "places", "check_item"}
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def public(cls: type) -> dict[str, Any]:
         (Memory, AsyncMemory),
         (Shelf, AsyncShelf),
         (OpenDecision, AsyncOpenDecision),
+        (Audit, AsyncAudit),
         (PendingCommit, AsyncPendingCommit),
         (View, AsyncView),
     ],

@@ -33,7 +33,7 @@ def was_done(decision: holdfast.Decision) -> holdfast.Unknown:
 
 
 def test_a_decision_is_there_before_its_act_and_closed_by_its_outcome(hf: Store) -> None:
-    """BOOT-39, 40, 41: the attributes have the names of the text."""
+    """BOOT-39, 40, 41: the attributes have the names of the text. RALPH-12: with its rationale."""
     chat = hf.conversation("c", parent=hf.team("t"))
     chat.set("stage", "triage")
     with chat.decide(
@@ -188,7 +188,7 @@ def test_they_are_listed_newest_first_and_paged(hf: Store) -> None:
 def test_open_ones_are_found_without_reading_streams(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarantee 12: however long the stream around them is."""
+    """BOOT-44, guarantee 12: however long the stream around them is."""
     chat = hf.conversation("c")
     d = chat.decide("x")
     with hf.commit() as tx:

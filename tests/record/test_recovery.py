@@ -53,7 +53,10 @@ def leave_open(url: str, place: Path, *, paid: bool, verify: object = was_paid, 
 
 @pytest.mark.parametrize("paid", [True, False])
 def test_an_act_is_verified_and_done_exactly_once(durable: str, tmp_path: Path, paid: bool) -> None:
-    """BOOT-42: crash between decide and act. BOOT-43: crash between act and outcome."""
+    """BOOT-42: crash between decide and act. BOOT-43: crash between act and outcome.
+
+    BOOT-45: where log and world differ the log wins, and what was not done is done again.
+    """
     url = new_url(durable, tmp_path)
     leave_open(url, tmp_path, paid=paid)
     with holdfast.open(url) as hf:

@@ -154,6 +154,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "stale": ["stale"],
+    "audit": ["audit", SCOPE],
     "task list": ["task", "list"],
     "task add": ["task", "add", SCOPE, "review", "--tag", "ui"],
     "task claim": ["task", "claim", SCOPE],

@@ -65,6 +65,7 @@ class AsyncHistory:
     items = mirror(History.items)
     for_request = mirror(History.for_request)
     render = mirror(History.render)
+    select = mirror(History.select)
     turns = mirror(History.turns)
     summaries = mirror(History.summaries)
     file_changes = mirror(History.file_changes)

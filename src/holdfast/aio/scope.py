@@ -16,10 +16,11 @@ from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
 from holdfast.event import Checkpoint, Event, to_datetime
-from holdfast.fold import Folded, state_of
+from holdfast.fold import Folded
 from holdfast.record.message import Message
 from holdfast.record.policy import check_effect
 from holdfast.record.scope import RecordedScope
+from holdfast.record.sessions import Status
 from holdfast.scope import Moment
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
@@ -44,7 +45,7 @@ class AsyncScope:
         return folded if folded is not None else await self._loop.hop(log.newest, self.name)
 
     async def _state(self) -> Map:
-        return state_of(await self._newest(), self.name)
+        return self._loop.store.log.show(await self._newest(), self.name)
 
     @property
     def state(self) -> Reading[Map]:
@@ -87,6 +88,10 @@ class AsyncScope:
             return AsyncScope(self._loop, parent) if isinstance(parent, RecordedScope) else None
 
         return Reading(read)
+
+    @property
+    def status(self) -> Reading[Status]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.status))
 
     async def get(self, path: Path, default: Any = None) -> Any:
         return tree.get(await self._state(), check_path(path), default)
@@ -297,7 +302,8 @@ class AsyncEdit:
     async def __aenter__(self) -> Draft:
         base = await self._scope._newest()  # pyright: ignore[reportPrivateUsage]
         self.revision = base.revision
-        self._draft = Draft(state_of(base, self._scope.name))
+        show = self._scope._loop.store.log.show  # pyright: ignore[reportPrivateUsage]
+        self._draft = Draft(show(base, self._scope.name))
         return self._draft
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

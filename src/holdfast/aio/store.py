@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from holdfast import tree
+from holdfast.aio.audit import AsyncAudit
 from holdfast.aio.group import AsyncGroup
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.record import mirror
@@ -249,6 +250,11 @@ class AsyncStore(AsyncRunStore):
     recover = mirror(Store.recover, of="_store")
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
+    sessions = mirror(Store.sessions, of="_store")
+
+    def audit(self, scope: AsyncScope | str) -> AsyncAudit:
+        name = scope.name if isinstance(scope, AsyncScope) else scope
+        return AsyncAudit(self._loop, self._store.audit(name))
 
     def policy(self, mode: Mode) -> Policy:
         return self._store.policy(mode)

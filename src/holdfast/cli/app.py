@@ -10,6 +10,7 @@ from cyclopts.exceptions import CycloptsError
 
 import holdfast
 from holdfast.cli import (
+    auditing,
     claiming,
     deciding,
     demo,
@@ -66,6 +67,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("groups", sharing.groups, _LOOK),
     ("decisions", deciding.decisions, _LOOK),
     ("stale", claiming.stale, _LOOK),
+    ("audit", auditing.audit, _LOOK),
     ("messages", saying.messages, _LOOK),
     ("task list", tasking.list_tasks, _LOOK),
     ("set", states.set_value, _CHANGE),

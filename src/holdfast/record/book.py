@@ -14,6 +14,9 @@ from holdfast.workers import Heart
 
 _KNOWN_MAX = 65536
 
+Note = Callable[[tuple[str | int, ...], bool], None]
+"""Is told of a place of a state that was read, and whether with everything below it."""
+
 
 class Book:
     """One per store. Parts that keep something for the life of the store keep it here."""
@@ -37,6 +40,8 @@ class Book:
         """Which messages conversations have, as far as somebody looked."""
         self.tables = Tables(log)
         """The tasks of the scopes that somebody asked for."""
+        self.readers: dict[str, list[Note]] = {}
+        """By scope, who wants to know what of its state is read (`audit.py`)."""
 
     def know(self, thing: Thing, number: int) -> None:
         """Keeps in mind how many events a thing has, of the things that were asked for last."""

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import msgspec
 from msgspec import Struct
@@ -18,8 +18,11 @@ from holdfast.arguments import check_flag, check_whole
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.event import to_datetime
 from holdfast.record.book import Book
+from holdfast.record.choosing import By, about, check_names, choose
 from holdfast.record.decisions import Decisions
+from holdfast.record.facts import Facts
 from holdfast.record.message import COMPACTED, SUMMARISED, FileChange, Message
+from holdfast.record.recorder import Recorder
 from holdfast.record.repair import repair
 from holdfast.record.scan import Scan, check_kept
 from holdfast.record.turns import Turn, read_turns
@@ -268,18 +271,38 @@ class History(Sequence[Message]):
         """
         return repair(self.items(last)).history
 
-    def render(self, max_messages: int = 10, *, decisions: int = 20) -> str:
+    def select(self, by: By, n: int = 10) -> list[Message]:
+        """Returns the n messages that a prompt needs most, oldest first.
+
+        `by` is a function that scores a message (0: not this one), for retrieval by whatever you
+        have; or names, and then it is those that mention one. All messages are read for it.
+        """
+        return choose(self, by, check_whole(n, "n"))
+
+    def render(
+        self, max_messages: int = 10, *, decisions: int = 20, select: By | None = None
+    ) -> str:
         """Returns the simplest prompt context: "role: content" lines, then what was decided.
 
-        Decisions are looked for as far back as it takes to find so many; 0 leaves them out, and
-        then nothing but the last messages is read.
+        They are the last messages, or those that `select` chooses; with names, the facts about
+        them come first. Decisions are looked for as far back as it takes to find so many; 0 leaves
+        them out, and then nothing but the last messages is read.
         """
-        lines = [f"{message.role}: {message.text}" for message in self.last(max_messages)]
+        names = None if select is None else check_names(select)
+        by = names or select
+        chosen = self.last(max_messages) if by is None else self.select(by, max_messages)
+        lines = [] if names is None else self._known_about(names)
+        lines += [f"{message.role}: {message.text}" for message in chosen]
         decided = self._decided(check_whole(decisions, "decisions"))
         if decided:
             lines.append("Decisions made this session:")
             lines += [f"  - {line}" for line in decided]
         return "\n".join(lines)
+
+    def _known_about(self, names: tuple[str, ...]) -> list[str]:
+        # Facts are only read here, for which a scope's name is enough.
+        known = about(Facts(self._book, cast("Recorder", self._scope)).list(), names)
+        return ["Known:", *(f"  - {line}" for line in known)] if known else []
 
     def _decided(self, n: int) -> list[str]:
         recent = Decisions(self._book).recent(self._scope, n)

@@ -30,6 +30,7 @@ from holdfast.record.message import Message
 from holdfast.record.messages import Messages
 from holdfast.record.open_decision import OpenDecision
 from holdfast.record.policy import check_effect
+from holdfast.record.sessions import Status, status_of
 from holdfast.record.tasks import Tasks
 from holdfast.record.turns import OpenTurn
 from holdfast.scope import Scope
@@ -69,6 +70,14 @@ class RecordedScope(Scope):
             ttl_s=ttl_s,
         )
         self.book = book
+
+    @property
+    def status(self) -> Status:
+        """What became of the session here: active, completed when it was closed, or crashed.
+
+        It is crashed if a worker died in its session or in a turn, and nobody ended it since.
+        """
+        return status_of(self.book, self.name)
 
     # --- decisions -------------------------------------------------------------------------------
 

@@ -1,0 +1,104 @@
+"""What the scopes of a workflow and of a team hold, and for how long (VIC-19, VIC-20)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import ClosedError, Store, TeamState, WorkflowState
+from tests.crash.children import Child, tell
+from tests.record.stores import new_url
+
+
+@holdfast.step(effect="pure")
+def fetch(name: str) -> str:
+    return f"contents of {name}"
+
+
+@holdfast.run(name="review-of-nodes")
+def review(ctx: holdfast.Context, names: list[str]) -> int:
+    def node(ctx: holdfast.Context, name: str) -> str:
+        found = ctx.step(fetch, name)
+        ctx.state.set(("found", name), found)
+        ctx.state.increment("nodes")
+        return found
+
+    ctx.parallel(**{name: ctx.branch(node, name) for name in names})
+    ctx.state.set("stage", "waiting for approval")
+    ctx.wait("approve")
+    return ctx.read(ctx.state, "nodes")
+
+
+def await_approval(hf: Store, id: str) -> None:
+    """Returns when a run waits for its answer."""
+    after = hf.position
+    while not any(entry.kind == "wait" for entry in hf.run(id).journal.entries.values()):
+        after = hf.log.wait_behind(after, 1.0)
+
+
+def test_vic_19_a_workflow_holds_what_its_nodes_share(hf: Store) -> None:
+    """Shared state, intermediate results, the status of each node; one execution long."""
+    run = hf.start(review, ["docs", "code"], id="w1")
+    state = hf.workflow("w1")
+    assert isinstance(state, WorkflowState)
+    await_approval(hf, "w1")
+    assert state.get("found") == {"docs": "contents of docs", "code": "contents of code"}
+    assert state.get("nodes") == 2
+    done = {path: entry for path, entry in run.journal.entries.items() if "fetch" in path}
+    assert len(done) == 2, "the result of each node, by its path"
+    assert all(entry.state == "done" for entry in done.values())
+    hf.answer("w1", "approve", True)
+    assert run.result() == 2
+    assert run.status == "completed"
+    other = hf.start(review, ["docs"], id="w2")
+    await_approval(hf, "w2")
+    hf.answer("w2", "approve", True)
+    assert other.result() == 1
+    assert hf.workflow("w2").get("nodes") == 1, "another execution, another state"
+    state.close(keep=False)
+    with pytest.raises(ClosedError, match="let go"):
+        _ = state.state
+    assert hf.workflow("w2").get("nodes") == 1
+
+
+def test_vic_20_a_team_holds_what_its_agents_share(durable: str, tmp_path: Path) -> None:
+    """Agents in processes of their own: shared state, messages to each other, shared context."""
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url, actor="lead") as hf:
+        hf.team("red").update({"goal": "ship it", "done": 0})
+        hf.team("red").say("who takes the tests?")
+
+    def agent(name: str) -> Any:
+        def live(pipe: int, _stop: int) -> None:
+            with holdfast.open(url, actor=name) as hf:
+                team = hf.team("red")
+                mine = hf.conversation(name, parent=team)
+                team.increment("done")
+                team.messages.add("assistant", f"{name} is at work", links=[mine])
+                team.memory.notes.put(name, "found something")
+                tell(pipe, goal=mine.lookup("goal"), own=mine.get("goal"))
+
+        return live
+
+    children = [Child(agent(name)) for name in ("ada", "bob", "eve")]
+    for child in children:
+        child.end()
+        assert child.trouble is None, child.trouble
+        assert child.lines == [{"goal": "ship it", "own": None}], "read through its parent"
+    with holdfast.open(url) as hf:
+        team = hf.team("red")
+        assert isinstance(team, TeamState)
+        assert team.get("done") == 3
+        said = {message.actor: message for message in team.messages}
+        assert said.keys() == {"lead", "ada", "bob", "eve"}
+        assert said["bob"].links == ("conversation/bob",)
+        assert {note.name for note in team.memory.notes.list()} == {"ada", "bob", "eve"}
+        assert hf.team("blue").get("done") is None
+        team.close(keep=False)
+        for gone in (lambda: team.state, lambda: team.messages.last(1)):
+            with pytest.raises(ClosedError, match="let go"):
+                gone()
+        assert hf.conversation("ada", parent=team).is_closed is False

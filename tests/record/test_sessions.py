@@ -1,0 +1,161 @@
+"""The status of a session: active, completed or crashed (BOOT-10, 11, 50; RALPH-2, 3).
+
+Every child here is a process of its own and ends by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import ClosedError, Store, aio, spectrum
+from holdfast.record.scope import RecordedScope
+from holdfast.record.sessions import CRASHED
+from holdfast.spectrum import SessionJob, let_go
+from tests.crash.children import Child, tell
+from tests.record.kills import await_deaths, open_dying
+from tests.record.stores import new_url
+
+
+def work(session: RecordedScope) -> None:
+    session.set("n", 1)
+
+
+def kept(url: str) -> SessionJob[..., None]:
+    return SessionJob(work, store=url, keep=True, ttl="1h")
+
+
+def passing(url: str) -> SessionJob[..., None]:
+    return SessionJob(work, store=url, keep=False, ttl="1h")
+
+
+def enter(job: SessionJob[..., None]) -> Child:
+    """Returns a child that is in the session "s" of a job, and stays there until it is killed."""
+
+    def live(pipe: int, stop: int) -> None:
+        spectrum.open_store = open_dying  # pyright: ignore
+        with job.begin("s") as session:
+            session.set("n", 1)
+            tell(pipe, entered=True)
+            os.read(stop, 1)
+
+    child = Child(live)
+    child.hear_until(lambda: bool(child.lines))
+    assert child.lines, child.trouble
+    return child
+
+
+def kill(child: Child) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+    child.end()
+    assert child.was_killed
+
+
+def statuses(hf: Store) -> list[tuple[str, str, bool]]:
+    return [(one.scope, one.status, one.keep) for one in hf.sessions()]
+
+
+def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_path: Path) -> None:
+    """A kept one until somebody goes on with it: then it is active, and completed at its end."""
+    url = new_url(durable, tmp_path)
+    holdfast.open(url).close()
+    child = enter(kept(url))
+    with holdfast.open(url) as hf:
+        chat = hf.conversation("s")
+        assert chat.status == "active"
+        assert statuses(hf) == [("conversation/s", "active", True)]
+        assert [stale.kind for stale in hf.stale()] == []
+        kill(child)
+        await_deaths(hf)
+        assert chat.status == "crashed"
+        [session] = hf.sessions()
+        assert (session.status, session.ended_at, session.keep) == ("crashed", None, True)
+        [stale] = hf.stale()
+        assert (stale.kind, stale.scope, stale.why) == ("session", "conversation/s", "owner silent")
+        assert let_go(hf) == [], "it is kept"
+        assert chat.get("n") == 1
+        with kept(url).begin("s") as session:
+            session.increment("n")
+            assert chat.status == "active"
+        assert chat.status == "completed"
+        assert (hf.sessions(), hf.stale(), hf.marks("session")) == ([], [], [])
+        assert chat.get("n") == 2
+        with pytest.raises(ClosedError), kept(url).begin("s"):
+            pass
+        assert hf.check().ok
+
+
+def test_a_crashed_session_that_was_let_go_stays_crashed(durable: str, tmp_path: Path) -> None:
+    url = new_url(durable, tmp_path)
+    holdfast.open(url).close()
+    child = enter(passing(url))
+    with holdfast.open(url) as hf:
+        assert hf.conversation("s").status == "active"
+        kill(child)
+        await_deaths(hf)
+        assert statuses(hf) == [("conversation/s", "crashed", False)]
+        passing(url).run()
+        chat = hf.conversation("s")
+        assert chat.status == "crashed"
+        assert (hf.sessions(), hf.marks("session")) == ([], [])
+        with pytest.raises(ClosedError):
+            _ = chat.state
+        assert [event.type for event in chat.history()].count(CRASHED) == 1
+        [other] = [scope for scope in hf.scopes("conversation") if scope.id != "s"]
+        assert other.status == "completed"
+
+
+def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
+    durable: str, tmp_path: Path
+) -> None:
+    """Without a session: the open turn tells, until `recover` has taken note of it."""
+    url = new_url(durable, tmp_path)
+    holdfast.open(url).close()
+
+    def live(pipe: int, stop: int) -> None:
+        with open_dying(url).conversation("c").turn() as turn:
+            turn.add("user", "hi")
+            tell(pipe, begun=True)
+            os.read(stop, 1)
+
+    child = Child(live)
+    child.hear_until(lambda: bool(child.lines))
+    with holdfast.open(url) as hf:
+        chat = hf.conversation("c")
+        assert chat.status == "active"
+        kill(child)
+        await_deaths(hf)
+        assert chat.status == "crashed"
+        assert hf.conversation("other").status == "active"
+        hf.recover()
+        assert chat.status == "active"
+        chat.close()
+        assert chat.status == "completed"
+
+
+def test_a_session_that_fails_has_ended(hf: Store) -> None:
+    chat = hf.conversation("c")
+    assert chat.status == "active"
+    chat.say("hi")
+    assert chat.status == "active"
+    chat.close()
+    assert chat.status == "completed"
+    assert hf.sessions() == []
+
+
+def test_the_status_for_asyncio(tmp_path: Path) -> None:
+    url = new_url("sqlite", tmp_path)
+
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            assert await hf.conversation("s").status == "active"
+            assert [session.scope for session in await hf.sessions()] == ["conversation/s"]
+
+    with kept(url).begin("s") as session:
+        session.set("n", 1)
+        asyncio.run(main())
