@@ -26,12 +26,14 @@ from holdfast.errors import (
 from holdfast.event import Checkpoint, Event
 from holdfast.groups import Group
 from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.record.audit import Audit
 from holdfast.record.commands import load_verifiers
 from holdfast.record.decision import Decision, Link
 from holdfast.record.facts import Contradicted, Fact, Holds
 from holdfast.record.message import FileChange, Message
 from holdfast.record.policy import UndecidedWarning
 from holdfast.record.repair import repair
+from holdfast.record.sessions import Session
 from holdfast.record.stale import Stale
 from holdfast.record.task import Task
 from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
@@ -47,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "MISSING",
+    "Audit",
     "Change",
     "Checkpoint",
     "ClosedError",
@@ -85,6 +88,7 @@ __all__ = [
     "RunCancelledError",
     "RunFailedError",
     "Scope",
+    "Session",
     "Stale",
     "State",
     "StepError",

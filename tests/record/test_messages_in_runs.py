@@ -33,20 +33,24 @@ def talks(ctx: holdfast.Context) -> int:
     return 3
 
 
-@pytest.mark.parametrize("backend", ["files", "sqlite"])
-def test_a_run_that_is_resumed_says_nothing_twice(backend: str, tmp_path: Path) -> None:
-    """On servers the same, after the dead owner's lease; the kinds differ in nothing else here."""
-    url = new_url(backend, tmp_path)
-    holdfast.open(url).close()
+def die_in(function: Any, url: str) -> None:
+    """Starts a run in a process that is killed in its body."""
 
     def live(_pipe: int, _stop: int) -> None:
         os.environ[DIES] = "1"
         STORES.append(open_dying(url))
-        STORES[-1].start(talks, id="r").result()
+        STORES[-1].start(function, id="r").result()
 
     child = Child(live)
     child.end()
     assert child.was_killed, child.trouble
+
+
+@pytest.mark.parametrize("backend", ["files", "sqlite"])
+def test_a_run_that_is_resumed_says_nothing_twice(backend: str, tmp_path: Path) -> None:
+    """On servers the same, after the dead owner's lease; the kinds differ in nothing else here."""
+    url = new_url(backend, tmp_path)
+    die_in(talks, url)
     with holdfast.open(url) as hf:
         STORES.append(hf)
         assert hf.resume("r").result() == 3
@@ -135,6 +139,7 @@ ASYNC: list[aio.AsyncStore] = []
 @holdfast.run(name="begins-anew")
 def begins_anew(ctx: holdfast.Context) -> int:
     chat = STORES[-1].conversation("c")
+    chat.say("to be forgotten")
     chat.messages.clear()
     chat.messages.add("user", "with a key", foreign_id="f", key="k")
     if os.environ.get(DIES):
@@ -146,16 +151,7 @@ def begins_anew(ctx: holdfast.Context) -> int:
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
 def test_what_says_the_same_each_time_is_done_once_in_a_body(backend: str, tmp_path: Path) -> None:
     url = new_url(backend, tmp_path)
-
-    def live(_pipe: int, _stop: int) -> None:
-        os.environ[DIES] = "1"
-        STORES.append(open_dying(url))
-        fill(STORES[-1])
-        STORES[-1].start(begins_anew, id="r").result()
-
-    child = Child(live)
-    child.end()
-    assert child.was_killed, child.trouble
+    die_in(begins_anew, url)
     with holdfast.open(url) as hf:
         STORES.append(hf)
         chat = hf.conversation("c")

@@ -18,7 +18,7 @@ from holdfast.record.scope import RecordedScope
 from holdfast.record.sessions import CRASHED
 from holdfast.spectrum import SessionJob, let_go
 from tests.crash.children import Child, tell
-from tests.record.kills import await_deaths, open_dying
+from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
 
 
@@ -88,6 +88,36 @@ def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_
         with pytest.raises(ClosedError), kept(url).begin("s"):
             pass
         assert hf.check().ok
+
+
+def hold_kept(url: str) -> None:
+    spectrum.open_store = open_dying  # pyright: ignore
+    with kept(url).begin("s") as session:
+        session.increment("n")
+        session.decide("left open")
+
+
+def test_a_kept_session_killed_anywhere_is_gone_on_with(durable: str, tmp_path: Path) -> None:
+    """Right before and right after every commit of it, its beginning and end included."""
+    seen: set[str] = set()
+    for killed in kill_everywhere(hold_kept, lambda: new_url(durable, tmp_path)):
+        with holdfast.open(killed.url) as hf:
+            await_deaths(hf)
+            chat = hf.conversation("s")
+            seen.add(chat.status)
+            assert chat.status == ("completed" if chat.is_closed else "crashed" if chat.revision
+                                   else "active"), killed  # fmt: skip
+            if chat.is_closed:
+                passing(killed.url).run()
+            else:
+                before = chat.get("n", 0)
+                with kept(killed.url).begin("s") as session:
+                    assert session.increment("n")
+                assert chat.get("n") == before + 1
+            assert chat.status == "completed", killed
+            assert (hf.sessions(), hf.marks("session")) == ([], []), killed
+            assert hf.check().ok, killed
+    assert seen == {"active", "crashed", "completed"}
 
 
 def test_a_crashed_session_that_was_let_go_stays_crashed(durable: str, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ says who wrote it and when, and is judged against what is there, so it differs e
 - A decision, and a task that is added, is named by its place in the run: a replay finds it by that
   name, and takes it up. Such things guard themselves (`thing.py`): their commits are fenced by the
   run's lease, and are not journalled.
-- What has no such name (turns, facts, changes of tasks, working memory) is refused in a body,
-  before it can make the run diverge when it is resumed. It belongs in a step.
+- What has no such name (turns, facts, changes of tasks, working memory, whatever changes messages
+  that are there or looks for them) is refused in a body, before it can make the run diverge when it
+  is resumed. It belongs in a step.
 """
 
 from __future__ import annotations
