@@ -106,6 +106,7 @@ class Heart(Handle):
         self._registering = threading.Lock()
         self._registered = False
         self._wake = threading.Event()
+        self._next_us = 0  # when the thread looks again; 0 until it has looked for the first time
         self._thread: threading.Thread | None = None
 
     # --- for what this worker does ---------------------------------------------------------------
@@ -219,10 +220,11 @@ class Heart(Handle):
                 self._renew(kept)
             except Exception:
                 kept.due_us = self._clock.boot_us() + min(kept.ttl_us // 10, _RETRY_US_MAX)
+        now_us = self._clock.boot_us()
         with self._mutex:
             waiting = [kept.due_us for kept in self._kept.values() if not kept.passed_on]
-        now_us = self._clock.boot_us()
-        return max(min(waiting, default=now_us + 3_600_000_000) - now_us, 1000) / 1e6
+            self._next_us = min(waiting, default=now_us + 3_600_000_000)
+        return max(self._next_us - now_us, 1000) / 1e6
 
     def close(self) -> None:
         """Gives back what is kept, so that a worker which ended cleanly is no suspect."""
@@ -274,7 +276,10 @@ class Heart(Handle):
                     target=_live, args=(ref(self), self._wake), name="holdfast-heart", daemon=True
                 )
                 self._thread.start()
-        self._wake.set()
+            # A thousand runs that begin at once are no reason to look at a thousand leases each.
+            is_first = kept.due_us < self._next_us
+        if is_first:
+            self._wake.set()
 
     def _renew(self, kept: _Kept) -> None:
         # Counted from before the question: however long the answer takes, the lease that it speaks
