@@ -238,11 +238,23 @@ class Messages(Changing):
         return None
 
     def _moved(self, there: Message) -> Message | None:
-        """Returns the same foreign item as a merge wrote it again, behind where it was."""
+        """Returns the same foreign item as a merge wrote it again, behind where it was.
+
+        Each message behind is decoded once, however many items are looked for.
+        """
         scan = self._scan_to(there.revision)
         with scan.mutex:
-            behind = self._messages(scan, scan.after(there.revision, 1 << 40))
-        return next((one for one in behind if one.foreign_id == there.foreign_id), None)
+            if there.revision < scan.foreign_from:
+                scan.foreign_from = scan.foreign_until = there.revision
+            for message in self._messages(scan, scan.after(scan.foreign_until, _END)):
+                if message.foreign_id is not None:
+                    scan.foreign[message.foreign_id] = message.revision
+            scan.foreign_until = scan.until
+            at = scan.foreign.get(there.fields["foreign_id"], 0)
+            if at <= there.revision or at in scan.removed:
+                return None
+            [record] = self._log.records(self.name, after=at - 1, until=at)
+            return self._message(scan, record)
 
     def _by_key(self, stream: str, key: str, until: int = _END) -> Message | None:
         """Returns the message that a stream was given under a key, up to a revision.

@@ -85,6 +85,9 @@ class Scan:
         self.done = until == 0
         self.dropped_at = 0
         self.kept_bytes = 0
+        self.foreign: dict[str, int] = {}  # by foreign id, as far as somebody looked for one
+        self.foreign_from = until
+        self.foreign_until = until
         self._log = log
         self._first = first  # what lies below is an ancestor's
         self._original = original
