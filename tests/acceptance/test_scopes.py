@@ -355,6 +355,7 @@ def test_subscribers_hear_of_changes_vic_17_27(hf: Store) -> None:
     with hf.commit() as tx:
         tx.scope(chat).set("a", 5)
     stop()
+    stop()
     chat.set("a", 9)
     assert heard == [
         ("conversation/c", ("a",), MISSING, 1, 1),

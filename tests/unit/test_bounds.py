@@ -19,6 +19,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
     for name in ("holdfast.lineage.KNOWN_MAX", "holdfast.blobs.KNOWN_MAX"):
         monkeypatch.setattr(name, 50)
     monkeypatch.setattr("holdfast.snapshots.GROWING_MAX", 50)
+    monkeypatch.setattr("holdfast.lifetimes._KNOWN_MAX", 50)
     with holdfast.open("memory:") as store:
         log: Any = store.log
         log._folds_max = 50
@@ -32,6 +33,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
             "growth": len(log.snapshots._growth),
             "blobs": len(log.blobs._known),
             "intended": len(log.lifetimes._intended),
+            "ends": len(log.lifetimes._known),
             "folds": len(log._folds),
         }
     assert all(number <= 50 for number in kept.values()), kept

@@ -182,6 +182,14 @@ def test_face_of_what_was_replaced_says_so() -> None:
             use()
 
 
+def test_the_face_of_another_draft_is_a_value() -> None:
+    """Only what is put back where it was taken from has been recorded already."""
+    other, draft = Draft(freeze(PLAIN)), Draft(freeze({"l": []}))
+    draft["l"] = other["l"]
+    other["l"].append("later")
+    assert recorded(draft) == [("set", "l", b'[3,{"a":1},"three",[4]]')]
+
+
 def test_moving_items_loads_no_blob() -> None:
     reference = codec.blob_ref("ab" * 32, 99_000)
     root = apply(

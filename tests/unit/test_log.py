@@ -14,6 +14,7 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
+from holdfast.fold import EMPTY
 from holdfast.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock, FaultyBackend
@@ -143,6 +144,17 @@ def test_the_cache_of_folds_is_bounded(clock: FakeClock) -> None:
         hf.conversation(str(n)).set("n", n)
     assert len(hf.log._folds) == 10  # pyright: ignore[reportPrivateUsage]
     assert [hf.conversation(str(n)).state["n"] for n in range(50)] == list(range(50))
+
+
+def test_a_peek_reads_no_events(clock: FakeClock) -> None:
+    """What async readers are answered from without leaving their loop."""
+    backend = MemoryBackend(clock=clock)
+    hf = store_on(backend, clock)
+    backend.read = None  # type: ignore[assignment]  # whoever calls it fails
+    assert hf.log.peek("conversation/c") == EMPTY
+    hf.conversation("c").set("n", 1)
+    assert hf.log.peek("conversation/c") == hf.log.newest("conversation/c")
+    assert store_on(backend, clock).log.peek("conversation/c") is None
 
 
 def test_revisions_that_do_not_exist(clock: FakeClock) -> None:
