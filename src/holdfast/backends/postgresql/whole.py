@@ -108,7 +108,7 @@ class Plan:
             _some(list(self._fences)),
             _some(self._silent),
             _some(list(self._marks.values())),
-            _array(list(self._watched)),
+            _some(list(self._watched)),
             b"%d" % min(self._ends) if self._ends else None,
         )
 
@@ -184,14 +184,6 @@ def _row(number: int, ordinal: int, record: Record) -> tuple[Any, ...]:
 
 def _some(rows: list[Any]) -> bytes | None:
     return json.encode(rows) if rows else None
-
-
-def _array(names: list[str]) -> bytes | None:
-    """Returns names as the text of an array, None if there are none."""
-    if not names:
-        return None
-    quoted = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
-    return ("{" + ",".join(f'"{name}"' for name in quoted) + "}").encode()
 
 
 def _text(value: str | None) -> bytes | None:
