@@ -28,14 +28,35 @@ class Waker(Protocol):
 
 
 class Request:
-    """Something to be committed, and then its answer."""
+    """Something to be committed, and then its answer.
 
-    __slots__ = ("answered", "context", "error", "gate", "leads", "result", "waker", "work")
+    `failed` is told of an error by the leader itself, before anything else is committed: a waker
+    hears of it when the next leader may be at work.
+    """
 
-    def __init__(self, work: Any, waker: Waker | None = None, context: Any = None) -> None:
+    __slots__ = (
+        "answered",
+        "context",
+        "error",
+        "failed",
+        "gate",
+        "leads",
+        "result",
+        "waker",
+        "work",
+    )
+
+    def __init__(
+        self,
+        work: Any,
+        waker: Waker | None = None,
+        context: Any = None,
+        failed: Callable[[BaseException], object] | None = None,
+    ) -> None:
         self.work = work
         self.waker = waker
         self.context = context
+        self.failed = failed
         self.gate: threading.Lock | None = None
         self.answered = False
         self.leads = False
@@ -47,6 +68,8 @@ class Request:
         self.answered = True
 
     def fail(self, error: BaseException) -> None:
+        if self.failed is not None:
+            self.failed(error)
         self.error = error
         self.answered = True
 

@@ -34,7 +34,7 @@ from holdfast.fold import EMPTY, Folded, Tip, fold, ops_of, parent_of, tip_of
 from holdfast.lineage import Lineage
 from holdfast.routes import Routes
 from holdfast.snapshots import Snapshots
-from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, expires, lay
+from holdfast.wanted import Laid, Part, Wanted, Written, conflict, exists, expires, lay, live
 
 READ_CHUNK = 1000
 FETCH_CHUNK = 64
@@ -73,7 +73,7 @@ class Log(Lineage):
         """
         wanted = prepared(wanted)
         self.routes.check(wanted)
-        return self._queue.commit(Request(wanted))
+        return self._queue.commit(Request(wanted, failed=wanted.failed))
 
     def submit(self, wanted: Wanted, *, waker: Waker | None = None, context: Any = None) -> Request:
         """Puts the commit in line without waiting for it; `wait` on what it returns does.
@@ -82,7 +82,7 @@ class Log(Lineage):
         """
         wanted = prepared(wanted)
         self.routes.check(wanted)
-        request = Request(wanted, waker, context)
+        request = Request(wanted, waker, context, wanted.failed)
         self._queue.submit(request)
         return request
 
@@ -126,7 +126,8 @@ class Log(Lineage):
             )
 
     def _send(self, laid: list[Laid]) -> None:
-        answers = self.backend.commit([one.commit for one in laid])
+        laid = live(laid)
+        answers = self.backend.commit([one.commit for one in laid]) if laid else []
         for one, answer in zip(laid, answers, strict=True):
             if isinstance(answer, Receipt):
                 self._accept(one, answer)

@@ -18,7 +18,7 @@ from holdfast.backends.protocol import (
     Record,
 )
 from holdfast.batch import Request
-from holdfast.errors import ConflictError, ExistsError, UsageError, show_value
+from holdfast.errors import ConflictError, ExistsError, HoldfastError, UsageError, show_value
 from holdfast.fold import BlobReader, Folded, advance
 from holdfast.lifetimes import EXPIRING
 from holdfast.tree import Op, encode_ops
@@ -56,13 +56,19 @@ class Part(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """One commit as its caller wants it."""
+    """One commit as its caller wants it.
+
+    `unless` is asked right before it is sent: an error is the answer, and nothing is written.
+    `failed` is told why it was not written before anything behind it in the line is sent.
+    """
 
     parts: tuple[Part, ...]
     reads: tuple[tuple[str, int], ...] = ()
     fence: Fence | None = None
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
+    unless: Callable[[], HoldfastError | None] | None = None
+    failed: Callable[[BaseException], object] | None = None
 
 
 class Written(Struct, frozen=True):
@@ -136,6 +142,23 @@ def lay(
         wanted.watch,
     )
     return Laid(request, commit, before, tuple([folded for _, folded in laid]))
+
+
+def live(laid: list[Laid]) -> list[Laid]:
+    """Returns what is to be sent, and answers the rest.
+
+    Asked when it is sent and not when it was laid: what it depends on may have failed since, a
+    moment ago, in the same batch.
+    """
+    sent: list[Laid] = []
+    for one in laid:
+        unless = one.request.work.unless
+        error = None if unless is None else unless()
+        if error is None:
+            sent.append(one)
+        else:
+            one.request.fail(error)
+    return sent
 
 
 def _lay_part(

@@ -1,11 +1,27 @@
-"""The last event of a pass is the last one (decision 0013)."""
+"""The last event of a pass is the last one, and what it does to others (decision 0013)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+from msgspec import Raw
+
 import holdfast
-from holdfast import Store
+from holdfast import RunCancelledError, Store, UsageError
+from holdfast.aio.thread import looping
+from holdfast.runs import events
+from holdfast.runs.control import Stopped
+from holdfast.runs.execution import Execution
+from holdfast.runs.journal import Journal
+from holdfast.runs.pool import Job, Pool
+from holdfast.wanted import Wanted
+from tests.runs.corpus import post, small
+from tests.runs.corpus_steps import cry
+from tests.runs.cuts import Cut, until
+from tests.runs.test_waking import await_that
+from tests.runs.witness import Witness
 
 
 class Late:
@@ -41,3 +57,237 @@ def test_nothing_is_recorded_behind_the_end(durable_url: str):
         types = [event.type for event in hf.events() if event.stream == "run/r"]
         assert types[-1] == "run.ended"
         assert "run.cancelling" not in types
+
+
+def types_of(hf: Store, id: str = "r") -> list[str]:
+    return [record.type for record in hf.log.records(f"run/{id}")]
+
+
+@holdfast.run(name="tests:cut in an act")
+def cut_in_an_act(ctx: Any) -> str:
+    return cry("help")
+
+
+def test_a_verdict_on_an_act_of_a_run_that_has_ended_is_refused(hf: Store, witness: Witness):
+    """Behind `ended` it would be the last event, and whoever waits would wait for ever."""
+
+    def killed(moment: str, once: bool) -> None:
+        raise Cut("killed")
+
+    witness.watch = killed
+    with pytest.raises(Cut):
+        hf.start(cut_in_an_act, id="r").result()
+    hf.cancel("r")
+    with pytest.raises(UsageError, match='run "r" has ended'):
+        hf.settle("r", "cry", holdfast.Done("cried help"))
+    assert types_of(hf)[-1] == "run.ended"
+    assert hf.recover().acts == []
+    with pytest.raises(RunCancelledError):
+        hf.run("r").result(timeout=20)
+
+
+CONST = {"is": 1}
+
+
+@holdfast.run(name="tests:another const")
+def another_const(ctx: Any) -> None:
+    ctx.const("c", CONST["is"])
+    ctx.wait("approve")
+
+
+def test_a_divergence_of_a_run_that_has_ended_is_not_adopted(hf: Store):
+    CONST["is"] = 1
+    until(hf.start(another_const, id="r"), "waiting")
+    CONST["is"] = 2
+    until(hf.resume("r"), "needs_attention")
+    hf.cancel("r")
+    with pytest.raises(UsageError, match='run "r" has ended'):
+        hf.adopt("r")
+    with pytest.raises(RunCancelledError):
+        hf.run("r").result(timeout=20)
+
+
+def test_a_txn_of_a_branch_that_was_left_behind_does_not_land_behind_the_end(hf: Store):
+    """Its body may end when the run has, and the lease is still there."""
+    run = Execution(hf.log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
+    run.forked(1)
+    run.record(events.Created("tests:left", Raw(b"{}")))
+    run.seal(events.Ended("completed"))
+    run.commit()
+    with pytest.raises(Stopped):
+        run.commit_with(events.Done("parallel/b/move", kind="step", effect="txn"), Wanted(()))
+    assert types_of(hf) == ["run.created", "run.ended"]
+
+
+# --- a stop that comes while a pass ends ---------------------------------------------------------
+
+
+class Stopping:
+    """A backend around a backend: somebody stops the run while it is being suspended or parked."""
+
+    def __init__(self, hf: Store, stop: Callable[[], None]) -> None:
+        self._hf = hf
+        self._inner: Any = hf.log.backend
+        self._stop = stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self, commits: Any) -> Any:
+        appends = [append for commit in commits for append in commit.appends]
+        if any(record.type == "run.suspended" for one in appends for record in one.records):
+            self._hf.log.backend = self._inner
+            self._stop()
+        return self._inner.commit(commits)
+
+
+@holdfast.run(name="tests:parked")
+def parking(ctx: Any) -> str:
+    return cry("help")
+
+
+def test_a_stop_that_comes_while_a_run_is_being_parked_ends_it(durable_url: str, witness: Witness):
+    """Rule 9. Whoever stops it finds an owner, and leaves it to that."""
+    with holdfast.open(durable_url) as hf, holdfast.open(durable_url) as other:
+
+        def killed(moment: str, once: bool) -> None:
+            raise Cut("killed")
+
+        witness.watch = killed
+        with pytest.raises(Cut):
+            hf.start(parking, id="r").result()
+        hf.log.backend = Stopping(hf, lambda: other.cancel("r"))  # type: ignore[assignment]
+        hf.resume("r")
+        await_that(lambda: hf.engine.ended("r") is not None)
+        assert hf.run("r").status == "cancelled"
+
+
+@holdfast.run(name="tests:asked in a loop")
+async def asked_async(ctx: Any) -> Any:
+    return await ctx.wait("approve")
+
+
+def test_a_stop_that_comes_while_an_async_run_is_being_suspended_is_heard(durable_url: str):
+    """Its task is cancelled where it writes that it waits; nobody asks for its result."""
+    with (
+        holdfast.open(durable_url) as other,
+        looping(holdfast.open(durable_url)) as hf,
+    ):
+
+        def stop() -> None:
+            other.cancel("r")
+            run = hf.engine.active["r"]
+            run.stop_wanted = True
+            run.interrupt()
+
+        hf.log.backend = Stopping(hf, stop)  # type: ignore[assignment]
+        hf.start(asked_async, id="r")
+        await_that(lambda: other.run("r").journal.ended is not None)
+        assert other.run("r").status == "cancelled"
+
+
+# --- children ------------------------------------------------------------------------------------
+
+
+@holdfast.run(name="tests:asked")
+def asked(ctx: Any) -> Any:
+    return ctx.wait("approve")
+
+
+@holdfast.step(effect="pure")
+def enough() -> bool:
+    return True
+
+
+@holdfast.run(name="tests:enough")
+def leaves_its_child(ctx: Any) -> str:
+    kid = ctx.child(asked, id="kid")
+    return "enough" if enough() else ctx.join(kid)
+
+
+def test_a_child_is_stopped_when_what_its_parent_ends_for_is_durable(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """Rule 7. Killed behind the stop, a parent that decides anew would join what it has stopped."""
+    hf.engine.tending.flush_s = None
+    cancel, known = hf.engine.cancel_child, list[str]()
+
+    def cancel_child(*child: str) -> None:
+        known.extend(hf.engine.journal_of("r").entries)
+        cancel(*child)
+
+    monkeypatch.setattr(hf.engine, "cancel_child", cancel_child)
+    assert hf.start(leaves_its_child, id="r").result() == "enough"
+    assert "enough" in known
+    until(hf.run("kid"), "cancelled")
+
+
+@holdfast.run(name="tests:wants an id")
+def wants_an_id(ctx: Any) -> str:
+    try:
+        ctx.child(small, 1, id="theirs")
+    except holdfast.StepError as error:
+        return f"{error.kind} {post('went on')}"
+    return "it is another's"
+
+
+def test_a_run_of_another_is_no_child(hf: Store, witness: Witness):
+    """Not joined as if it were, and not stopped with a parent that is none."""
+    until(hf.start(asked, id="theirs"), "waiting")
+    assert hf.start(wants_an_id, id="r").result() == "ExistsError posted went on"
+    assert hf.run("theirs").status == "waiting"
+
+
+@holdfast.run(name="tests:finds it started")
+def finds_it_started(ctx: Any) -> str:
+    ctx.child(asked, id="theirs")
+    return "done"
+
+
+def test_a_run_that_was_started_by_another_is_not_stopped_with_who_found_it(hf: Store):
+    until(hf.start(asked, id="theirs"), "waiting")
+    assert hf.start(finds_it_started, id="r").result() == "done"
+    until(hf.run("theirs"), "waiting")
+
+
+@holdfast.run(name="tests:stopped parent")
+def stopped_parent(ctx: Any, is_at_work: bool) -> None:
+    for policy in ("cancel", "leave", "wait"):
+        ctx.child(asked, id=policy, when_parent_ends=policy)
+    if is_at_work:
+        ctx.engine.cancel(ctx.run_id)
+    ctx.wait("never")
+
+
+@pytest.mark.parametrize("is_at_work", [True, False])
+def test_a_stop_reaches_children_but_those_to_be_left(hf: Store, is_at_work: bool):
+    """Whether it is at work or waits when it is stopped."""
+    run = hf.start(stopped_parent, is_at_work, id="r")
+    if not is_at_work:
+        until(run, "waiting")
+        hf.cancel("r")
+    with pytest.raises(RunCancelledError):
+        run.result(timeout=20)
+    for id, status in (("cancel", "cancelled"), ("leave", "waiting"), ("wait", "cancelled")):
+        until(hf.run(id), status)
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_raises_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch):
+    """Its thread would be counted for ever, and 64 of them would be all there are."""
+    import threading
+
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def fail() -> None:
+        raise Stopped("unforeseen")
+
+    pool = Pool("tests", threads_max=1)
+    jobs = [Job(fail), Job(lambda: None)]
+    for job in jobs:
+        pool.submit(job)
+    assert all(job.done.wait(30) for job in jobs)
+    assert [one.exc_type for one in told] == [Stopped]

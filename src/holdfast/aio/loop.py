@@ -145,7 +145,9 @@ async def shielded(future: asyncio.Future[T]) -> T:
                 raise
             cancelled = error
         except BaseException:
-            break  # the future's own error: `result` raises it below
+            if not future.done():
+                raise  # an interrupt of this thread, not the future's own error
+            break  # `result` raises it below
     if cancelled is not None:
         if not future.cancelled():
             future.exception()  # retrieved: the caller is told of the cancellation instead

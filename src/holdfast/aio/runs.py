@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from contextvars import copy_context
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -49,6 +49,7 @@ class AsyncContext(Operations):
     ) -> None:
         super().__init__(execution, block, parent, engine)
         self._home = loop
+        self._inside: list[Any] = []  # the tasks that are in blocks within this one
 
     def drive(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         return self._drive(operation)
@@ -86,13 +87,21 @@ class AsyncContext(Operations):
             )
         return super().call_plainly(function, args, kwargs)
 
-    def run(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(function, RunFunction) and not function.is_async:
+    def enter_run(
+        self,
+        function: RunFunction[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        /,
+        *how: Any,
+        **named: Any,
+    ) -> Any:
+        if not function.is_async:
             raise UsageError(
                 f'run "{function.name}" is a plain function: an async run cannot enter it',
                 hint="start it with ctx.child, or make it async def",
             )
-        return super().run(function, *args, **kwargs)
+        return super().enter_run(function, args, kwargs, *how, **named)
 
     @property
     def state(self) -> AsyncScope:
@@ -138,13 +147,14 @@ class AsyncContext(Operations):
     async def _commit_with(self, act: acts.CommitWith) -> Any:
         run = self.execution
         try:
-            written = await self._home.commit(run.joint(act.event, act.extra))
+            task = run.join(act.event, act.extra, self._home.enqueue)
+            task.add_done_callback(lambda done: _error_of(done) or run.joined(act.event))
+            written = await shielded(task)
             await self._landed()
         except (ConflictError, UsageError, asyncio.CancelledError):
             raise
         except BaseException as error:
             raise run.lost(error) from error
-        run.joined(act.event)
         if run.has_news(written):
             await self._home.hop(run.look)
         return written
@@ -202,11 +212,34 @@ class AsyncContext(Operations):
         inside = CURRENT.set(act.context)
         writing = WRITER.set(act.context.writer)
         try:
-            result = act.function(*act.args, **act.kwargs)
-            return await result if inspect.isawaitable(result) else result
+            with act.context.alone():
+                result = act.function(*act.args, **act.kwargs)
+                return await result if inspect.isawaitable(result) else result
         finally:
             WRITER.reset(writing)
             CURRENT.reset(inside)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Refuses a body that is entered beside another of the same context.
+
+        A context is in one block at a time. Two nested runs or folds that are awaited side by side
+        would each record what the other does as its own, in an order that is chance.
+        """
+        if self.block.path == self.base:
+            yield
+            return
+        task = asyncio.current_task()
+        if self._inside and self._inside[-1] is not task:
+            raise UsageError(
+                f'block "{self.block.path}" of run "{self.run_id}" was entered beside another',
+                hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
+            )
+        self._inside.append(task)
+        try:
+            yield
+        finally:
+            self._inside.pop()
 
     async def _pause(self, act: acts.Pause) -> None:
         clock = self.execution.log.clock
@@ -231,7 +264,8 @@ class AsyncContext(Operations):
             for task in waiting:
                 joining.contexts[names[task]].is_stopped = True
                 task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            # Whatever is cancelled meanwhile: no branch is at work when the block is left.
+            await shielded(asyncio.gather(*waiting, return_exceptions=True))
 
     async def live(self, name: str, joining: Joining) -> None:
         """The task of one branch."""
@@ -272,23 +306,30 @@ class AsyncRuns:
         engine.launch_async = self._launch
 
     def _launch(self, run: Execution) -> None:
-        """Called from any thread: the run begins on the loop."""
-        self.loop.loop.call_soon_threadsafe(self._begin, run)
+        """Called from any thread: the run begins on the loop, and is nothing of its caller's.
+
+        What that has in context variables, a run around it above all, ends before this one.
+        """
+        self.loop.loop.call_soon_threadsafe(self._begin, run, context=Context())
 
     def _begin(self, run: Execution) -> None:
         task = self.loop.loop.create_task(self._live(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _stop(self, task: asyncio.Task[None]) -> None:
+    def _stop(self, run: Execution, task: asyncio.Task[None]) -> None:
+        def stop() -> None:
+            if run.when_stopped is not None:  # asked on the loop: its pass may be over by now
+                task.cancel()
+
         with suppress(RuntimeError):
-            self.loop.loop.call_soon_threadsafe(task.cancel)
+            self.loop.loop.call_soon_threadsafe(stop)
 
     async def _live(self, run: Execution) -> None:
         # Only now: a task that is cancelled before its first step runs nothing, not even `finally`.
         task = asyncio.current_task()
         assert task is not None, "BUG: a run outside a task"
-        run.when_stopped = lambda: self._stop(task)
+        run.when_stopped = lambda: self._stop(run, task)
         context = AsyncContext(run, Block(run.journal), None, self.engine, self.loop)
         run.contexts.append(context)
         control: BaseException | None = None
@@ -301,6 +342,9 @@ class AsyncRuns:
 
     async def close(self) -> None:
         """Stops every run where it is; each can be resumed."""
+        for run in list(self.engine.active.values()):
+            if run.function.is_async:  # whoever waits for it is told this, and not of its task
+                run.lost(UsageError("the store was closed"))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -475,7 +475,10 @@ def branch_body(context: Any, name: str, joining: Joining) -> Operation:
         if isinstance(error, Exception):
             fault = values.fault_of(error)
             failed = events.Failed(path, fault, kind="branch", name=name, effect="pure")
-            run.record(failed)
+            try:
+                run.record(failed)
+            except Stopped as stopped:  # it was left behind, and so was the run
+                return stopped, None
         elif not isinstance(error, Control):
             error = run.lost(raised)
     return error, fault

@@ -16,7 +16,7 @@ from holdfast.errors import UsageError, show_value
 from holdfast.runs import blocks, events, processes, steps, values, waits
 from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import Branch, Joining
-from holdfast.runs.define import ONCE, Step, is_run, is_step
+from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
 from holdfast.runs.journal import Block, iteration
 from holdfast.runs.recording import Recording
 from holdfast.scope import Scope
@@ -44,6 +44,7 @@ class Operations(Recording):
                 f"ctx.step takes a step, found {show_value(function)}",
                 hint='put @holdfast.step(effect="…") above the function',
             )
+        function.signature.check_settings("ctx.step", args, key=key, label=label, source=source)
         return self.drive(self.step_operation(function, args, kwargs, key, label, source))
 
     def step_operation(
@@ -69,7 +70,7 @@ class Operations(Recording):
     def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Does what a step or run does that is called like a function in a run's body."""
         if is_run(function):
-            return self.run(function, *args, **kwargs)
+            return self.enter_run(function, args, kwargs)
         return self.drive(self.step_operation(function, args, kwargs))
 
     def txn(
@@ -86,6 +87,7 @@ class Operations(Recording):
         step = function if is_step(function) else blocks.txn_step(function)
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
+        step.signature.check_settings("ctx.txn", args, key=key, label=label, source=source)
         return self.drive(self.step_operation(step, args, kwargs, key, label, source))
 
     def txn_in(
@@ -105,6 +107,10 @@ class Operations(Recording):
         is yours: it must not be in autocommit mode, nor have a transaction open.
         """
         step = blocks.ledger_step(connection, function)
+        if key or label or source:
+            values.Signature(function).check_settings(
+                "ctx.txn_in", (connection, *args), key=key, label=label, source=source
+            )
         return self.drive(self.step_operation(step, args, kwargs, key, label, source))
 
     def process(
@@ -316,9 +322,23 @@ class Operations(Recording):
         **kwargs: Any,
     ) -> Any:
         """Runs another run's function as a block of this run; it may call itself."""
-        self.enter()
         if not is_run(function):
             raise UsageError(f"ctx.run takes a run, found {show_value(function)}")
+        function.signature.check_settings("ctx.run", args, key=key, label=label, source=source)
+        return self.enter_run(function, args, kwargs, key, label, source)
+
+    def enter_run(
+        self,
+        function: RunFunction[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        /,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Does what `run` does, for one that may also be called like a function."""
+        self.enter()
         digest = values.digest(function.signature.inputs(args, kwargs))
         name = function.name.rpartition(":")[2]
         answer = self.block.ask("run", name, "pure", digest, key=key, label=label, source=source)
@@ -422,6 +442,9 @@ class Operations(Recording):
         """
         self.enter()
         spec = waits.check_child(function, args, kwargs, id, when_parent_ends)
+        spec.function.signature.check_settings(
+            "ctx.child", args, key=key, label=label, source=source
+        )
         answer = self.block.ask(
             "child", spec.name, "idempotent", spec.digest, key=key, label=label, source=source
         )

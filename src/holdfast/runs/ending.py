@@ -6,10 +6,10 @@ from typing import Any
 
 from holdfast.backends.protocol import Cleared, Mark
 from holdfast.runs import events, values, waits
-from holdfast.runs.acts import Call, Finish, Operation
+from holdfast.runs.acts import COMMIT, Call, Finish, Operation
 from holdfast.runs.blocks import invoke
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Suspended, passed_through
-from holdfast.runs.execution import DUE, INDEX, Execution, open_children
+from holdfast.runs.execution import DUE, INDEX, Execution, doomed_children, open_children
 
 Marks = tuple[Mark | Cleared, ...]
 
@@ -38,6 +38,7 @@ def life(context: Any) -> Operation:
             yield from _await_children(context)
     except BaseException as raised:
         error = raised
+    run.when_stopped = None  # the pass is over: what is left to be done must not be interrupted
     control = context.left_with or (error if isinstance(error, Control) else None)
     if control is None and error is not None and not isinstance(error, Exception):
         control = run.lost(error)  # an interrupt of this process, not of the run
@@ -45,7 +46,7 @@ def life(context: Any) -> Operation:
         run.swallowed(context.block.path, passed_through(control))
     if isinstance(control, OwnerLost):
         return control
-    if isinstance(control, Suspended) and run.stop_wanted:
+    if isinstance(control, Suspended | Parked) and run.stop_wanted:
         control = Cancelled(f'run "{run.id}" is to stop')
     # What came behind this was not heeded by every wait of this pass: it wakes a suspended run.
     run.seen = run.inbox.revision
@@ -74,9 +75,13 @@ def _leave(
         run.seal(events.Suspended(control.reason, attention=True, seen=run.seen))
         yield Finish(status_marks(run.id, "needs_attention"))
         return
-    for id, policy in open_children(run.journal):
-        if policy == "cancel" or isinstance(control, Cancelled):
-            yield Call(context.engine.cancel_child, (id,))
+    doomed = doomed_children(run.journal, is_cancelled=isinstance(control, Cancelled))
+    if doomed:
+        # What made the body end is durable before a child hears of it (rule 7): entered again, the
+        # body might not end here, and ask for the child.
+        yield COMMIT
+    for id in doomed:
+        yield Call(context.engine.cancel_child, (run.id, id))
     if isinstance(control, Cancelled):
         ended = events.Ended("cancelled")
     elif error is not None:

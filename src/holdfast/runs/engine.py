@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import Context as ContextVars
 from functools import partial
-from typing import Any, Protocol
-
-from msgspec import Raw
+from typing import Any
 
 from holdfast import inbox
 from holdfast.arguments import check_timeout
@@ -24,44 +22,31 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.ids import check_name, new_id
-from holdfast.log import Log
 from holdfast.record.policy import check_effect
-from holdfast.record.scope import RecordedScope
-from holdfast.runs import blocks, events, values
-from holdfast.runs.control import OwnerLost, Suspended
+from holdfast.runs import blocks, events
+from holdfast.runs.control import OwnerLost, Parked, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.driver import Context
 from holdfast.runs.ending import Marks, life, status_marks
-from holdfast.runs.execution import Execution, open_children, stored
+from holdfast.runs.execution import Execution, doomed_children
 from holdfast.runs.handle import Run, attention_of
 from holdfast.runs.journal import Block, Journal
+from holdfast.runs.looking import Host, Looking
 from holdfast.runs.pool import Job, Pool
 from holdfast.runs.tending import Hosted, Tending
-from holdfast.runs.waits import ID_BYTES_MAX, ChildSpec, message_name
-from holdfast.scope import Scope
+from holdfast.runs.waits import ChildSpec, check_id, message_name
 from holdfast.wanted import Part, Proposal, Wanted
-from holdfast.workers import Heart
 
 LEASE_S = 30.0
 SLICE_S = 0.25
 Launcher = Callable[[Execution], None]
 
 
-class Host(Protocol):
-    """The store, as far as the engine needs it."""
-
-    log: Log
-    heart: Heart
-    worker: str
-
-    def workflow(self, id: str) -> RecordedScope: ...
-
-
-class Engine:
+class Engine(Looking):
     """The runs that this process owns, and a way to all others."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
+        super().__init__(host)
         self.pool = Pool("holdfast-run")
         self.active: dict[str, Execution] = {}
         self.jobs: dict[str, Job] = {}
@@ -70,11 +55,6 @@ class Engine:
         self._free = threading.Condition()
         self._busy: set[str] = set()
         self._is_open = True
-
-    @property
-    def log(self) -> Log:
-        """The store's log."""
-        return self.host.log
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -92,10 +72,13 @@ class Engine:
         defined = self._check_function(function, queue)
         if if_exists not in ("error", "attach"):
             raise UsageError(f'if_exists is "error" or "attach", found {show_value(if_exists)}')
-        id = check_id(new_id(self.log.clock) if id is None else id)
         if queue is not None:
             queue = check_name(queue, "queue")
-        inputs = defined.signature.inputs(args, kwargs)
+        signature, other = defined.signature, None if if_exists == "error" else if_exists
+        signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
+        signature.check(args, kwargs)
+        inputs = signature.inputs(args, kwargs)
+        id = check_id(new_id(self.log.clock) if id is None else id)
         created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
         if self._create(id, defined, created, queue):
             return Run(self, id)
@@ -177,26 +160,35 @@ class Engine:
             if lease is None:
                 self.tending.forget(id)  # it has ended, or another worker has it
                 return Run(self, id)
+            run = None
             try:
-                journal = self.journal_of(id)
-                if journal.ended is not None:
+                run = self._claim(id, lease)
+            finally:
+                if run is None:
                     self.disown(lease)
-                    return Run(self, id)
-                assert journal.created is not None, "BUG: a run that was not created"
-                function = self._check_function(find_run(journal.created.name), None)
-                run = Execution(self.log, id, function, journal, lease)
-                run.record(events.Claimed(lease.owner, lease.epoch))
-                run.look()
-                try:
-                    run.commit(status_marks(id, "running"))
-                except OwnerLost as lost:
-                    raise lost.cause from lost
-            except BaseException:
-                self.disown(lease)
-                raise
             self.tending.forget(id)
-            self._launch(run)
+            if run is not None:
+                self._launch(run)
         return Run(self, id)
+
+    def _claim(self, id: str, lease: Lease) -> Execution | None:
+        """Reads a run's journal and records who owns it now; None if it has ended."""
+        while (journal := self.journal_of(id)).ended is None:
+            assert journal.created is not None, "BUG: a run that was not created"
+            function = self._check_function(find_run(journal.created.name), None)
+            run, read = Execution(self.log, id, function, journal, lease), journal.revision
+            run.record(events.Claimed(lease.owner, lease.epoch))
+            run.look()
+            try:
+                run.commit(status_marks(id, "running"), expected=read)
+            except OwnerLost as lost:
+                # A commit of an earlier pass, of which nobody knew what became of it, under the
+                # same lease, landed since the journal was read: it is read again.
+                if not isinstance(lost.cause, ConflictError):
+                    raise lost.cause from lost
+            else:
+                return run
+        return None
 
     def own(self, id: str) -> Lease | None:
         """Takes the run's lease and keeps it; None if another worker has it.
@@ -234,7 +226,12 @@ class Engine:
         self.tending.begin()
         if run.function.is_async:
             assert self.launch_async is not None, "BUG: checked before"
-            self.launch_async(run)
+            try:
+                self.launch_async(run)
+            except BaseException:  # a loop that was closed: nobody would ever let the run go
+                self.active.pop(run.id, None)
+                self.disown(run.lease)
+                raise
             return
         job = Job(lambda: ContextVars().run(self._live, run))
         self.jobs[run.id] = job
@@ -283,6 +280,11 @@ class Engine:
                 with contextlib.suppress(HoldfastError):  # then it runs out by itself
                     self.disown(run.lease)
         try:
+            if isinstance(control, Parked) and self._is_open:
+                # A stop that came while it was being parked found an owner, and left it to that.
+                run.inbox.look()
+                if run.inbox.stop() is not None:
+                    self.cancel(run.id)
             if run.journal.ended is not None:
                 self._tell_parent(run)
         except BaseException as error:
@@ -305,8 +307,16 @@ class Engine:
         """Starts a child, or goes on with it if it was started before the parent died."""
         inputs = self.storing(id)(spec.inputs)
         created = events.Created(spec.function.name, inputs, run.id, path, spec.policy)
-        if not self._create(id, spec.function, created, None):
-            self.resume(id)
+        if self._create(id, spec.function, created, None):
+            return
+        found, parent = self.created_of(id), run.journal.entries[path].origin or run.id
+        is_ours = (found.parent, found.path) == (parent, path)
+        if not is_ours and (found.name, found.inputs) != (created.name, created.inputs):
+            raise ExistsError(
+                f'run "{id}" exists already, and is another than the child that is wanted here',
+                hint="give the child an id of its own, or none",
+            )
+        self.resume(id)
 
     def child_ended(self, run: Execution, id: str) -> events.Ended | None:
         """Returns how a child ended; None if it waits for something itself, or is elsewhere."""
@@ -321,46 +331,12 @@ class Engine:
 
     # --- looking ---------------------------------------------------------------------------------
 
-    def journal_of(self, id: str) -> Journal:
-        """Reads a run's journal, or raises NotFoundError."""
-        journal = Journal()
-        for record in self.log.records(f"run/{id}"):
-            journal.apply(events.read(record.type, record.payload))
-        if journal.created is None:
-            raise NotFoundError(
-                f'there is no run "{id}"', hint="store.runs() lists those there are"
-            )
-        return journal
-
-    def ended(self, id: str) -> events.Ended | None:
-        """Returns the end of a run, from its last record alone; None if it has none yet."""
-        head = self.log.head(f"run/{id}")
-        if head is None:
-            raise NotFoundError(
-                f'there is no run "{id}"', hint="store.runs() lists those there are"
-            )
-        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
-        event = events.read(record.type, record.payload)
-        return event if isinstance(event, events.Ended) else None
-
     def progress_of(self, id: str) -> blocks.Progress:
         """Returns what a run is doing: exactly if it runs here, else as far as it is recorded."""
         run = self.active.get(check_id(id))
         if run is not None:
             return blocks.progress_of(run)
         return blocks.recorded_progress(self.journal_of(id))
-
-    def load(self, raw: Any) -> Any:
-        """Returns a recorded value."""
-        return values.decode(raw, self.log.blobs.read)
-
-    def storing(self, id: str) -> Callable[[bytes], Raw]:
-        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
-        return partial(stored, self.log, f"run/{id}")
-
-    def state_of(self, id: str) -> Scope:
-        """Returns the scope of a run's own state."""
-        return self.host.workflow(id)
 
     def await_end(self, id: str, timeout_s: float | None) -> events.Ended:
         """Waits for a run's end, wherever it is; takes over from an owner that died meanwhile."""
@@ -401,26 +377,11 @@ class Engine:
             raise attention_of(id, journal)
         assert journal.created is not None, "BUG: a run that was not created"
         waits = journal.suspended
-        is_due = waits is None or self._is_due(id, waits)
+        is_due = waits is None or self.is_due(id, waits)
         is_ours = has_run(journal.created.name) and journal.created.queue is None
         if is_due and is_ours and self.log.backend.leases.holder(f"run/{id}") is None:
             self.resume(id)
         return None
-
-    def _is_due(self, id: str, waits: events.Suspended) -> bool:
-        """Says whether a suspended run has something to do: its time, or news for it.
-
-        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
-        be dead.
-        """
-        if (waits.until or 1 << 62) <= self.log.clock.now_us():
-            return True
-        head = self.log.head(inbox.stream_of(f"run/{id}"))
-        return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
-
-    def any_ended(self, ids: tuple[str, ...]) -> bool:
-        """Says whether one of these runs has ended."""
-        return any(self.ended(id) is not None for id in ids)
 
     def send(
         self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None
@@ -443,8 +404,7 @@ class Engine:
             run = self.active.get(id)
             if run is not None:
                 run.stop_wanted = True
-                if run.when_stopped is not None:
-                    run.when_stopped()
+                run.interrupt()
                 return
             lease = self.own(id)
             if lease is None:
@@ -457,14 +417,14 @@ class Engine:
                 self.tending.forget(id)
             finally:
                 self.disown(lease)
-        for child, policy in open_children(journal):
-            if policy == "cancel":
-                self.cancel_child(child)
+        for child in doomed_children(journal, is_cancelled=True):
+            self.cancel_child(id, child)
 
-    def cancel_child(self, id: str) -> None:
-        """Cancels a child, which may not have been started yet."""
+    def cancel_child(self, parent: str, id: str) -> None:
+        """Cancels a child, which may not have been started yet, or may be another's."""
         with contextlib.suppress(NotFoundError):
-            self.cancel(id)
+            if self.created_of(id).parent == parent:
+                self.cancel(id)
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
@@ -486,11 +446,3 @@ class Engine:
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("the store is closed", hint="open it again with holdfast.open")
-
-
-def check_id(id: object) -> str:
-    """Returns a run's id, or raises UsageError."""
-    checked = check_name(id, "run id")
-    if len(checked.encode()) > ID_BYTES_MAX:
-        raise UsageError(f"run id {checked[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit")
-    return checked

@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.batch import Request
-from holdfast.errors import ConflictError, HoldfastError, UsageError
+from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
 from holdfast.inbox import Inbox
 from holdfast.log import Log
 from holdfast.runs import events, values
@@ -80,23 +80,36 @@ class Execution:
         """Whether this process is through with the run."""
         return self._sealed
 
+    @property
+    def is_buffered(self) -> bool:
+        """Whether something was recorded that no commit has taken along yet."""
+        return bool(self._buffer)
+
     # --- recording -------------------------------------------------------------------------------
 
     def record(self, event: Struct) -> None:
         """Folds an event and buffers it; the next commit makes it durable."""
         with self._lock:
-            if self._sealed:
-                # A branch that was left behind, and whose step ended only now.
-                raise Stopped(f'run "{self.id}" was left: nothing more is recorded')
+            self._check_unsealed()
             self.journal.apply(event)
             self._buffer.append(_proposal(event))
 
+    def _check_unsealed(self) -> None:
+        if self._sealed:
+            # A branch that was left behind, and whose step ended only now.
+            raise Stopped(f'run "{self.id}" was left: nothing more is recorded')
+
     def put(
-        self, send: Callable[[Wanted, Flight], T], marks: tuple[Mark | Cleared, ...] = ()
+        self,
+        send: Callable[[Wanted, Flight], T],
+        marks: tuple[Mark | Cleared, ...] = (),
+        expected: int | None = None,
     ) -> T | None:
         """Hands the buffer to `send` as one commit, in the order of the records; None if empty.
 
-        `send` lands the flight that it is given, now or later.
+        `send` lands the flight that it is given, now or later. A commit that fails breaks the
+        journal's prefix: whoever sends for the log is told in that moment, and nothing that stands
+        in line behind it (`unless`) is written any more, by whichever branch.
         """
         with self._lock:
             if not self._buffer and not marks:
@@ -105,8 +118,10 @@ class Execution:
             self._buffer.clear()
             self.generation += 1
             marks, self._marks = marks or self._marks, ()
-            parts = (Part(self.stream, proposals),) if proposals else ()
-            wanted = Wanted(parts, (), self.fence, marks, (self.inbox.stream,))
+            parts = (Part(self.stream, proposals, expected),) if proposals else ()
+            wanted = Wanted(
+                parts, (), self.fence, marks, (self.inbox.stream,), self.unless, self.lost
+            )
             flight = self.flights.launch()
             try:
                 return send(wanted, flight)
@@ -122,14 +137,14 @@ class Execution:
     def _line_up(self, wanted: Wanted, flight: Flight) -> Request:
         return self.log.submit(wanted, waker=land_all, context=flight)
 
-    def commit(self, marks: tuple[Mark | Cleared, ...] = ()) -> None:
-        """Makes everything recorded so far durable."""
+    def commit(self, marks: tuple[Mark | Cleared, ...] = (), expected: int | None = None) -> None:
+        """Makes everything recorded so far durable, if the journal is where it is expected."""
         try:
             if self._branches:
-                request = self.put(self._line_up, marks)
+                request = self.put(self._line_up, marks, expected)
                 written = None if request is None else self.log.wait(request)
             else:
-                written = self.put(self._write, marks)
+                written = self.put(self._write, marks, expected)
             self.flights.wait()
             self.check_loss()
         except BaseException as error:
@@ -157,8 +172,13 @@ class Execution:
                 self.lost(error)
             finally:
                 self._lock.release()
-        if self.stop_wanted and self.when_stopped is not None:
-            self.when_stopped()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Interrupts what the run awaits, if it is to stop and can be interrupted."""
+        interrupt = self.when_stopped
+        if self.stop_wanted and interrupt is not None:
+            interrupt()
 
     def push(self) -> None:
         """Puts what is buffered in line, ahead of a commit that the caller makes next."""
@@ -170,7 +190,10 @@ class Execution:
         ConflictError means that nothing of it was written, and that the run goes on.
         """
         try:
-            written = self.log.commit(self.joint(event, extra))
+            if self._branches:
+                written = self.log.wait(self.join(event, extra, self.log.submit))
+            else:
+                written = self.join(event, extra, self.log.commit)
             self.flights.wait()
             self.check_loss()
         except (ConflictError, UsageError):
@@ -182,12 +205,17 @@ class Execution:
             self.look()
         return written
 
-    def joint(self, event: Struct, extra: Wanted) -> Wanted:
-        """Returns the commit of an event and other writes; what is buffered goes before it."""
-        self.push()
-        part = Part(self.stream, (_proposal(event),))
-        marks, watch = extra.marks, (*extra.watch, self.inbox.stream)
-        return Wanted((part, *extra.parts), extra.reads, self.fence, marks, watch)
+    def join(self, event: Struct, extra: Wanted, send: Callable[[Wanted], T]) -> T:
+        """Hands an event and other writes to `send` as one commit, behind what is buffered.
+
+        In line under the lock: a branch that was left behind must not come behind the last event.
+        """
+        with self._lock:
+            self._check_unsealed()
+            self.push()
+            parts = (Part(self.stream, (_proposal(event),)), *extra.parts)
+            watch = (*extra.watch, self.inbox.stream)
+            return send(Wanted(parts, extra.reads, self.fence, extra.marks, watch, self.unless))
 
     def joined(self, event: Struct) -> None:
         """Folds an event that was committed together with other writes."""
@@ -221,6 +249,14 @@ class Execution:
         self._loss = self._loss or OwnerLost(error)
         self.poison = self.poison or self._loss
         return self.poison
+
+    def unless(self) -> HoldfastError | None:
+        """Returns why nothing of the run may be written any more; None while all is well."""
+        if self._loss is None:
+            return None
+        return UnavailableError(
+            f'run "{self.id}" was lost in this process: nothing was written', hint="resume the run"
+        )
 
     def check_loss(self) -> None:
         """Raises if a commit of the run failed, whoever made it."""
@@ -321,12 +357,21 @@ def stored(log: Log, stream: str, encoded: bytes) -> Raw:
 
 
 def open_children(journal: Journal) -> list[tuple[str, str]]:
-    """Returns the children that the journal has no result of, and what their parent's end does."""
+    """Returns the children that the journal has no result of, and what their parent's end does.
+
+    One that a fork shares with its origin is the origin's: the fork's end does nothing to it.
+    """
     return [
         (entry.child, entry.when_parent_ends or "cancel")
         for entry in tuple(journal.entries.values())
-        if entry.child is not None and entry.state == "open"
+        if entry.child is not None and entry.state == "open" and entry.origin is None
     ]
+
+
+def doomed_children(journal: Journal, *, is_cancelled: bool) -> list[str]:
+    """Returns the children that end with their parent; a stop reaches those it waits for, too."""
+    gone = ("cancel", "wait") if is_cancelled else ("cancel",)
+    return [id for id, policy in open_children(journal) if policy in gone]
 
 
 def _proposal(event: Struct) -> Proposal:

@@ -53,6 +53,7 @@ class Entry(Struct):
     verdict: str | None = None  # of an open intent: "not done", "unknown"
     reason: str = ""
     refused: int = 0
+    origin: str | None = None  # the run that recorded it, in a fork of that
 
     @property
     def is_uncertain(self) -> bool:
@@ -86,6 +87,7 @@ class Journal:
         self.created: events.Created | None = None
         self.claims: list[events.Claimed] = []
         self.forked: events.Forked | None = None
+        self.root: str | None = None  # of a fork: the run that all of its forks go back to
         self.ended: events.Ended | None = None
         self.diverged: events.Diverged | None = None
         self.suspended: events.Suspended | None = None
@@ -177,6 +179,9 @@ class Journal:
     def _forked(self, event: events.Forked) -> None:
         """Forgets how its origin stood: the fork is a run of its own, not yet begun."""
         self.forked = event
+        self.root = self.root or event.origin
+        for entry in self.entries.values():
+            entry.origin = entry.origin or event.origin
         self.ended = self.diverged = self.suspended = self.cancelling = None
         self.claims.clear()
         self.taken.clear()  # they name places in the origin's inbox

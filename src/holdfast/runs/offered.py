@@ -8,11 +8,11 @@ from typing import Any
 from holdfast.errors import UsageError, show_value
 from holdfast.intent import Verdict
 from holdfast.runs import tended
-from holdfast.runs.engine import Engine, check_id
+from holdfast.runs.engine import Engine
 from holdfast.runs.events import Status
 from holdfast.runs.handle import Run
 from holdfast.runs.tended import RunSummary
-from holdfast.runs.waits import message_name
+from holdfast.runs.waits import check_id, message_name
 
 _STATUSES = Status.__args__
 

@@ -6,6 +6,7 @@ thread. So a parent that waits for its children, however deep, always finds some
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -75,4 +76,9 @@ class Pool:
                         self._threads -= 1
                         return
                 job = self._waiting.popleft()
-            job.do()
+            try:
+                job.do()
+            except BaseException:
+                # Told as any thread's end would be, and not ended: others are in line behind it.
+                told = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(told))

@@ -20,12 +20,12 @@ from holdfast.ids import new_id
 from holdfast.intent import Recovered, Verdict, judge, verdict_name
 from holdfast.runs import events, values
 from holdfast.runs.ending import status_marks
-from holdfast.runs.engine import Engine, check_id
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import INDEX
 from holdfast.runs.handle import Run
 from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
-from holdfast.runs.waits import message_name
+from holdfast.runs.waits import check_id, message_name
 from holdfast.wanted import Part, Proposal, Wanted
 
 _EFFECTS = ("ask", "live", "dry")
@@ -51,7 +51,15 @@ class Held:
         self.journal = engine.journal_of(id)
 
     def add(self, added: Any) -> None:
-        """Appends an event, under the run's lease, with the marks of the status it leads to."""
+        """Appends an event, under the run's lease, with the marks of the status it leads to.
+
+        Not behind the end: `ended` is the last event, by which everybody knows that a run is over.
+        """
+        if self.journal.ended is not None:
+            raise UsageError(
+                f'run "{self._id}" has ended: nothing is added to it any more',
+                hint="fork it from before that step to go on from there",
+            )
         self.journal.apply(added)
         marks = status_marks(self._id, self.journal.status)
         self._engine.append(self._id, self._lease, [added], marks)
@@ -190,7 +198,8 @@ def recovered_steps(engine: Engine) -> list[Recovered]:
             continue
         try:
             with held(engine, id) as run:
-                open_acts = [e for e in run.journal.uncertain() if e.verdict is None]
+                acts = [] if run.journal.ended is not None else run.journal.uncertain()
+                open_acts = [entry for entry in acts if entry.verdict is None]
                 found += [_judge(engine, id, run, entry) for entry in open_acts]
         except LeaseLostError:
             continue  # another worker was faster, and will see to it

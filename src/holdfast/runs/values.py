@@ -60,8 +60,10 @@ class Signature:
         self._function = function
         self._hints: dict[str, Any] | None = None
         self._rebuilt: dict[str, bool] = {}
+        self._signature: inspect.Signature | None = None
         try:
-            parameters = list(inspect.signature(function).parameters.values())
+            self._signature = inspect.signature(function)
+            parameters = list(self._signature.parameters.values())
         except (TypeError, ValueError):
             parameters = []
         self.first = parameters[0].name if parameters else ""
@@ -69,12 +71,40 @@ class Signature:
             parameters = parameters[1:]
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.names = [p.name for p in parameters if p.kind in positional]
+        self._nameless = [p.name for p in parameters if p.kind is positional[0]]
         self._ignore = frozenset(ignore)
-        unknown = self._ignore - {p.name for p in parameters}
+        self._known = frozenset([p.name for p in parameters])
+        unknown = self._ignore - self._known
         if unknown:
             raise UsageError(
                 f"ignore names parameters of the function, found {', '.join(sorted(unknown))}"
             )
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises UsageError if the function cannot be called with these arguments."""
+        if self._signature is None:
+            return
+        first = (None,) if self.first in ("ctx", "tx") else ()
+        try:
+            self._signature.bind(*first, *args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"{self._shown} cannot be called like this: {error}") from error
+
+    def check_settings(self, call: str, args: tuple[Any, ...], **settings: Any) -> None:
+        """Raises UsageError if a setting of a call may be meant for a parameter of that name.
+
+        It is not when the parameter was given by position.
+        """
+        for name, value in settings.items():
+            if value is not None and name in self._known and name not in self.names[: len(args)]:
+                raise UsageError(
+                    f'"{name}" is a setting of {call} and a parameter of {self._shown}',
+                    hint=f'give the parameter "{name}" by position, or another name',
+                )
+
+    @property
+    def _shown(self) -> str:
+        return getattr(self._function, "__qualname__", str(self._function))
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Returns the stored form of a call's arguments, by name, those ignored left out."""
@@ -94,9 +124,8 @@ class Signature:
         """Returns stored inputs as arguments, rebuilt as the parameters are annotated."""
         rest = dict(inputs)
         extra = rest.pop("*", [])
-        args: list[Any] = []
-        if extra:
-            args = [self.rebuild(name, rest.pop(name)) for name in self.names] + list(extra)
+        by_position = self.names if extra else [name for name in self._nameless if name in rest]
+        args = [self.rebuild(name, rest.pop(name)) for name in by_position] + list(extra)
         return args, {name: self.rebuild(name, value) for name, value in rest.items()}
 
     def rebuild(self, name: str, value: Any) -> Any:
@@ -108,8 +137,7 @@ class Signature:
             return msgspec.convert(value, hint, builtin_types=_KEPT)
         except msgspec.ValidationError as error:
             raise UsageError(
-                f'"{name}" of {getattr(self._function, "__qualname__", self._function)} does not '
-                f"fit its annotation: {error}"
+                f'"{name}" of {self._shown} does not fit its annotation: {error}'
             ) from error
 
     def _hint(self, name: str) -> Any:

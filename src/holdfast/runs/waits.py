@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast import codec
 from holdfast.arguments import check_duration
-from holdfast.errors import UsageError, show_value
+from holdfast.errors import ExistsError, UsageError, show_value
 from holdfast.ids import NAME_BYTES_MAX, check_name
 from holdfast.inbox import KINDS, Message
 from holdfast.runs import blocks, events, values
@@ -225,8 +225,19 @@ def check_child(
             f"when_parent_ends is one of {', '.join(POLICIES)}, found {show_value(policy)}"
         )
     if id is not None:
-        check_name(id, "run id")
+        check_id(id)
+    other = None if policy == "cancel" else policy
+    function.signature.check_settings("ctx.child", args, id=id, when_parent_ends=other)
+    function.signature.check(args, kwargs)
     return ChildSpec(function, function.signature.inputs(args, kwargs), id, policy)
+
+
+def check_id(id: object) -> str:
+    """Returns a run's id, or raises UsageError."""
+    checked = check_name(id, "run id")
+    if len(checked.encode()) > ID_BYTES_MAX:
+        raise UsageError(f"run id {checked[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit")
+    return checked
 
 
 def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
@@ -254,7 +265,13 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     entry = run.journal.entries[path]
     assert entry.child is not None, "BUG: a child without an id"
     if entry.state == "open":
-        yield Call(context.engine.start_child, (run, entry.child, spec, path))
+        try:
+            yield Call(context.engine.start_child, (run, entry.child, spec, path))
+        except ExistsError as error:
+            # Not a child of this run: it is neither joined nor, at this run's end, cancelled.
+            run.record(events.Failed(path, values.fault_of(error)))
+    if entry.error is not None:
+        raise values.error_of(entry.error, path)
     return Child(entry.child, spec.name, path)
 
 

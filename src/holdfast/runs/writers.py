@@ -34,7 +34,7 @@ class BodyWriter:
         self._context.enter(anywhere=True)
         run: Execution = self._context.execution
         run.push()
-        return StepWriter(run, self._context.block.path)
+        return StepWriter(run, self._context.block.path, is_behind=True)
 
     @property
     def path(self) -> str:
@@ -47,19 +47,22 @@ class BodyWriter:
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
             return wanted
         self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
-        said = [[p.stream, [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
+        said = [[_name(run, p), [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
         digest = values.digest(codec.encode(said))
-        name = wanted.parts[0].stream
+        name = _name(run, wanted.parts[0])
         answer = self._context.block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
             raise self._context.poisoned(run.diverge(answer))
         if answer.verdict == "execute":
             run.record(blocks.done_of(answer, "write", name, "idempotent", ABSENT, digest))
-        # In line before the write, so that what it may depend on is durable before it is.
+        # In line before the write, so that what it may depend on is durable before it is; if that
+        # cannot be written, nor is this.
         run.push()
-        key = values.commit_key(f"{run.id}/{answer.path}")
+        # A write that a fork inherited keeps its key: it was made, and is not made again.
+        origin = None if answer.entry is None else answer.entry.origin
+        key = values.commit_key(f"{origin or run.id}/{answer.path}")
         parts = tuple([_keyed(part, key) for part in wanted.parts])
-        return replace(wanted, parts=parts, fence=_fence(run, wanted))
+        return replace(wanted, parts=parts, fence=_fence(run, wanted), unless=run.unless)
 
 
 class StepWriter:
@@ -67,8 +70,9 @@ class StepWriter:
 
     is_replayed = False
 
-    def __init__(self, execution: Execution, path: str) -> None:
+    def __init__(self, execution: Execution, path: str, *, is_behind: bool = False) -> None:
         self._execution = execution
+        self._is_behind = is_behind  # what was put in line before, without which it is not written
         self.path = f"run/{execution.id}/{path}"
 
     def fencing(self) -> StepWriter:
@@ -78,7 +82,20 @@ class StepWriter:
     def prepare(self, wanted: Wanted) -> Wanted:
         if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
             return wanted
-        return replace(wanted, fence=_fence(self._execution, wanted))
+        run = self._execution
+        unless = run.unless if self._is_behind else None
+        return replace(wanted, fence=_fence(run, wanted), unless=unless)
+
+
+def _name(run: Execution, part: Part) -> str:
+    """Returns what a stream is called in the journal: a fork's own state is that of its origin.
+
+    Each run has a state of its own, named by its id. Under that name the fork would not find what
+    it inherited; so found, the writes before the fork are made again, in the state of the fork.
+    """
+    if run.journal.root is not None and part.stream == f"workflow/{run.id}":
+        return f"workflow/{run.journal.root}"
+    return part.stream
 
 
 def _fence(run: Execution, wanted: Wanted) -> Fence | None:
