@@ -68,7 +68,7 @@ def _owners() -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize("how", ["killed", "left", "ended", "files deleted"])
 def test_a_server_ends_with_its_owner(how: str, kind: str, user: str | None) -> None:
     owner = subprocess.Popen(
-        [str(_interpreter() if user else sys.executable), "-B", "-c", _OWNER, kind],
+        [str(_interpreter() if user else sys.executable), "-BWdefault", "-c", _OWNER, kind],
         cwd=ROOT,
         user=user,
         group=user,
@@ -88,7 +88,7 @@ def test_a_server_ends_with_its_owner(how: str, kind: str, user: str | None) -> 
     if how == "left":
         owner.communicate("leave\n")
     elif how == "ended":
-        owner.communicate("")
+        assert "still running" not in owner.communicate("")[1], "a server was not waited for"
     else:
         owner.send_signal(signal.SIGKILL)
         owner.communicate()
