@@ -74,10 +74,8 @@ class Engine(Looking):
             raise UsageError(f'if_exists is "error" or "attach", found {show_value(if_exists)}')
         if queue is not None:
             queue = check_name(queue, "queue")
-        signature, other = defined.signature, None if if_exists == "error" else if_exists
-        signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
-        signature.check(args, kwargs)
-        inputs = signature.inputs(args, kwargs)
+        defined.signature.check(args, kwargs)
+        inputs = defined.signature.inputs(args, kwargs)
         id = check_id(new_id(self.log.clock) if id is None else id)
         created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
         if self._create(id, defined, created, queue):

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.errors import UsageError, show_value
 from holdfast.intent import Verdict
 from holdfast.runs import tended
+from holdfast.runs.define import is_run
 from holdfast.runs.engine import Engine
 from holdfast.runs.events import Status
 from holdfast.runs.handle import Run
@@ -34,9 +35,12 @@ class RunStore:
     ) -> Run:
         """Starts a run in this process; it exists for good when this returns.
 
-        With a queue it is only put in line, for a worker. A known id raises ExistsError
+        With a queue it is only put in line, and `resume` executes it. A known id raises ExistsError
         unless `if_exists="attach"`.
         """
+        if is_run(function):
+            other = None if if_exists == "error" else if_exists
+            function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
         return self.engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
 
     def resume(self, id: str) -> Run:
