@@ -65,3 +65,29 @@ def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:
     for request in (first, guarded):
         with pytest.raises(UnavailableError):
             request.outcome()
+
+
+def test_what_is_asked_right_before_it_is_sent_is_answered_alone(log: Log) -> None:
+    """`unless`: an error is the answer, and what was laid on it is laid again."""
+    told: list[BaseException] = []
+    gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
+    part = Part("team/a", (changed([set_op("n", 2)]),))
+    sent = Request(Wanted((part,), unless=lambda: None))
+    held = Request(Wanted((part,), unless=lambda: gone), failed=told.append)
+    behind = want(set_op("n", 3))
+    log._run([sent, held, behind])
+    assert (sent.outcome().revision, behind.outcome().revision) == (2, 3)
+    with pytest.raises(LeaseLostError, match="has ended"):
+        held.outcome()
+    assert told == [gone]
+
+
+def test_nothing_is_sent_where_nothing_is_to_be_written(log: Log) -> None:
+    before = log.position()
+    gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
+    part = Part("team/a", (changed([set_op("n", 2)]),))
+    log.backend.commit = None  # type: ignore[method-assign]  # whoever calls it fails
+    told: list[BaseException] = []
+    with pytest.raises(LeaseLostError, match="has ended"):
+        log.commit(Wanted((part,), unless=lambda: gone, failed=told.append))
+    assert (told, log.position()) == ([gone], before)
