@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_nothing_is_recorded_behind_the_end(durable_url: str):
         assert "run.cancelling" not in types
 
 
-def types_of(hf: Store, id: str = "r") -> list[str]:
+def types_of(hf: Any, id: str = "r") -> list[str]:
     return [record.type for record in hf.log.records(f"run/{id}")]
 
 
@@ -275,10 +276,37 @@ def test_a_stop_reaches_children_but_those_to_be_left(hf: Store, is_at_work: boo
 # --- threads -------------------------------------------------------------------------------------
 
 
+LATE = threading.Event()
+
+
+def fail_late(ctx: Any) -> None:
+    assert LATE.wait(60)
+    raise ValueError("too late")
+
+
+@holdfast.run(name="tests:left a failure behind")
+def left_a_failure(ctx: Any) -> Any:
+    return ctx.parallel(quick=ctx.branch(enough), slow=ctx.branch(fail_late), join="first")
+
+
+def test_a_branch_that_fails_when_its_run_was_left_ends_quietly(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+):
+    LATE.clear()
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    hf.start(left_a_failure, id="r", queue="q")
+    run = hf.resume("r")
+    contexts = hf.engine.active["r"].contexts
+    assert run.result() == {"quick": True}
+    LATE.set()
+    pool: Any = hf.engine.pool
+    await_that(lambda: len(contexts) == 1 and (told or pool._idle == pool._threads))
+    assert told == []
+
+
 def test_a_job_that_raises_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch):
     """Its thread would be counted for ever, and 64 of them would be all there are."""
-    import threading
-
     told: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
 

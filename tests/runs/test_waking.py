@@ -20,7 +20,7 @@ from tests.runs.witness import Witness
 PAUSE = threading.Event()
 
 
-def await_that(is_so: Callable[[], bool]) -> None:
+def await_that(is_so: Callable[[], object]) -> None:
     for _ in range(1500):
         if is_so():
             return
@@ -202,3 +202,20 @@ def stopped_at_work(ctx: Any) -> None:
     STARTED.set()
     until_told()
     ctx.now()
+
+
+def test_what_nobody_foresaw_leaves_a_trace(hf: Store, monkeypatch: pytest.MonkeyPatch):
+    """The thread that wakes runs goes on, whatever happens to one of them, and says so once."""
+    until(hf.start(waiting, id="r"), "waiting")
+    tending = hf.engine.tending
+    monkeypatch.setattr(hf.engine, "resume", Mock(side_effect=ValueError("a bug")))
+    hf.signal("r", "go", 1)
+    for _ in range(2):
+        tending.tend()
+    said = [one for one in hf.status()["reports"] if "a bug" in one]
+    assert said == ['run "r" could not be gone on with: ValueError: a bug']
+    monkeypatch.setattr(tending, "_listen", Mock(side_effect=KeyError("another")))
+    tending.wake()
+    await_that(lambda: any("KeyError" in one for one in hf.status()["reports"]))
+    assert tending._thread is not None  # pyright: ignore[reportPrivateUsage]
+    assert tending._thread.is_alive()  # pyright: ignore[reportPrivateUsage]

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.backends.protocol import Position
 from holdfast.batch import Request
+from holdfast.errors import UsageError
 from holdfast.store import Store
 from holdfast.wanted import Wanted, Written
 
@@ -52,9 +53,15 @@ class Loop:
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous call in our executor, with the caller's context variables."""
         context = contextvars.copy_context()
-        return await self.loop.run_in_executor(
-            self.executor, lambda: context.run(function, *args, **kwargs)
-        )
+        try:
+            future = self.loop.run_in_executor(
+                self.executor, lambda: context.run(function, *args, **kwargs)
+            )
+        except RuntimeError as error:  # what an executor says that was shut down
+            raise UsageError(
+                "the store is closed", hint="open it again with holdfast.aio.open"
+            ) from error
+        return await future
 
     async def hop_shielded(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous write in our executor and waits for its outcome, come what may."""

@@ -310,7 +310,13 @@ class AsyncRuns:
 
         What that has in context variables, a run around it above all, ends before this one.
         """
-        self.loop.loop.call_soon_threadsafe(self._begin, run, context=Context())
+        try:
+            self.loop.loop.call_soon_threadsafe(self._begin, run, context=Context())
+        except RuntimeError as error:
+            raise UsageError(
+                "the event loop of this store is closed: no async run is executed here any more",
+                hint="open the store again in the loop that is to execute its runs",
+            ) from error
 
     def _begin(self, run: Execution) -> None:
         task = self.loop.loop.create_task(self._live(run))

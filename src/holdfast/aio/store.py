@@ -114,6 +114,7 @@ class AsyncStore(AsyncRunStore):
         self.heart = store.heart
         self.engine = store.engine
         self._runs = AsyncRuns(self._loop, store.engine)
+        self._is_closed = False
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -266,6 +267,9 @@ class AsyncStore(AsyncRunStore):
         return await self._loop.hop(self._store.status)
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         await self._runs.close()
         await self._loop.hop_shielded(self._store.close)
         self._loop.executor.shutdown(wait=False)

@@ -108,9 +108,9 @@ class Operations(Recording):
         """
         step = blocks.ledger_step(connection, function)
         if key or label or source:
-            values.Signature(function).check_settings(
-                "ctx.txn_in", (connection, *args), key=key, label=label, source=source
-            )
+            signature = values.Signature(function)
+            given = args if signature.first in ("ctx", "tx") else (connection, *args)
+            signature.check_settings("ctx.txn_in", given, key=key, label=label, source=source)
         return self.drive(self.step_operation(step, args, kwargs, key, label, source))
 
     def process(

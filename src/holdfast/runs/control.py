@@ -75,6 +75,4 @@ def calling_line(frame: FrameType | None) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     module: str = frame.f_globals.get("__name__", "")
-    return module.startswith(
-        ("holdfast.runs", "holdfast.aio", "asyncio", "concurrent", "threading")
-    )
+    return module.startswith(("holdfast.", "asyncio", "concurrent", "threading"))

@@ -1,0 +1,150 @@
+"""Where an async run meets the world around its loop: stops, ends, tasks beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import RunFailedError, UsageError, aio
+from holdfast.aio.loop import shielded
+from holdfast.runs.control import OwnerLost
+from tests.runs.test_async import endless, on
+from tests.runs.test_endings import asked, types_of
+from tests.runs.witness import Witness
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@holdfast.step(effect="pure")
+async def tick(n: int) -> int:
+    await asyncio.sleep(0)
+    return n
+
+
+@holdfast.run(name="tests:ticking")
+async def ticking(ctx: Any, n: int) -> int:
+    return await ctx.step(tick, n) + await ctx.step(tick, n)
+
+
+async def adding(ctx: Any, total: int, n: int) -> int:
+    return total + await ctx.step(tick, n)
+
+
+@holdfast.run(name="tests:beside each other")
+async def beside_each_other(ctx: Any, what: str) -> list[int]:
+    if what == "branches":
+        found = await ctx.parallel(one=ctx.branch(ticking, 1), two=ctx.branch(ticking, 2))
+        return [found["one"], found["two"]]
+    if what == "runs":
+        return list(await asyncio.gather(ticking(1), ctx.run(ticking, 2)))
+    folds = [ctx.fold(name, [1, 2], init=0, body=adding) for name in "ab"]
+    return list(await asyncio.gather(*folds))
+
+
+@pytest.mark.parametrize("what", ["runs", "folds"])
+def test_bodies_beside_each_other_want_branches(url: str, what: str):
+    """Else each would record what the other does as its own, in an order that is chance."""
+
+    async def body(hf: aio.AsyncStore) -> None:
+        run = await hf.start(beside_each_other, what, id="r")
+        with pytest.raises(RunFailedError, match=r"was entered beside another.*ctx\.parallel"):
+            await run.result()
+        branches = await hf.start(beside_each_other, "branches")
+        assert await branches.result() == [2, 4]
+
+    on(url, body)
+
+
+@holdfast.run(name="tests:whose")
+async def whose(ctx: Any) -> str:
+    return TENANT.get()
+
+
+def test_a_run_sees_no_context_variables_of_who_started_it():
+    """Rule 1: whoever resumes it has others. Sync runs see none either."""
+
+    async def body(hf: aio.AsyncStore) -> None:
+        TENANT.set("ada")
+        assert await (await hf.start(whose)).result() == "nobody"
+
+    on("memory:", body)
+
+
+def test_a_run_that_no_loop_executes_is_let_go():
+    """Else this process would renew its lease for ever, and nobody could go on with it."""
+    with holdfast.open("memory:") as hf, ThreadPoolExecutor(1) as executor:
+
+        async def attach() -> None:
+            aio.AsyncStore(hf, executor)
+
+        asyncio.run(attach())
+        with pytest.raises(UsageError, match="event loop of this store is closed"):
+            hf.start(whose, id="r")
+        with pytest.raises(UsageError, match="event loop of this store is closed"):
+            hf.resume("r")
+        assert hf.engine.active == {}
+        assert hf.log.backend.leases.holder("run/r") is None
+        assert hf.run("r").status == "running"
+
+
+def test_who_waits_is_told_that_the_store_was_closed(witness: Witness):
+    """And not of the cancellation of a task that is not its own."""
+
+    async def body(hf: aio.AsyncStore) -> None:
+        await hf.start(endless, id="r")
+        while not witness.acts:
+            await asyncio.sleep(0.001)
+        run = hf.engine.active["r"]
+        await hf.close()  # and once more when `on` is through with it
+        assert isinstance(run.outcome, OwnerLost)
+        assert isinstance(run.outcome.cause, UsageError)
+        with pytest.raises(UsageError, match="the store is closed"):
+            await hf.runs()
+
+    on("memory:", body)
+
+
+@holdfast.run(name="tests:with a child")
+async def with_a_child(ctx: Any) -> None:
+    await ctx.child(asked, id="kid")
+    await asyncio.sleep(3600)
+
+
+def test_a_second_stop_does_not_interrupt_the_first(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Rule 9: while a run sees to its children, and has yet to write that it ended."""
+
+    async def body(hf: aio.AsyncStore) -> None:
+        loop, engine = asyncio.get_running_loop(), hf.engine
+        cancel = engine.cancel_child
+
+        def stopped_again(*child: str) -> None:
+            engine.cancel("r")
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+            cancel(*child)
+
+        monkeypatch.setattr(engine, "cancel_child", stopped_again)
+        run = await hf.start(with_a_child, id="r")
+        while [one.id for one in await hf.runs(status="waiting")] != ["kid"]:
+            await asyncio.sleep(0.005)
+        await run.cancel()
+        while "r" in engine.active:
+            await asyncio.sleep(0.005)
+        assert types_of(hf)[-1] == "run.ended"
+        assert await run.status == "cancelled"
+
+    on(url, body)
+
+
+def test_an_interrupt_is_not_taken_for_an_outcome():
+    async def main() -> None:
+        waiting = shielded(asyncio.get_running_loop().create_future())
+        waiting.send(None)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.throw(KeyboardInterrupt())
+
+    asyncio.run(main())
