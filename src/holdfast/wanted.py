@@ -150,15 +150,13 @@ def live(laid: list[Laid]) -> list[Laid]:
     Asked when it is sent and not when it was laid: what it depends on may have failed since, a
     moment ago, in the same batch.
     """
-    sent: list[Laid] = []
+    is_whole = True
     for one in laid:
         unless = one.request.work.unless
-        error = None if unless is None else unless()
-        if error is None:
-            sent.append(one)
-        else:
+        if unless is not None and (error := unless()) is not None:
             one.request.fail(error)
-    return sent
+            is_whole = False
+    return laid if is_whole else [one for one in laid if not one.request.answered]
 
 
 def _lay_part(
