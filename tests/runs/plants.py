@@ -33,8 +33,8 @@ def no_fence() -> Generator[None]:
     """Commits of a run are not bound to its lease, and nobody asks for it before an act."""
     put = execution.Execution.put
 
-    def unfenced(self: Any, send: Any, marks: Any = ()) -> Any:
-        return put(self, lambda wanted: send(replace(wanted, fence=None)), marks)
+    def unfenced(self: Any, send: Any, *rest: Any) -> Any:
+        return put(self, lambda wanted, *how: send(replace(wanted, fence=None), *how), *rest)
 
     sure = patch.object(engine.Engine, "_is_sure", lambda self, run: True)
     with patch.object(execution.Execution, "put", unfenced), sure:

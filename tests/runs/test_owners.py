@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, StillRunningError, Store
+from holdfast.runs.control import OwnerLost
 from tests.runs.corpus import pay, post
 from tests.runs.witness import Witness
 
@@ -73,7 +74,8 @@ def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness
         GATE.set()
         assert two.run("r").result() == ["posted first", "slow", "posted last"]
         assert mine.over.wait(60)
-        assert isinstance(mine.poison.cause, LeaseLostError)  # type: ignore[union-attr]
+        assert isinstance(mine.poison, OwnerLost)
+        assert isinstance(mine.poison.cause, LeaseLostError)
         assert late.result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
     with holdfast.open(durable_url) as three:
