@@ -164,10 +164,10 @@ def _chance_not_kept(put: Put) -> None:
 def _outcomes_not_kept(put: Put) -> None:
     sound = execution.Execution.put
 
-    def shortened(self: Any, send: Any, marks: Any = ()) -> Any:
+    def shortened(self: Any, *how: Any) -> Any:
         kept = [one for one in self._buffer if not _is_outcome(one)]
         self._buffer[:] = kept
-        return sound(self, send, marks)
+        return sound(self, *how)
 
     put(execution.Execution, "put", shortened)
 
