@@ -6,7 +6,7 @@ words       scopes, moments, paths and values as they are typed
 shapes      the documents that --json prints
 printing    text that is safe to show; tables and trees on a terminal, plain lines when piped
 stores, states, history, returning, following, saying, deciding, claiming, tasking, sharing,
-advising, doctor, selftest, demo
+advising, auditing, doctor, selftest, demo
             the verbs, by group
 runs_*      the verbs for runs: code loaded by name, executing, watching, looking, tending
 """
