@@ -97,6 +97,7 @@ def _await_children(context: Any) -> Operation:
     for id, policy in open_children(run.journal):
         if policy == "wait":
             seen = run.inbox.revision
-            ended = yield Call(context.engine.child_ended, (run, id))
+            with run.reaching:
+                ended = yield Call(context.engine.child_ended, (run, id))
             if ended is None:
                 raise context.poisoned(waits.child_wait(id, seen))

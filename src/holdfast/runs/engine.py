@@ -176,8 +176,8 @@ class Engine(Looking):
             function = self._check_function(find_run(journal.created.name), None)
             run, read = Execution(self.log, id, function, journal, lease), journal.revision
             run.record(events.Claimed(lease.owner, lease.epoch))
-            run.look()
             try:
+                run.look()
                 run.commit(status_marks(id, "running"), expected=read)
             except OwnerLost as lost:
                 # A commit of an earlier pass, of which nobody knew what became of it, under the

@@ -40,6 +40,23 @@ DUE = "run.due"
 """The marks of runs that may be claimed, when they are due."""
 
 
+class Reaching:
+    """The block of what asks the store for the run itself: its inbox, its blobs, its children.
+
+    A store that cannot be reached is no outcome of the body, which might take it for one of its
+    own, catch it and go on, or fail for good. The run is left, and can be resumed.
+    """
+
+    def __init__(self, lost: Callable[[BaseException], Control]) -> None:
+        self._lost = lost
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnavailableError):
+            raise self._lost(error) from error
+
+
 class Execution:
     """A run in the hands of its owner."""
 
@@ -71,6 +88,7 @@ class Execution:
         self._buffer: list[Proposal] = []
         self._marks: tuple[Mark | Cleared, ...] = ()  # to be set with what is buffered
         self.flights = Flights(self.lost)
+        self.reaching = Reaching(self.lost)
         self._loss: OwnerLost | None = None
         self._branches = 0
         self._sealed = False
@@ -229,7 +247,7 @@ class Execution:
 
     def look(self) -> None:
         """Reads the inbox, and heeds a stop."""
-        with self._lock:
+        with self._lock, self.reaching:
             self.inbox.look()
             stop = self.inbox.stop()
             if stop is not None:
@@ -300,11 +318,13 @@ class Execution:
 
     def store(self, encoded: bytes) -> Raw:
         """Returns an encoded value as an event holds it: a large one as a blob."""
-        return stored(self.log, self.stream, encoded)
+        with self.reaching:
+            return stored(self.log, self.stream, encoded)
 
     def load(self, raw: Raw) -> Any:
         """Returns a recorded value."""
-        return values.decode(raw, self.log.blobs.read)
+        with self.reaching:
+            return values.decode(raw, self.log.blobs.read)
 
     # --- leaving ---------------------------------------------------------------------------------
 

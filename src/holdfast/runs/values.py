@@ -173,15 +173,14 @@ def text_of(value: object) -> str:
 
 def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
     """Returns what is stored of an exception."""
-    if isinstance(error, StepError):
-        data = ABSENT if error.data is None else Raw(codec.encode(error.data))
-        return Fault(error.kind, text_of(error.text), data, error.outcome)  # type: ignore[arg-type]
     data = ABSENT
     if (found := getattr(error, "data", None)) is not None:
         try:
             data = Raw(encode(found))
         except ValueDomainError:
-            data = ABSENT
+            data = ABSENT  # what it carried is lost, and not what it said
+    if isinstance(error, StepError):
+        return Fault(text_of(error.kind), text_of(error.text), data, error.outcome)  # type: ignore[arg-type]
     return Fault(type(error).__name__, text_of(error), data, outcome)  # type: ignore[arg-type]
 
 

@@ -266,7 +266,8 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     assert entry.child is not None, "BUG: a child without an id"
     if entry.state == "open":
         try:
-            yield Call(context.engine.start_child, (run, entry.child, spec, path))
+            with run.reaching:
+                yield Call(context.engine.start_child, (run, entry.child, spec, path))
         except ExistsError as error:
             # Not a child of this run: it is neither joined nor, at this run's end, cancelled.
             run.record(events.Failed(path, values.fault_of(error)))
@@ -281,7 +282,8 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
     _check(run, answer)
     if answer.verdict == "execute":
         seen = run.inbox.revision
-        ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
+        with run.reaching:
+            ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
         if ended is None:
             raise child_wait(child.id, seen)
         fault = ended.error
