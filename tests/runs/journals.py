@@ -58,6 +58,8 @@ def _data(program: Program, data: dict[str, Any]) -> dict[str, Any]:
         if name in data:
             data[name] = "some time"
     kind, leaf = data.get("kind"), data.get("path", "").rpartition("/")[2]
+    if program.order == "path" and "taken" in data:
+        data["taken"] = len(data["taken"])  # which of two answers came first
     if program.by_chance:
         data.pop("ordinal", None)
         if kind in _BY_CHANCE:
