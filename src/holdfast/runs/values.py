@@ -179,9 +179,10 @@ def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
             data = Raw(encode(found))
         except ValueDomainError:
             data = ABSENT  # what it carried is lost, and not what it said
+    kind, said = type(error).__name__, text_of(error)
     if isinstance(error, StepError):
-        return Fault(text_of(error.kind), text_of(error.text), data, error.outcome)  # type: ignore[arg-type]
-    return Fault(type(error).__name__, text_of(error), data, outcome)  # type: ignore[arg-type]
+        kind, said, outcome = text_of(error.kind), text_of(error.text), error.outcome
+    return Fault(kind, said, data, outcome)  # type: ignore[arg-type]
 
 
 def error_of(fault: Fault, path: str) -> StepError:
