@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
@@ -91,3 +92,27 @@ def test_nothing_is_sent_where_nothing_is_to_be_written(log: Log) -> None:
     with pytest.raises(LeaseLostError, match="has ended"):
         log.commit(Wanted((part,), unless=lambda: gone, failed=told.append))
     assert (told, log.position()) == ([gone], before)
+
+
+def test_what_depends_on_a_commit_that_failed_is_not_written(log: Log) -> None:
+    """A run's journal has no holes: whoever is behind is asked again when the first has failed."""
+    told: list[BaseException] = []
+
+    def unless() -> UnavailableError | None:
+        return UnavailableError("what it depends on was not written") if told else None
+
+    fenced = Request(want(set_op("n", 2), fence=LOST).work, failed=told.append)
+    behind = Request(msgspec.structs.replace(want(set_op("n", 3)).work, unless=unless))
+    other = want(set_op("n", 4))
+    log._run([fenced, behind, other])
+    assert [type(error) for error in told] == [LeaseLostError]
+    with pytest.raises(UnavailableError, match="what it depends on"):
+        behind.outcome()
+    assert other.outcome().revision == 2
+    alone = Request(behind.work)
+    log._run([alone])
+    with pytest.raises(UnavailableError, match="what it depends on"):
+        alone.outcome()
+    told.clear()
+    log._run([again := Request(behind.work)])
+    assert again.outcome().after[0].root == {"n": 3}
