@@ -25,6 +25,11 @@ settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long tests first: whoever is done early then has short ones left to take over."""
+    items.sort(key=lambda item: "tests/torture" not in item.nodeid)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how many points of the torture programme were tried, and where the time went."""
     reports: list[pytest.TestReport] = [

@@ -91,7 +91,8 @@ def core() -> None:
 
 
 def tests() -> None:
-    pytest(BIN / "python", "tests", *(f"--ignore={suite}" for suite in CORE))
+    others = (f"--ignore={suite}" for suite in CORE)
+    pytest(BIN / "python", "--dist", "worksteal", "tests", *others)
 
 
 def wheel() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -69,13 +69,20 @@ class Programme:
         return f"{COMMAND} {self.name} --seed {point.seed} --point {point.number}{plant}"
 
 
-def programmes() -> dict[str, Programme]:
-    """Returns every part there is, by name."""
+def programmes(rows: Collection[str] = ()) -> dict[str, Programme]:
+    """Returns every part there is, or every part of these rows, by name."""
     package = importlib.import_module("tests.torture")
     names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
-    modules = [importlib.import_module(f"tests.torture.{n}") for n in names if _is_row(n)]
+    wanted = [name for name in names if is_row(name) and (not rows or row_of(name) in rows)]
+    modules = [importlib.import_module(f"tests.torture.{name}") for name in wanted]
     return {one.name: one for module in modules for one in module.PROGRAMMES}
 
 
-def _is_row(name: str) -> bool:
+def is_row(name: str) -> bool:
+    """Says whether this is the name of a row's module, or of a part of it."""
     return name[0] == "t" and name[1:2].isdigit()
+
+
+def row_of(name: str) -> str:
+    """Returns the row that a module or a part belongs to, such as "t4"."""
+    return name.replace("_", "-").partition("-")[0]

@@ -425,7 +425,7 @@ PROGRAMMES = (
         "t11-lockstep",
         "memory, files and SQLite answer the same to the same calls, also after crashes",
         trial,
-        share=15,
+        share=10,
         points=800,
         parts=3,
         plants=dict.fromkeys(PLANTS, 4),

@@ -47,7 +47,7 @@ def _programmes(backend: str) -> tuple[Programme, ...]:
             f"t1-{backend}",
             PROMISE,
             partial(try_some, backend),
-            share=100,
+            share=70,
             points=5000,
             plants=PLANTS[backend],
         ),
