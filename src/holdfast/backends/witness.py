@@ -15,8 +15,11 @@ from holdfast.errors import LostCommitsError
 
 STREAMS_MAX = 10_000
 
-Tail = tuple[str, tuple[int, bytes]]
-"""A stream, and the revision and link of the newest event that was acknowledged there."""
+Tail = tuple[str, tuple[int, bytes | None]]
+"""A stream, and the revision and link of the newest event that was acknowledged there.
+
+The link is None if the event was told of only as the one that has a commit's key already.
+"""
 
 
 class Witness:
@@ -25,7 +28,7 @@ class Witness:
     def __init__(self, where: str) -> None:
         self._where = where
         self._position = 0
-        self._tails: dict[str, tuple[int, bytes]] = {}
+        self._tails: dict[str, tuple[int, bytes | None]] = {}
         self._lock = Lock()
 
     def note(self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal]) -> None:
@@ -33,16 +36,22 @@ class Witness:
         with self._lock:
             for commit, outcome in zip(commits, outcomes, strict=True):
                 if isinstance(outcome, Refusal):
+                    # Done before, says the server: to the caller that is an acknowledgement.
+                    if outcome.reason == "duplicate" and outcome.revision:
+                        self._remember(outcome.stream, outcome.revision, None)
                     continue
                 self._position = max(self._position, outcome.position)
                 for append in commit.appends:
                     last = append.records[-1]
-                    known = self._tails.pop(append.stream, None)
-                    # Of two threads the one with the older news may come later.
-                    newer = known if known and known[0] > last.revision else None
-                    self._tails[append.stream] = newer or (last.revision, last.link)
+                    self._remember(append.stream, last.revision, last.link)
             while len(self._tails) > STREAMS_MAX:
                 del self._tails[next(iter(self._tails))]
+
+    def _remember(self, stream: str, revision: int, link: bytes | None) -> None:
+        known = self._tails.pop(stream, None)
+        # Of two threads the one with the older news may come later.
+        is_newer = known is None or revision + (link is not None) > known[0]
+        self._tails[stream] = known if known is not None and not is_newer else (revision, link)
 
     def told(self) -> tuple[int, list[Tail]]:
         """Returns the newest position, 0 if there is none, and the newest events."""

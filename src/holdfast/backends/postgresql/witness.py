@@ -37,7 +37,7 @@ _GONE = """SELECT asked.stream, asked.revision
   AS asked (stream, revision, link)
  LEFT JOIN holdfast.events e ON e.application = %(application)s
   AND e.stream = asked.stream AND e.revision = asked.revision
- WHERE e.link IS DISTINCT FROM asked.link LIMIT 1"""
+ WHERE e.link IS NULL OR e.link <> asked.link LIMIT 1"""
 _PAGE = 1000
 _FAR = (1 << 30) * 4096
 
