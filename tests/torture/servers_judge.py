@@ -28,8 +28,9 @@ class Deaths:
     """While the power is being cut, no answer is one: nobody would have got it."""
     may_lose_s: float = 0.0
 
-    def is_void(self, at: float) -> bool:
-        return any(begin <= at <= end for begin, end in self.cuts)
+    def is_void(self, asked: float, told: float) -> bool:
+        """Returns whether an answer may have been given in a power cut, and be read behind it."""
+        return any(begin <= told and asked <= end for begin, end in self.cuts)
 
     def may_lose(self, at: float) -> float | None:
         """Returns the death that may have taken what was acknowledged then."""
@@ -42,9 +43,12 @@ class Deaths:
 def last_words(lines: list[Line], deaths: Deaths) -> dict[int, Line]:
     """Returns the last word on each value; what was said in a power cut was never said."""
     said: dict[int, Line] = {}
+    asked = 0.0
     for line in lines:
-        if "value" in line and (line["said"] == "begun" or not deaths.is_void(line["at"])):
+        is_void = line["said"] != "begun" and deaths.is_void(asked, line["at"])
+        if "value" in line and not is_void:
             said[line["value"]] = line
+        asked = line["at"]
     return said
 
 
@@ -98,9 +102,18 @@ def _is_gone(word: Line, counts: dict[str, Counter[int]]) -> bool:
 
 
 def _was_told(lines: list[Line], down: float) -> bool:
-    """Returns whether the client's first news behind the death were that commits are lost."""
-    later = [line for line in lines if line["at"] > down and line["said"] in ("done", "lost")]
-    return not later or later[0]["said"] == "lost"
+    """Returns whether the client's first news behind the death were that commits are lost.
+
+    An answer may be read when its server is dead already: what was begun before does not count.
+    """
+    begun = {line["value"]: line["at"] for line in lines if line["said"] == "begun"}
+    later = [
+        line["said"]
+        for line in lines
+        if line["at"] > down
+        and (line["said"] == "lost" or (line["said"] == "done" and begun[line["value"]] > down))
+    ]
+    return not later or later[0] == "lost"
 
 
 def _judge_order(words: dict[int, Line], found: dict[str, list[int]]) -> None:
