@@ -16,7 +16,7 @@ from holdfast.backends.protocol import START, Durability, Mark, Refusal
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import accepted, head_of, revisions, write
+from holdfast.testing.trial import accepted, head_of, refused, revisions, write
 from tests.servers import ground
 from tests.servers.pooler import Pooler
 from tests.servers.postgresql import NEWEST, Server, installations, new_server
@@ -87,20 +87,25 @@ def test_a_failover_that_lost_nothing_goes_unnoticed(primary: Server) -> None:
         standby.remove()
 
 
-@pytest.mark.parametrize("what", ["events", "marks"])
+@pytest.mark.parametrize("what", ["events", "marks", "a key"])
 def test_older_data_behind_a_restart_are_noticed(primary: Server, what: str) -> None:
     """Somebody put a copy of the data in place: same system, same timeline, less in it."""
     build = RecordBuilder()
-    backend = _open(primary.url())
-    write(backend, build, "a")
+    writer, backend = _open(primary.url()), _open(primary.url())
+    write(writer, build, "a")
     primary.stop()
     kept = primary.directory / "kept"
     ground.run("cp", "-a", primary.data, kept)
     primary.start()
     if what == "events":
         write(backend, build, "a")
-    else:
+    elif what == "marks":
         accepted(backend, build.commit(marks=[Mark("i", "m")]))
+    else:  # it wrote nothing itself, and learned of a commit that its key was there
+        write(writer, build, "a", key="k")
+        again = build.append("a", behind=head_of(backend, "a"), key="k")
+        assert refused(backend, build.commit(again)).reason == "duplicate"
+    writer.close()
     primary.kill()
     shutil.rmtree(primary.data)
     kept.rename(primary.data)

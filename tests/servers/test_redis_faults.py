@@ -18,7 +18,7 @@ from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
+from holdfast.testing.trial import PATIENCE_S, accepted, head_of, refused, revisions, write
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Server, installations, new_server, server
 from tests.servers.writers import live_through
@@ -208,14 +208,24 @@ def test_an_emptied_database_is_never_an_empty_store(own_server: Server) -> None
 # --- acknowledged commits that are gone -------------------------------------------------------
 
 
-def test_an_older_file_behind_a_restart_is_noticed(own_server: Server) -> None:
-    """A lost acknowledged commit is raised, and the handle goes no further."""
-    backend = _open(own_server.url())
+@pytest.mark.parametrize("told", ["written", "by its key"])
+def test_an_older_file_behind_a_restart_is_noticed(own_server: Server, told: str) -> None:
+    """A lost acknowledged commit is raised, and the handle goes no further.
+
+    Also by a handle that wrote nothing itself, and learned of a commit that its key was there.
+    """
+    writer, backend = _open(own_server.url()), _open(own_server.url())
     build = RecordBuilder()
-    write(backend, build, "a")
+    write(writer, build, "a")
     kept = own_server.directory.with_suffix(".kept")
     shutil.copytree(own_server.directory, kept, ignore=shutil.ignore_patterns("*.sock", "*.pid"))
-    write(backend, build, "a")
+    if told == "written":
+        write(backend, build, "a")
+    else:
+        write(writer, build, "a", key="k")
+        again = build.append("a", behind=head_of(backend, "a"), key="k")
+        assert refused(backend, build.commit(again)).reason == "duplicate"
+    writer.close()
     own_server.kill()
     files = [
         "appendonly.aof",
