@@ -7,7 +7,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from holdfast import codec, event
-from holdfast.backends.protocol import START, Finding, Record
+from holdfast.backends.protocol import START, Finding, Head, Record
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 from holdfast.fold import ops_of
 from holdfast.log import READ_CHUNK, Log
@@ -33,16 +33,16 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expect is a digest, found {show_value(expect)}")
     findings = list(log.backend.inspect.verify(read_all=read_all))
-    links: dict[str, tuple[int, bytes]] = {}
-    events = 0
+    chains = None
     if read_all:
+        chains = _Chains(log, findings)
         try:
-            events = _follow_chains(log, links, findings)
+            chains.follow()
         except HoldfastError as error:
             findings.append(_finding(error))
-    streams, digest = _compare_heads(log, links if read_all else None, findings)
-    if read_all:
-        _check_snapshots(log, links, findings)
+    streams, digest = _compare_heads(log, chains, findings)
+    if chains is not None:
+        _check_snapshots(log, chains.ends, findings)
     if expect is not None and expect != digest:
         findings.append(
             Finding(
@@ -51,27 +51,58 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
                 "since that digest was noted",
             )
         )
-    return Report(findings, streams, events, digest, read_all)
+    return Report(findings, streams, chains.events if chains else 0, digest, read_all)
 
 
-def _follow_chains(log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]) -> int:
-    """Recomputes every link in the order of commit; returns how many events there are."""
-    events = 0
-    position = START
-    while records := log.backend.read_all(after=position, limit=READ_CHUNK):
+class _Chains:
+    """Every event in its place: recomputed links, in the order of the store."""
+
+    def __init__(self, log: Log, findings: list[Finding]) -> None:
+        self._log = log
+        self._findings = findings
+        # What is there by now must come in the order of the store. What is written during the
+        # check, or stands behind a commit that is still under way, is found by its stream.
+        self._settled = log.position()
+        self.ends: dict[str, tuple[int, bytes]] = {}
+        self.events = 0
+
+    def follow(self) -> None:
+        """Checks every event in the order of commit."""
+        position = START
+        while records := self._log.backend.read_all(after=position, limit=READ_CHUNK):
+            self._check(records)
+            position = records[-1].position
+
+    def reach(self, stream: str, head: Head) -> None:
+        """Checks that a stream's events lead to its head."""
+        if head.expires_us and self._log.lifetimes.has_ended(stream, head):
+            return  # let go by the backend: a name and a head are all that stays
+        known, _ = self.ends.get(stream, (head.first - 1, b""))
+        while known < head.revision:
+            behind = self._log.backend.read(
+                stream, after=known, until=head.revision, limit=READ_CHUNK
+            )
+            if not behind or behind[0].position <= self._settled:
+                break
+            self._check(behind)
+            known, _ = self.ends[stream]
+        if self.ends.get(stream) != (head.revision, head.link):
+            self._findings.append(
+                Finding(f'stream "{stream}"', f"does not end at its head {head.revision}")
+            )
+
+    def _check(self, records: list[Record]) -> None:
         for record in records:
-            events += 1
             try:
-                _check_record(log, record, links)
+                _check_record(self._log, record, self.ends)
             except HoldfastError as error:
-                findings.append(_finding(error))
-            links[record.stream] = (record.revision, record.link)
-        position = records[-1].position
-    return events
+                self._findings.append(_finding(error))
+            self.ends[record.stream] = (record.revision, record.link)
+        self.events += len(records)
 
 
-def _check_record(log: Log, record: Record, links: dict[str, tuple[int, bytes]]) -> None:
-    known = links.get(record.stream)
+def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) -> None:
+    known = ends.get(record.stream)
     if known is None:
         origin = log.origin(record.stream)
         known = (0, event.ORIGIN)
@@ -90,9 +121,7 @@ def _check_record(log: Log, record: Record, links: dict[str, tuple[int, bytes]])
         log.blobs.read(name, size)
 
 
-def _compare_heads(
-    log: Log, links: dict[str, tuple[int, bytes]] | None, findings: list[Finding]
-) -> tuple[int, str]:
+def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> tuple[int, str]:
     """Compares chains with heads; returns the number of streams and the digest of all heads."""
     digest = sha256()
     count = 0
@@ -104,20 +133,17 @@ def _compare_heads(
                 findings.append(Finding(f'stream "{name}"', "is listed but has no head"))
                 continue
             digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
-            if links is not None and links.get(name) != (head.revision, head.link):
-                if head.expires_us and log.lifetimes.has_ended(name, head):
-                    continue  # let go by the backend: a name and a head are all that stays
-                findings.append(
-                    Finding(f'stream "{name}"', f"does not end at its head {head.revision}")
-                )
+            if chains is not None and chains.ends.get(name) != (head.revision, head.link):
+                try:
+                    chains.reach(name, head)
+                except HoldfastError as error:
+                    findings.append(_finding(error))
         after = names[-1]
     return count, digest.hexdigest()
 
 
-def _check_snapshots(
-    log: Log, links: dict[str, tuple[int, bytes]], findings: list[Finding]
-) -> None:
-    for stream in links:
+def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
+    for stream in ends:
         for revision in log.snapshots.revisions(stream):
             try:
                 log.snapshots.read(stream, revision)

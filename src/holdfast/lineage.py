@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.backends.protocol import Backend, Head, Position, Record
+from holdfast.backends.protocol import Backend, Head, Moment, Record
 from holdfast.errors import CorruptError, LostCommitsError
 from holdfast.fold import Folded, origin_of, state_of
 from holdfast.lifetimes import Lifetimes
@@ -101,9 +101,9 @@ class Lineage:
             )
         return records[0]
 
-    def revision_at_position(self, stream: str, position: Position) -> int:
-        """Returns the newest revision that was there at a position of the store."""
-        return self._search(stream, lambda record: record.position <= position)
+    def revision_at_moment(self, stream: str, moment: Moment) -> int:
+        """Returns the newest revision that was visible at a moment."""
+        return self._search(stream, lambda record: moment.has(record.position))
 
     def revision_at_time(self, stream: str, time: int) -> int:
         """Returns the newest revision at or before a time; 0 if the stream began later."""

@@ -149,7 +149,7 @@ class Store(RunStore):
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""
-        return View(self.log, self.log.position())
+        return View(self.log)
 
     # --- following -------------------------------------------------------------------------------
 

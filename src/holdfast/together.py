@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast import tree
 from holdfast.arguments import Path, check_expected, check_path, check_whole, update_ops
-from holdfast.backends.protocol import Cleared, Fence, Lease, Mark, Position
+from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.batch import Request
 from holdfast.errors import UsageError, show_value
 from holdfast.fold import EMPTY, Folded
@@ -191,22 +191,24 @@ class PendingScope:
 
 
 class View:
-    """Several scopes at one position: it never straddles a commit (guarantee 2)."""
+    """Several scopes at one moment: it never straddles a commit (guarantee 2)."""
 
-    def __init__(self, log: Log, position: Position) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self.position = position
+        self._moment = log.backend.moment()
+        self.position = self._moment.position
+        """Where to follow from: what is not in the view comes, on PostgreSQL perhaps more."""
 
     def state(self, scope: Scope) -> Map:
-        """Returns the scope's state as it was at the view's position."""
+        """Returns the scope's state as it was at the view's moment."""
         return self._log.show(self._folded(scope), scope.name)
 
     def revision(self, scope: Scope) -> int:
-        """Returns the scope's revision at the view's position."""
+        """Returns the scope's revision at the view's moment."""
         return self._folded(scope).revision
 
     def get(self, scope: Scope, path: Path, default: Any = None) -> Any:
-        """Returns one value of a scope at the view's position."""
+        """Returns one value of a scope at the view's moment."""
         return tree.get(self.state(scope), check_path(path), default)
 
     def _folded(self, scope: Scope) -> Folded:
@@ -214,11 +216,11 @@ class View:
         if head is None:
             # Not asked again: by now another process may have made it, after this view.
             return EMPTY
-        if head.position <= self.position:
+        if self._moment.has(head.position):
             folded = self._log.newest(scope.name)
             if folded.revision == head.revision:
                 return folded
-        revision = self._log.revision_at_position(scope.name, self.position)
+        revision = self._log.revision_at_moment(scope.name, self._moment)
         if revision < head.first:
             # A fork that was made later: what it inherited is older than it is.
             return EMPTY

@@ -56,6 +56,7 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.EndsAtWhatHasEnded: ("clause_18", False),
     memory.HidesTheLapsed: ("clause_19", False),
     memory.ListsClaimsThatEnded: ("clause_19", False),
+    memory.LooksBack: ("clause_20", True),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

@@ -21,6 +21,7 @@ from holdfast.backends.protocol import (
     Held,
     Lease,
     Mark,
+    Moment,
     Position,
     Receipt,
     Record,
@@ -136,6 +137,13 @@ class CachesReads(MemoryBackend):
         if asked not in self._cached:
             self._cached[asked] = super().read(stream, after=after, until=until, limit=limit)
         return self._cached[asked]
+
+
+class LooksBack(MemoryBackend):
+    """Takes for the present moment what was final before the newest commit."""
+
+    def moment(self) -> Moment:
+        return Moment(Position(max(super().moment().position - 1, START)))
 
 
 class ReusesPositions(MemoryBackend):

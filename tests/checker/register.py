@@ -71,7 +71,8 @@ def _register(state: Any, step: Step) -> Any:
         return state if step.ok is False else told["value"]
     if step.kind == "cas":
         if step.ok is False:
-            return ILLEGAL if told["expected"] == state else state
+            is_wrong = told["expected"] == state and not told.get("unheard")
+            return ILLEGAL if is_wrong else state
         return told["value"] if told["expected"] == state else ILLEGAL
     raise ValueError(f"a register has no {step.kind}")
 

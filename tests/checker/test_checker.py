@@ -69,6 +69,18 @@ def test_a_circle_is_told_in_words() -> None:
     )
 
 
+@pytest.mark.parametrize("unheard", [False, True])
+def test_a_swap_that_no_server_heard_of_says_nothing_of_the_register(unheard: bool) -> None:
+    lines = [
+        '{"client":1,"op":"put","register":"r","value":1,"start":1,"end":2,"ok":true}',
+        '{"client":1,"op":"cas","register":"r","expected":1,"value":2,"start":3,"end":4,"ok":false'
+        + (',"unheard":true}' if unheard else "}"),
+    ]
+    assert [finding.type for finding in check_lines(lines)] == (
+        [] if unheard else ["not-linearisable"]
+    )
+
+
 def test_an_operation_that_nobody_knows_of_may_have_happened_or_not() -> None:
     unknown = '{"client":1,"op":"append","stream":"s","value":1,"start":5,"end":null,"ok":null}'
     for values in ("[]", "[1]"):

@@ -87,16 +87,18 @@ class Client:
 
     def _try(self, line: Line, work: Callable[[], Any]) -> Any:
         """Does the work until its outcome is known, if it has a key; returns what it returned."""
-        for _ in range(TRIES):
+        for tried in range(TRIES):
             try:
                 return work()
             except (ConflictError, LeaseLostError):
                 self._end(line, False)
                 return None
             except UnavailableError as exc:
-                if exc.outcome_known:
-                    self._end(line, False)
+                if exc.outcome_known and not tried:
+                    # Not written, and for no reason that the state could tell.
+                    self._end(line, False, unheard=True)
                     return None
+                # What is known of this try says nothing of the one before it.
                 if not line.get("key"):
                     break
         self._end(line, None)
@@ -249,7 +251,7 @@ class Client:
 
         if self._try(line, work):
             self._end(line, True)
-        self._end(under, line["ok"])
+        self._end(under, None if line.get("unheard") else line["ok"])
 
 
 def read(store: Store, scopes: list[Scope]) -> list[list[Any]]:

@@ -84,7 +84,7 @@ class AsyncPendingCommit:
 
 
 class AsyncView:
-    """Several scopes at one position; see `View`."""
+    """Several scopes at one moment; see `View`."""
 
     def __init__(self, loop: Loop, view: View) -> None:
         self._loop = loop

@@ -31,6 +31,7 @@ from holdfast.backends.protocol import (
     Leases,
     Mark,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -151,6 +152,9 @@ class MemoryBackend:
             )
             self._gate.check_open()  # closed by another thread meanwhile
             return Position(len(self._log))
+
+    def moment(self) -> Moment:
+        return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
         self._gate.check_open()

@@ -33,6 +33,7 @@ from holdfast.backends.protocol import (
     Leases,
     Mark,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -253,6 +254,9 @@ class MixedBackend:
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._vectors.join(self._watch.wait(self._vectors.split(after), timeout_s))
+
+    def moment(self) -> Moment:
+        return self._vectors.moment([part.moment() for part in self.parts])
 
     def now_us(self, stream: str) -> int:
         return self.part_of(stream).now_us(stream)

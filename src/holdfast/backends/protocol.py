@@ -22,8 +22,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
      nothing ever becomes visible at or below a position that was visible before.
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
      committed, every byte of payload, envelope and link.
-(11) `heads`, `read`, `find` and `wait` are linearizable: they see every commit whose receipt was
-     returned before they were called.
+(11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
+     returned before they were called. So do `wait` and `read_all`, but for what stands behind a
+     commit that is still under way: to show that would break clause 9.
 (12) Unreadable data raises CorruptError and is never returned as absent.
 (13) After `close`, and in a forked child, every call raises UsageError. `close` twice is fine.
 (14) A name is data: no stream, key, owner or mark becomes a path, a pattern or a statement.
@@ -41,6 +42,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
      `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
      lapsed lease can be released like one that is held, by whoever names its owner and epoch.
+(20) `moment` fixes what is visible: of every position that the backend ever gave, its answer says
+     whether that commit was visible then. It never holds half a commit, nor an event of a stream
+     without those before it. All that it does not hold is behind its own position.
 """
 
 from __future__ import annotations
@@ -81,6 +85,19 @@ class Head(Struct, frozen=True, gc=False):
     position: Position
     first: int
     expires_us: int = 0  # where the backend lets go by itself: when; elsewhere always 0
+
+
+class Moment(Struct, frozen=True, gc=False):
+    """What was visible at one moment (clause 20).
+
+    Where commits become visible in the order of their positions, its own position says it all.
+    """
+
+    position: Position  # to follow from
+
+    def has(self, position: Position) -> bool:
+        """Returns whether the commit at a position was visible."""
+        return position <= self.position
 
 
 class Append(Struct, frozen=True):
@@ -247,6 +264,10 @@ class Backend(Protocol):
 
         After `timeout_s` it returns what there is. It does not spin.
         """
+        ...
+
+    def moment(self) -> Moment:
+        """Returns what is visible now, to tell it from what comes later (clause 20)."""
         ...
 
     def now_us(self, stream: str) -> int:

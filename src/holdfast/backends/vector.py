@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from threading import Condition, Thread
 from time import monotonic
 
-from holdfast.backends.protocol import START, Backend, Position
+from holdfast.backends.protocol import START, Backend, Moment, Position
 from holdfast.errors import UsageError, show_value
 
 _BITS = 64
@@ -49,6 +49,19 @@ def split(number: int, width: int) -> tuple[int, ...]:
     return tuple(number >> _BITS * at & _MASK for at in range(width))
 
 
+class Moments(Moment, frozen=True):
+    """What was visible in each of several backends."""
+
+    parts: tuple[Moment, ...]
+
+    def has(self, position: Position) -> bool:
+        numbers = split(position, len(self.parts))
+        return all(
+            not number or part.has(Position(number))
+            for number, part in zip(numbers, self.parts, strict=True)
+        )
+
+
 class Vectors:
     """Makes and reads the positions of one mix of backends.
 
@@ -73,6 +86,10 @@ class Vectors:
     def only(self, at: int, number: int) -> Position:
         """Returns the place of a record in its own backend, without regard to the others."""
         return self.join([number if each == at else 0 for each in range(self._width)])
+
+    def moment(self, parts: Sequence[Moment]) -> Moment:
+        """Returns what is visible at moments of all the backends together."""
+        return Moments(self.join([part.position for part in parts]), tuple(parts))
 
     def split(self, position: object) -> tuple[int, ...]:
         """Returns the numbers of a position that this mix gave, or raises UsageError."""

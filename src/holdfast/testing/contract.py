@@ -118,6 +118,7 @@ def _every_call(
         "streams": lambda: backend.streams(),
         "find": lambda: backend.find("a", key="k"),
         "wait": lambda: backend.wait(START, timeout_s=0),
+        "moment": lambda: backend.moment(),
         "now_us": lambda: backend.now_us("a"),
         "objects.put": lambda: objects.put("blob", "ab/cd", b""),
         "objects.get": lambda: objects.get("blob", "ab/cd"),

@@ -14,6 +14,7 @@ from holdfast.backends.protocol import (
     Commit,
     Found,
     Head,
+    Moment,
     Position,
     Receipt,
     Record,
@@ -84,6 +85,9 @@ class FaultyBackend:
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._inner.wait(after, timeout_s=timeout_s)
+
+    def moment(self) -> Moment:
+        return self._inner.moment()
 
     def now_us(self, stream: str) -> int:
         return self._inner.now_us(stream)

@@ -247,6 +247,8 @@ class BackendMachine(RuleBasedStateMachine):
         assert self.real.heads(names) == [self._placed(head) for head in self.model.heads(names)]
         newest = self.model.wait(START, timeout_s=0)
         assert self.real.wait(START, timeout_s=0) == self.positions[newest]
+        moment = self.real.moment()
+        assert all(moment.has(position) for position in self.positions.values())
 
     @rule(seconds=_SECONDS)
     def time_passes(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Clauses 10, 11, 14 and 15: what is read is what was committed, whatever it was called."""
+"""Clauses 10, 11, 14, 15 and 20: what is read is what was committed, whatever it was called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.backends.protocol import START, Backend, Found, Mark, Position, Record
+from holdfast.backends.protocol import START, Backend, Found, Mark, Moment, Position, Record
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import (
     HOSTILE_NAMES,
@@ -228,6 +228,54 @@ class ReadClauses(Trial):
             thread.start()
             thread.join()
         assert seen == [(n, n, 1) for n in range(1, 11)]
+
+    def test_clause_20_a_moment_has_what_was_acknowledged_and_nothing_later(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        empty = backend.moment()
+        assert empty.position == START
+        first = write(backend, build, "a").position
+        second = build.append("a", behind=head_of(backend, "a"))
+        both = accepted(backend, build.commit(second, build.append("b"))).position
+        moment = backend.moment()
+        marks = accepted(backend, build.commit(marks=[Mark("i", "m")])).position
+        later = write(backend, build, "b").position
+        given = [first, both, marks, later]
+        assert [empty.has(position) for position in given] == [False] * 4
+        assert [moment.has(position) for position in given] == [True, True, False, False]
+        assert [backend.moment().has(position) for position in given] == [True] * 4
+        assert [record.position for record in backend.read_all(after=moment.position)] == [later]
+
+    def test_clause_20_moments_among_writers(self, backend: Backend) -> None:
+        """What was acknowledged before is in a moment, what began after it is not."""
+        names = [f"s{n}" for n in range(4)]
+        begun, acknowledged = dict.fromkeys(names, 0), dict.fromkeys(names, START)
+
+        def work(name: str) -> None:
+            build = RecordBuilder()
+            one = other = None
+            for n in range(1, 16):
+                begun[name] = n
+                one = build.append(name, behind=one)
+                other = build.append(f"{name}/too", behind=other)
+                acknowledged[name] = accepted(backend, build.commit(one, other)).position
+
+        writers = [Thread(target=work, args=(name,)) for name in names]
+        for writer in writers:
+            writer.start()
+        seen: list[tuple[dict[str, Position], Moment, dict[str, int]]] = []
+        while any(writer.is_alive() for writer in writers):
+            seen.append((dict(acknowledged), backend.moment(), dict(begun)))
+        for name in names:
+            pairs = zip(backend.read(name), backend.read(f"{name}/too"), strict=True)
+            positions = [one.position for one, other in pairs if one.position == other.position]
+            assert len(positions) == 15
+            for before, moment, after in seen:
+                has = [moment.has(position) for position in positions]
+                count = has.index(False) if False in has else len(has)
+                assert not any(has[count:])
+                assert [START, *positions].index(before[name]) <= count <= after[name]
+                assert all(position > moment.position for position in positions[count:])
 
     def test_clause_14_every_name_is_its_own_stream(
         self, backend: Backend, build: RecordBuilder

@@ -32,6 +32,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -95,6 +96,9 @@ class FilesBackend(Handle):
             raise UsageError(self._dead)
         if self._poison is not None:
             raise UnavailableError(self._poison, hint="open the store again")
+
+    def moment(self) -> Moment:
+        return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
         self.check_open()

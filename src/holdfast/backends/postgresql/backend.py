@@ -17,6 +17,7 @@ from holdfast.backends.postgresql.inspection import PostgresqlInspection
 from holdfast.backends.postgresql.leases import PostgresqlLeases
 from holdfast.backends.postgresql.lines import Line
 from holdfast.backends.postgresql.marks import PostgresqlMarks
+from holdfast.backends.postgresql.moment import MOMENT, moment_of
 from holdfast.backends.postgresql.objects import PostgresqlObjects
 from holdfast.backends.postgresql.opening import open_lines
 from holdfast.backends.postgresql.place import place_of
@@ -47,6 +48,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -254,6 +256,10 @@ class PostgresqlBackend:
         """
         [(newest,)] = self._gate.ask(NEWEST, {"application": self._gate.application})
         return newest
+
+    def moment(self) -> Moment:
+        [row] = self._gate.ask(MOMENT, {"application": self._gate.application})
+        return moment_of(*row)
 
     def now_us(self, stream: str) -> int:
         [(now_us,)] = self._gate.ask("SELECT holdfast.now_us()", {})

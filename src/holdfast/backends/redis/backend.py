@@ -15,6 +15,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -274,6 +275,9 @@ class RedisBackend:
         """Returns the newest position. A script runs alone: what can be seen is final."""
         [position] = self._gate.ask(("HGET", self._keys.root, "position"))
         return int(position)
+
+    def moment(self) -> Moment:
+        return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
         return int(self._gate.look("now", (), ()))

@@ -16,6 +16,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     Marks,
+    Moment,
     Objects,
     Position,
     Receipt,
@@ -300,6 +301,9 @@ class SqliteBackend:
                     delay_s = min(delay_s * 2, _POLL_LAST_S)
             finally:
                 gate.waiting -= 1
+
+    def moment(self) -> Moment:
+        return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
         self._gate.check_open()
