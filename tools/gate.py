@@ -67,9 +67,10 @@ def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False, **extra: st
         raise GroupFailed
 
 
-def pytest(python: Path, *arguments: str, quiet: bool = False) -> None:
+def pytest(python: Path, *arguments: str, workers: int = 2, quiet: bool = False) -> None:
     """Runs pytest on both of the two processors that we can count on."""
-    run(python, "-m", "pytest", "-q", "-n", "2", *arguments, quiet=quiet, HYPOTHESIS_PROFILE="ci")
+    many = ("-n", str(workers))
+    run(python, "-m", "pytest", "-q", *many, *arguments, quiet=quiet, HYPOTHESIS_PROFILE="ci")
 
 
 def style() -> None:
@@ -92,7 +93,8 @@ def core() -> None:
 
 def tests() -> None:
     others = (f"--ignore={suite}" for suite in CORE)
-    pytest(BIN / "python", "--dist", "worksteal", "tests", *others)
+    # One more than there are processors: most of these wait for disks, servers and children.
+    pytest(BIN / "python", "--dist", "worksteal", "tests", *others, workers=3)
 
 
 def wheel() -> None:
