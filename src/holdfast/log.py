@@ -131,8 +131,13 @@ class Log(Lineage):
         for one, answer in zip(laid, answers, strict=True):
             if isinstance(answer, Receipt):
                 self._accept(one, answer)
-            else:
+                continue
+            try:
                 self._judge(one, answer)
+            except HoldfastError as error:
+                # What came between cannot be read, so this one cannot be laid again. It alone was
+                # refused: those behind it in the list have answers of their own, receipts maybe.
+                one.request.fail(error)
 
     def _lay_all(self, requests: list[Request]) -> list[Laid]:
         laid: list[Laid] = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Fence
+from holdfast.backends.protocol import Commit, Fence, Receipt, Record, Refusal
 from holdfast.batch import Request
 from holdfast.errors import ConflictError, LeaseLostError, UnavailableError
 from holdfast.log import Log
@@ -116,3 +119,36 @@ def test_what_depends_on_a_commit_that_failed_is_not_written(log: Log) -> None:
     told.clear()
     log._run([again := Request(behind.work)])
     assert again.outcome().after[0].root == {"n": 3}
+
+
+class Failing(MemoryBackend):
+    """Answers a list of commits, and goes down."""
+
+    is_down = goes_down = False
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        answers = super().commit(commits)
+        self.is_down = self.goes_down
+        return answers
+
+    def read(self, stream: str, **options: Any) -> list[Record]:
+        if self.is_down:
+            raise UnavailableError("the server is down")
+        return super().read(stream, **options)
+
+
+def test_guarantee_1_what_was_written_is_not_denied_with_a_neighbour_that_was_not() -> None:
+    """Clause 1: of the one that came too late nothing can be read; the other has its receipt."""
+    backend = Failing(clock=FakeClock())
+    log, other = (Log(backend, clock=FakeClock(), actor=actor) for actor in "wo")
+    log.commit(want(set_op("n", 1)).work)
+    other.commit(want(set_op("n", 2)).work)
+    elsewhere = Part("team/b", (changed([set_op("n", 1)]),))
+    late, written = want(set_op("n", 3)), Request(Wanted((elsewhere,)))
+    backend.goes_down = True
+    log._queue._execute([late, written])
+    assert written.outcome().revision == 1
+    with pytest.raises(UnavailableError, match="is down") as caught:
+        late.outcome()
+    assert caught.value.outcome_known
+    assert [head and head.revision for head in backend.heads(["team/a", "team/b"])] == [2, 1]
