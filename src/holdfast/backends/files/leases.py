@@ -9,6 +9,11 @@ the wall clock (milliseconds). A word of the shared page tells processes that th
 
 A claim names the position at which its mark was set: a mark that was set again since has another,
 and the claim is void, without anyone having to take it back.
+
+The book in memory is one for all threads, and only those that write have the store lock. So whoever
+reads, judges or changes it has the catalog's mutex: else one that looks could put the book as it
+was before a change in the place of the one that was changed, counted as the newest, and the next
+change would take the lease away that another thread was just given.
 """
 
 from __future__ import annotations
@@ -70,7 +75,7 @@ class FileLeases:
         self._seen = -1  # the page's count of changes when the book was read
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
-        with self._backend.writing() as opened:
+        with self._backend.writing() as opened, self._backend.catalog.mutex:
             book = self.load()
             held = self._held(name)
             if held is not None and held.owner != owner:
@@ -87,12 +92,12 @@ class FileLeases:
             return self._extend(opened, name, held, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        with self._backend.writing() as opened:
+        with self._backend.writing() as opened, self._backend.catalog.mutex:
             held = self._held_as(lease.name, lease.owner, lease.epoch)
             return None if held is None else self._extend(opened, lease.name, held, ttl_s)
 
     def release(self, lease: Lease) -> None:
-        with self._backend.writing() as opened:
+        with self._backend.writing() as opened, self._backend.catalog.mutex:
             book = self.load()
             last = book.leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
@@ -129,7 +134,8 @@ class FileLeases:
 
     def fence_holds(self, fence: Fence) -> bool:
         """Answers clause 6; the caller has the store lock."""
-        return self._held_as(fence.name, fence.owner, fence.epoch) is not None
+        with self._backend.catalog.mutex:
+            return self._held_as(fence.name, fence.owner, fence.epoch) is not None
 
     def close(self) -> None:
         self._workers.close()
@@ -150,6 +156,8 @@ class FileLeases:
 
     def load(self) -> _Book:
         """Returns the book as it is on disk, read again only if somebody changed it.
+
+        The caller has the catalog's mutex.
 
         What cannot be read is a lost book, which is harmless; it is replaced by the next change.
         """
@@ -231,7 +239,7 @@ class FileMarks:
         self._leases = leases
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        with self._backend.writing() as opened:
+        with self._backend.writing() as opened, self._backend.catalog.mutex:
             clock, leases = self._backend.clock, self._leases
             leases.load()
             leases.hold(owner)
@@ -251,7 +259,7 @@ class FileMarks:
             return [mark for mark, _ in taken]
 
     def release(self, index: str, key: str, owner: str) -> None:
-        with self._backend.writing() as opened:
+        with self._backend.writing() as opened, self._backend.catalog.mutex:
             self._leases.load()
             claims = self._leases.claims
             kept = [c for c in claims if (c.index, c.key, c.owner) != (index, key, owner)]
