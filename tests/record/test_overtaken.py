@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Decision, NotDone, Scope, Store
+from holdfast import Decision, NotDone, Scope, Store, UnavailableError
+from holdfast.record import recovery
 from holdfast.record.decisions import Decisions
 from holdfast.testing import FakeClock
 from tests.record.kills import open_dying
@@ -161,3 +163,109 @@ def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.Mon
     with pytest.raises(holdfast.ExistsError, match="made already"):
         chat.decide("second", key="k")
     assert [d.decision for d in hf.decisions(scope=chat)] == ["first"]
+
+
+# --- recoveries at once, and answers that were lost ----------------------------------------------
+
+
+def test_threads_of_one_worker_that_recover_at_once_act_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BOOT-42: both would make the decision theirs by the very same event."""
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        others: list[Any] = []
+        judge = recovery.judge
+
+        def recover_too(*_: object) -> NotDone:
+            monkeypatch.setattr(recovery, "judge", judge)
+            thread = Thread(target=lambda: others.append(hf.recover().acts))
+            thread.start()
+            thread.join()
+            return NotDone()
+
+        monkeypatch.setattr(recovery, "judge", recover_too)
+        meanwhile[:] = [lambda _: "second", lambda _: "first"]
+        [did] = hf.recover().acts
+        assert (did.did, did.text, others) == ("done again", "first", [[]])
+        assert len(meanwhile) == 1
+        meanwhile.clear()
+
+
+def test_threads_that_listed_it_before_act_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes late knows the decision as it was before the other took it."""
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        listed = Decisions.list
+
+        def then_another(self: Decisions, **which: Any) -> list[Decision]:
+            found = listed(self, **which)
+            monkeypatch.setattr(Decisions, "list", listed)
+            meanwhile.append(lambda _: "first")
+            assert len(hf.recover().acts) == 1
+            return found
+
+        monkeypatch.setattr(Decisions, "list", then_another)
+        assert hf.recover().acts == meanwhile == []
+        assert hf.decision("k@conversation/c").outcome == "first"
+
+
+@pytest.mark.parametrize("lost", ["decision.taken", "decision.closed"])
+def test_a_recovery_whose_answer_was_lost_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """It is the living owner then, and no other recovery would ever come to the decision."""
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf:
+        commit = hf.log.backend.commit
+
+        def lose(commits: Any) -> Any:
+            answers = commit(commits)
+            if commits[0].appends and commits[0].appends[0].records[0].type == lost:
+                monkeypatch.undo()
+                raise UnavailableError("no answer", outcome_known=False)
+            return answers
+
+        monkeypatch.setattr(hf.log.backend, "commit", lose)
+        meanwhile[:] = [lambda _: "second", lambda _: "first"]
+        with pytest.raises(UnavailableError):
+            hf.recover()
+        acts = hf.recover().acts
+        assert [did.did for did in acts] == (["done again"] if lost == "decision.taken" else [])
+        assert hf.decision("k@conversation/c").outcome == "first"
+        assert len(meanwhile) == 1
+        meanwhile.clear()
+
+
+def test_what_was_given_up_here_is_not_taken_from_a_living_worker(tmp_path: Path) -> None:
+    """Another took it over, while this worker was taken for dead, and is at work on it."""
+    url = new_url("sqlite", tmp_path)
+    leave(url)
+    with holdfast.open(url) as hf, holdfast.open(url) as other:
+        meanwhile.append(lambda _: 1 / 0)
+        [did] = hf.recover().acts
+        assert did.did == "left open"
+        decisions = Decisions(other.conversation("c").book)
+        decisions.take(decisions.get(did.id), "recover")
+        meanwhile.append(lambda _: "a second time")
+        assert hf.recover().acts == []
+        meanwhile.clear()
+
+
+def test_a_decision_whose_scope_expires_while_its_verifier_is_asked() -> None:
+    """Clause 18: the others are recovered all the same."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        for scope in (hf.conversation("short", ttl_s=5), hf.conversation("long")):
+            scope.decide("x", verify=not_done, act=act, key="k")
+            clock.advance(1)
+        book = hf.conversation("long").book
+        book.given_up.update(("k@conversation/short", "k@conversation/long"))
+        meanwhile[:] = [lambda _: "done", lambda _: clock.advance(10)]
+        assert [did.owner for did in hf.recover().acts] == ["conversation/long"]
+        assert meanwhile == []

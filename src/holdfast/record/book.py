@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 from typing import Any
 
 from holdfast.log import Log
@@ -28,8 +30,10 @@ class Book:
         self.open_here: dict[str, str] = {}
         """The ids of decisions that this worker opened and has not closed, with their scopes."""
         self.given_up: set[str] = set()
-        """Decisions that this worker took over to do them again, and that act failed: though their
-        owner lives, the next recovery may try once more."""
+        """Decisions that this worker took over to do them again, and came to no outcome: though
+        their owner lives, the next recovery may try once more."""
+        self._recovering: set[str] = set()
+        self._mutex = Lock()
         self.deciding: ContextVar[tuple[str, ...]] = ContextVar("holdfast-deciding", default=())
         """The decisions whose blocks the running code stands in."""
         self.stale_sources: list[Callable[[], Iterable[Any]]] = []
@@ -48,6 +52,18 @@ class Book:
         if thing not in self.numbers and len(self.numbers) >= _KNOWN_MAX:
             self.numbers.pop(next(iter(self.numbers)), None)
         self.numbers[thing] = number
+
+    @contextmanager
+    def recovering(self, id: str) -> Generator[bool]:
+        """The block of one decision's recovery; False in it if another thread here is at it."""
+        with self._mutex:
+            is_first = id not in self._recovering
+            self._recovering.add(id)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                self._recovering.discard(id)
 
     @property
     def worker(self) -> str:

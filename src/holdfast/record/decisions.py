@@ -221,6 +221,7 @@ class Decisions:
             except ConflictError:
                 found = self.get(found.id)  # what became of it meanwhile is judged anew
         if found.is_open:
+            self.book.given_up.discard(found.id)  # whoever attaches is at work on it from here on
             self.book.open_here[found.id] = found.scope
         return OpenDecision(self, found)
 

@@ -2,13 +2,15 @@
 
 An act is done again only if its verifier said that it was not done, and only under an intent of
 its own: the recovering worker first makes the decision its own, with an event that two workers
-cannot both write (`thing.py`). So two that recover at once never both act. One that dies between
+cannot both write (`thing.py`). So two that recover at once never both act. (Two threads of one
+worker would write the same event; so one of them leaves it to the other.) One that dies between
 that event and the outcome leaves an open decision of a dead worker, which is where it began: the
 next one asks the verifier again, and finds what was done.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from holdfast import codec
@@ -16,7 +18,9 @@ from holdfast.errors import (
     ClosedError,
     ConflictError,
     ExistsError,
+    ExpiredError,
     HoldfastError,
+    UnavailableError,
     show_error,
     show_value,
 )
@@ -45,8 +49,14 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
 
 def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
     """Returns what became of one; None if it is in living hands, or closed, by now."""
-    book = decisions.book
-    while entry.is_open and (not entry.owner_alive or entry.id in book.given_up):
+    with decisions.book.recovering(entry.id) as is_first, suppress(ExpiredError):
+        # It was listed a while ago: verifiers of others were asked since.
+        return _judge(decisions, decisions.get(entry.id)) if is_first else None
+    return None  # it has ended with its scope
+
+
+def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
+    while entry.is_open and _is_left(decisions, entry):
         verdict = judge(entry.verify, entry)
         try:
             return _settle(decisions, entry, verdict)
@@ -60,6 +70,13 @@ def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
     return None
 
 
+def _is_left(decisions: Decisions, entry: Decision) -> bool:
+    """Says whether nobody is at work on a decision: its owner is dead, or gave it up here."""
+    if not entry.owner_alive:
+        return True
+    return entry.owner == decisions.book.worker and entry.id in decisions.book.given_up
+
+
 def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovered:
     if isinstance(verdict, Done):
         text = _text(verdict.output)
@@ -71,23 +88,28 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
     if act is None:
         said = "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
         return _report(entry, verdict, "left open", said)
-    mine = decisions.take(entry, "recover")
     given_up = decisions.book.given_up
-    given_up.discard(mine.id)
+    try:
+        mine = decisions.take(entry, "recover")
+    except UnavailableError:
+        given_up.add(entry.id)  # it may be this worker's by now, which lives and does nothing
+        raise
+    # Whatever ends this without an outcome leaves the decision to the next recovery here.
+    given_up.add(mine.id)
     try:
         output = act(mine)
     except Exception as error:
         decisions.fail(mine, error)
-        given_up.add(mine.id)
         return _report(entry, verdict, "left open", show_error(error)[:200])
-    text = _text(output)
+    text = said = _text(output)
     try:
         decisions.close_entry(mine, text, how="done again", output=_storable(output))
     except (ConflictError, ExistsError) as overtaken:
         # This worker was silent for so long that it was taken for dead. It did the act all the
         # same, and whoever reads the report must know.
-        return _report(entry, verdict, "done again", f"{text}; {overtaken.message}")
-    return _report(entry, verdict, "done again", text)
+        said = f"{text}; {overtaken.message}"
+    given_up.discard(mine.id)
+    return _report(entry, verdict, "done again", said)
 
 
 def _report(entry: Decision, verdict: Verdict, did: Any, text: str) -> Recovered:
