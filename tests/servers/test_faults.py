@@ -164,6 +164,26 @@ def test_a_black_network_is_an_error_in_time(line: Line) -> None:
     backend.close()
 
 
+def test_a_list_of_which_a_part_is_there_leaves_the_outcome_open(own_server: Any) -> None:
+    """Clause 1: one call takes so much; a server that goes in between has written the beginning."""
+    url = own_server.url(timeout=1)
+    kind = PostgresqlBackend if url.startswith("postgresql:") else RedisBackend
+    backend = kind(
+        url,
+        clock=SystemClock(),
+        reach=lambda point: own_server.kill() if point.endswith(".committed") else None,
+    )
+    build = RecordBuilder()
+    commits = [build.commit(build.append(f"s{n:04}")) for n in range(1001)]
+    with pytest.raises(UnavailableError, match="commits of the same list were written") as caught:
+        backend.commit(commits)
+    assert not caught.value.outcome_known
+    own_server.start()
+    assert backend.heads(["s0000", "s1000"])[1] is None
+    assert backend.heads(["s0000"]) != [None]
+    backend.close()
+
+
 def test_reads_leases_and_objects_go_on_over_a_cut_connection(line: Line) -> None:
     backend, proxy = line.open(), line.proxy
     write(backend, RecordBuilder(), "a", marks=[Mark("i", "m")])

@@ -259,7 +259,7 @@ def test_an_unavailable_backend_leaves_a_list_in_doubt() -> None:
         backend.commit([build.commit(build.append("conversation/c"))])
     assert "another backend" not in str(caught.value)
     pair = [build.commit(build.append(name)) for name in ("team/a", "conversation/c")]
-    with pytest.raises(UnavailableError, match="commits of the same list to another") as caught:
+    with pytest.raises(UnavailableError, match="commits of the same list were written") as caught:
         backend.commit(pair)
     assert not caught.value.outcome_known
 
@@ -272,6 +272,20 @@ def test_a_commit_hears_news_of_scopes_elsewhere(store: Store) -> None:
         tx.watch(store.conversation("c1"))
         tx.watch(store.workflow("none"))
     assert tx.news == {"team/red": 1, "conversation/c1": 1, "workflow/none": 0}
+
+
+def test_guarantee_1_a_commit_is_not_denied_because_what_it_watches_is_down(
+    store: Store, backend: MixedBackend
+) -> None:
+    def down(streams: object) -> None:
+        raise UnavailableError("the server is down")
+
+    rest(backend).heads = down
+    with pytest.raises(UnavailableError, match="was written") as caught, store.commit() as tx:
+        tx.scope(store.conversation("c1")).set("a", 1)
+        tx.watch(store.team("red"))
+    assert not caught.value.outcome_known
+    assert store.conversation("c1").get("a") == 1
 
 
 def test_keys_are_answered_by_the_backend_of_their_stream(store: Store) -> None:

@@ -13,13 +13,13 @@ import pytest
 from holdfast import aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
-from holdfast.backends.protocol import START, Position
+from holdfast.backends.protocol import START, Mark, Position
 from holdfast.backends.vector import Vector
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.store import Store
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import PATIENCE_S, write
+from holdfast.testing.trial import PATIENCE_S, accepted, write
 from tests.unit.mixture import LARGE, memories, store_on
 
 
@@ -67,6 +67,27 @@ def test_of_two_places_neither_need_be_the_later_one(backend: MixedBackend) -> N
     assert one < both > other
     assert int(one) <= both
     assert isinstance(both, Vector)
+
+
+def test_a_follower_does_not_spin_where_one_backend_has_begun_anew() -> None:
+    """Guarantee 5: a part in memory is empty again, and another has a commit without events.
+
+    So the newest place is neither behind the follower's nor at it.
+    """
+    old = memories()
+    write(old, RecordBuilder(), "conversation/c")
+    write(old, RecordBuilder(), "team/a")
+    after = Position(int(old.wait(START, timeout_s=0)))
+    old.close()
+    backend = memories()
+    write(backend, RecordBuilder(), "team/a")
+    accepted(backend, RecordBuilder().commit(marks=[Mark("i", "m")]))
+    newest = backend.wait(after, timeout_s=0)
+    assert newest > after
+    assert list(store_on(backend).log.follow(after=after, timeout_s=0)) == []
+    write(backend, RecordBuilder(), "team/b")
+    assert [record.stream for record in backend.read_all(after=newest)] == ["team/b"]
+    backend.close()
 
 
 def test_small_pages_pass_nothing_over(backend: MixedBackend) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Condition
 from typing import Generic, TypeVar
 
 from holdfast.backends.judge import check_shape
 from holdfast.backends.lines import L, Lines
-from holdfast.backends.protocol import Commit
-from holdfast.errors import UsageError
+from holdfast.backends.protocol import Commit, Receipt, Refusal
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 
 T = TypeVar("T")
 
@@ -57,3 +57,26 @@ def cut(commits: Sequence[Commit], *, most: int, bytes_max: int) -> Iterator[lis
         size += bytes_
     if part:
         yield part
+
+
+def in_parts(
+    parts: Iterable[T], write: Callable[[T], list[Receipt | Refusal]]
+) -> list[Receipt | Refusal]:
+    """Returns the outcomes of a list of commits that is written part by part, in its order.
+
+    Behind the first part nothing can be said to the whole list but that its outcome is unknown:
+    who was told that nothing was written would write what is there a second time.
+    """
+    outcomes: list[Receipt | Refusal] = []
+    for part in parts:
+        try:
+            outcomes += write(part)
+        except HoldfastError as error:
+            if not outcomes:
+                raise
+            raise UnavailableError(
+                f"{error.message}; earlier commits of the same list were written",
+                outcome_known=False,
+                hint=error.hint,
+            ) from error
+    return outcomes

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.backends.gate import in_parts
 from holdfast.backends.protocol import (
     START,
     Backend,
@@ -149,20 +150,9 @@ class MixedBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         placed = [(self._place(commit), commit) for commit in commits]
-        outcomes: list[Receipt | Refusal] = []
         # In their order, part by part: what was acknowledged last is never there without the rest.
-        for place, run in groupby(placed, lambda pair: pair[0]):
-            try:
-                outcomes += self._commit(place, [commit for _, commit in run])
-            except HoldfastError as error:
-                if not outcomes:
-                    raise
-                raise UnavailableError(
-                    f"{error.message}; commits of the same list to another backend were written",
-                    outcome_known=False,
-                    hint=error.hint,
-                ) from error
-        return outcomes
+        runs = groupby(placed, lambda pair: pair[0])
+        return in_parts(runs, lambda run: self._commit(run[0], [commit for _, commit in run[1]]))
 
     def _place(self, commit: Commit) -> int:
         streams = [append.stream for append in commit.appends]
@@ -182,11 +172,25 @@ class MixedBackend:
                 continue
             news = dict(outcome.news)
             far = [stream for stream in commit.watch if stream not in news]
-            for stream, head in zip(far, self.heads(far), strict=True):
+            for stream, head in zip(far, self._heads_elsewhere(far), strict=True):
                 news[stream] = 0 if head is None else head.revision
             position = self._vectors.only(place, outcome.position)
             outcomes.append(Receipt(position, news))
         return outcomes
+
+    def _heads_elsewhere(self, streams: list[str]) -> list[Head | None]:
+        """Returns what a commit that is durable by now watches in other parts.
+
+        They are asked behind it, as one backend does, and may be down though it is there.
+        """
+        try:
+            return self.heads(streams)
+        except HoldfastError as error:
+            raise UnavailableError(
+                f"{error.message}; the commit that watches a scope there was written",
+                outcome_known=False,
+                hint="look at the scope that was written to, or repeat the commit with its key",
+            ) from error
 
     def _watching(self, place: int, commit: Commit) -> Commit:
         watch = tuple(stream for stream in commit.watch if self.place_of(stream) == place)

@@ -144,7 +144,10 @@ class Watch:
                 if self._error is not None:
                     raise self._error
             newest = self.now()
-        return newest
+        # A backend may have begun anew, in memory or behind a loss, and be before where the caller
+        # is. Told as it is, the place would be neither behind the caller's nor at it: who compares
+        # the two would ask again, at once and for ever.
+        return [max(pair) for pair in zip(newest, after, strict=True)]
 
     def _start(self) -> None:
         for at in range(len(self._parts)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.backends.follower import Follower
+from holdfast.backends.gate import in_parts
 from holdfast.backends.postgresql.batch import (
     COMMIT_EACH,
     Batch,
@@ -100,9 +101,7 @@ class PostgresqlBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._gate.lines.check_open()
-        outcomes: list[Receipt | Refusal] = []
-        for batch in batches(self._gate.application, commits, self._clock):
-            outcomes += self._write(batch)
+        outcomes = in_parts(batches(self._gate.application, commits, self._clock), self._write)
         if outcomes:
             self._gate.wake()
         return outcomes

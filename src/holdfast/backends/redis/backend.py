@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.backends.follower import Follower
+from holdfast.backends.gate import in_parts
 from holdfast.backends.protocol import (
     START,
     Commit,
@@ -72,9 +73,7 @@ class RedisBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._gate.lines.check_open()
-        outcomes: list[Receipt | Refusal] = []
-        for batch in batches(self._keys, commits, self._clock):
-            outcomes += self._write(batch)
+        outcomes = in_parts(batches(self._keys, commits, self._clock), self._write)
         if outcomes:
             self._gate.wake()
         return outcomes
