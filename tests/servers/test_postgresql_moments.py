@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
 import holdfast
-from tests.servers.postgresql import installations, server
+from holdfast.backends.postgresql import PostgresqlBackend
+from holdfast.clock import SystemClock
+from holdfast.testing import RecordBuilder
+from holdfast.testing.trial import write
+from tests.servers.postgresql import installations, new_server, server
 
 
 @pytest.mark.parametrize("version", installations())
@@ -38,3 +44,42 @@ def test_a_view_and_a_check_see_what_was_acknowledged_beside_an_open_transaction
             blue.name,
             red.name,
         ]
+
+
+_HOLDS = """CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+ 'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END';
+CREATE TRIGGER hold BEFORE INSERT ON holdfast.events FOR EACH ROW
+ WHEN (NEW.stream = 'slow') EXECUTE FUNCTION hold();
+SELECT pg_advisory_lock(7)"""
+_WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+@pytest.mark.parametrize("version", installations())
+def test_clause_20_a_moment_of_a_standby_has_nothing_that_comes_later(version: int) -> None:
+    """A standby does not list the transactions that are under way."""
+    primary = new_server(version)
+    build = RecordBuilder()
+    backend = PostgresqlBackend(primary.url(), clock=SystemClock())
+    first = write(backend, build, "fast").position
+    standby = primary.standby(streams=True)
+    reader = PostgresqlBackend(standby.url(), clock=SystemClock(), read_only=True)
+    with psycopg.connect(primary.url(), autocommit=True) as stranger, ThreadPoolExecutor(1) as pool:
+        stranger.execute(_HOLDS)
+        slow = pool.submit(write, backend, build, "slow")
+        while stranger.execute(_WAITS).fetchone() != (1,):
+            pass
+        write(backend, RecordBuilder(), "other")
+        standby.catch_up(primary)
+        moment = reader.moment()
+        stranger.execute("SELECT pg_advisory_unlock(7)")
+        later = slow.result().position
+    standby.catch_up(primary)
+    assert [record.position for record in reader.read("slow")] == [later]
+    assert moment.has(first)
+    assert not moment.has(later)
+    assert later in [record.position for record in reader.read_all(after=moment.position)]
+    assert reader.moment().has(later)
+    for opened in (backend, reader):
+        opened.close()
+    standby.remove()
+    primary.remove()

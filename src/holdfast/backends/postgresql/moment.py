@@ -36,4 +36,8 @@ def moment_of(newest: int, base: int, snapshot: str) -> ServerMoment:
     """Returns the moment that the server tells as `xmin:xmax:id,id,…`."""
     xmin, xmax, under_way = snapshot.split(":")
     ids = frozenset(base + int(id) for id in under_way.split(",") if id)
+    if not ids:
+        # Nothing is under way, then both are the same; or this is a standby, which keeps its list
+        # where the snapshot's text has none. There the moment ends before the oldest of them.
+        xmax = xmin
     return ServerMoment(Position(newest), base + int(xmin), base + int(xmax), ids)
