@@ -180,8 +180,24 @@ class Queue:
     def _await(self, mine: Request) -> None:
         """Waits until `mine` is answered, or is told to lead."""
         assert mine.gate is not None, "BUG: nobody would wake this thread"
-        mine.gate.acquire()
+        try:
+            mine.gate.acquire()
+        except BaseException:
+            self._leave(mine)
+            raise
         if not mine.answered:
+            self._lead(mine)
+
+    def _leave(self, mine: Request) -> None:
+        """Lets a thread go that was interrupted while it waited; its request stays in line.
+
+        Nobody may hand it the lead any more: it would be led by no one, and all would wait for
+        ever. If that has happened already, it is led from here once more, and then passed on.
+        """
+        with self._lock:
+            mine.gate = None
+            leads = mine.leads and not mine.answered
+        if leads:
             self._lead(mine)
 
     def _lead(self, mine: Request) -> None:

@@ -142,14 +142,18 @@ class Log(Lineage):
     def _lay_all(self, requests: list[Request]) -> list[Laid]:
         laid: list[Laid] = []
         overlay: dict[str, Folded] = {}
+        late: set[str] = set()  # nothing overtakes another of its stream: a run's end stays last
         for request in requests:
+            is_late = bool(late) and any(part.stream in late for part in request.work.parts)
             try:
-                one = self._lay(request, overlay)
+                one = None if is_late else self._lay(request, overlay)
             except HoldfastError as error:
                 # What it does not fit on may be a neighbour's commit, which is not written yet and
                 # may never be: then it waits, unanswered, until that is known.
-                is_early = any(part.stream in overlay for part in request.work.parts)
-                one = None if is_early else self._lay_again(request, error)
+                is_late = any(part.stream in overlay for part in request.work.parts)
+                one = None if is_late else self._lay_again(request, error)
+            if is_late:
+                late.update(part.stream for part in request.work.parts)
             if one is None:
                 continue
             laid.append(one)
@@ -438,10 +442,8 @@ class Log(Lineage):
         """Returns the reader of list items that a snapshot holds as references to events."""
 
         def fetch(revision: int, op_index: int) -> bytes:
-            block = (revision - 1) // FETCH_CHUNK
-            records = self._block(stream, block)
-            record = records[revision - 1 - block * FETCH_CHUNK]
-            return bytes(ops_of(record)[op_index].value)
+            block, place = divmod(revision - 1, FETCH_CHUNK)
+            return bytes(ops_of(self._block(stream, block)[place])[op_index].value)
 
         return fetch
 

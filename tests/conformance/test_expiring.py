@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,12 @@ def test_from_its_end_on_it_is_gone(world: World, store: Store) -> None:
         assert [scope.name for scope in other.scopes()] == ["conversation/c1"]
 
 
+async def _streams_of_feed(store: Store) -> list[str]:
+    with ThreadPoolExecutor(1) as executor:
+        skin = holdfast.aio.AsyncStore(store, executor)
+        return [event.stream async for event in skin.events()]
+
+
 def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
     team = store.team("red")
     team.set("n", 1)
@@ -137,6 +144,7 @@ def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
     team.set("n", 2)
     world.clock.advance(61)
     assert [event.stream for event in store.events()] == ["team/red", "team/red"]
+    assert asyncio.run(_streams_of_feed(store)) == ["team/red", "team/red"]
     with world.open() as other:
         if world.kind != "memory":
             assert [event.stream for event in other.events(after=middle)] == ["team/red"]

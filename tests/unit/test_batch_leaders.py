@@ -212,3 +212,65 @@ def test_a_forked_child_can_do_nothing_with_its_parents_queue(turns: Turns, queu
             call(Request("x"))
     queue.close()
     assert turns.led == []
+
+
+class Interrupted:
+    """A lock in place of a gate, at which an interrupt comes while its thread waits."""
+
+    def __init__(self, when: Callable[[], bool]) -> None:
+        self._when = when
+        self._acquired = False
+
+    def acquire(self) -> bool:
+        if self._acquired:
+            until(self._when)
+            raise KeyboardInterrupt
+        self._acquired = True
+        return True
+
+    def release(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_leading", [False, True])
+def test_an_interrupt_of_one_who_waits_holds_up_nobody(
+    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch, is_leading: bool
+) -> None:
+    waiting = Request("waits")
+    interrupted = threading.Event()
+
+    def when() -> bool:
+        return waiting.leads if is_leading else waiting in queue._waiting  # pyright: ignore[reportPrivateUsage]
+
+    class Threading:
+        """`threading` as the queue sees it, with gates at which an interrupt comes."""
+
+        Lock = staticmethod(lambda: Interrupted(when))
+        Thread = threading.Thread
+        current_thread = staticmethod(threading.current_thread)
+
+    def wait() -> None:
+        try:
+            queue.commit(waiting)
+        except KeyboardInterrupt:
+            interrupted.set()
+
+    def meanwhile() -> None:
+        waiter.start()
+        if not is_leading:
+            assert interrupted.wait(10)
+        until(lambda: is_gated(waiting) or interrupted.is_set())
+
+    waiter = threading.Thread(target=wait)
+    monkeypatch.setattr("holdfast.batch.threading", Threading)
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("first")) == "first"
+    waiter.join(10)
+    assert interrupted.is_set()
+    until(lambda: waiting.answered)  # in line it stays, and somebody leads it
+    monkeypatch.undo()
+    last = threading.Thread(target=lambda: queue.commit(Request("last")), daemon=True)
+    last.start()
+    last.join(10)
+    assert not last.is_alive()
+    assert [work for _, works in turns.led for work in works] == ["first", "waits", "last"]
+    queue.close()

@@ -15,7 +15,7 @@ from holdfast.errors import ConflictError, LeaseLostError, UnavailableError
 from holdfast.log import Log
 from holdfast.testing import FakeClock, FaultyBackend
 from holdfast.tree import append_op, set_op
-from holdfast.wanted import Part, Wanted, changed
+from holdfast.wanted import Part, Proposal, Wanted, changed
 
 LOST = Fence("boss", "nobody", 1)
 
@@ -58,6 +58,19 @@ def test_a_change_is_not_refused_for_what_a_neighbour_did_not_write(log: Log) ->
     with pytest.raises(LeaseLostError):
         fenced.outcome()
     assert append.outcome().after[0].root == {"n": 1, "log": [3]}
+
+
+def test_nothing_overtakes_a_commit_of_its_stream_that_waits_for_a_neighbour(log: Log) -> None:
+    """Guarantee 5: what was put in line first is first in its stream, the end of a run last."""
+    fenced = want(set_op("log", 2), fence=LOST)
+    noted = Proposal("test.noted", b"null")
+    both = Wanted((Part("run/r", (noted,)), Part("team/a", (changed([append_op("log", 3)]),))))
+    ended = Wanted((Part("run/r", (Proposal("test.ended", b"null"),)),))
+    waits, last, other = Request(both), Request(ended), Request(Wanted((Part("x", (noted,)),)))
+    log._run([fenced, waits, last, other])
+    assert [record.type for record in log.records("run/r")] == ["test.noted", "test.ended"]
+    assert (waits.outcome().revision, last.outcome().revision) == (1, 2)
+    assert other.outcome().position < waits.outcome().position  # which shares no stream with it
 
 
 def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:

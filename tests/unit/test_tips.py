@@ -184,7 +184,10 @@ class Late(MemoryBackend):
 
 
 def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
-    """Both are in one batch: the change needs the state, which the event before it has not."""
+    """All are in one batch: the change needs the state, which the event before it has not.
+
+    What comes behind it in its stream waits too: the order of the line is that of the stream.
+    """
     backend = Late(clock=FakeClock())
     backend.batches = []
     long_scope(backend, events=3)
@@ -199,8 +202,8 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
     ]
     requests = [Request(one) for one in wanted]
     log._run(requests)  # pyright: ignore[reportPrivateUsage]
-    assert [request.outcome().revision for request in requests] == [4, 6, 5]
-    assert backend.batches == [2, 1]
+    assert [request.outcome().revision for request in requests] == [4, 5, 6]
+    assert backend.batches == [1, 2]
     assert log.newest("conversation/c").root["n"] == 9
 
 

@@ -15,7 +15,7 @@ from holdfast.aio.record import mirror
 from holdfast.aio.runs import AsyncRuns, AsyncRunStore
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
-from holdfast.backends.protocol import START, Lease, Mark, Position
+from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.changes import Change
 from holdfast.check import Report
 from holdfast.event import Event
@@ -171,9 +171,14 @@ class AsyncStore(AsyncRunStore):
     ) -> AsyncIterator[Event]:
         newest = after = self.log.routes.position(after)
         check_timeout(timeout_s)
+
+        def read() -> tuple[list[Record], list[Record]]:
+            records = self.log.backend.read_all(after=after, limit=READ_CHUNK)
+            return records, self.log.lifetimes.kept(records)
+
         while True:
-            records = await self._loop.hop(self.log.backend.read_all, after=after, limit=READ_CHUNK)
-            for record in records:
+            records, kept = await self._loop.hop(read)
+            for record in kept:
                 yield Event(record)
             if records:
                 after = records[-1].position
