@@ -5,7 +5,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
     opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
                   {"expires": 1893456000000000}     when it ends by itself (microseconds)
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
-    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way
+    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
+                  "undo": true                      the state alone did, by one change
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
     closed        {"keep": true}                    no more writes; if not keep, state was let go

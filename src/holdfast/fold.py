@@ -56,6 +56,7 @@ def state_of(folded: Folded, name: str) -> Map:
 class _Restored(Struct):
     to: int
     ops: Raw
+    undo: bool = False
 
 
 class _Forked(Struct):
@@ -103,9 +104,14 @@ def origin_of(record: Record) -> tuple[str, int]:
     return forked.origin, forked.at
 
 
-def restored_payload(to: int, ops_payload: bytes) -> bytes:
+def restored_payload(to: int, ops_payload: bytes, *, undo: bool) -> bytes:
     """Returns the payload of a `restored` event; ops stand in it as `changed` writes them."""
-    return b'{"to":%d,"ops":%b}' % (to, ops_payload)
+    return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, b',"undo":true' * undo)
+
+
+def is_undo(record: Record) -> bool:
+    """Says whether a `restored` event took back one change of the state, and nothing else."""
+    return codec.decode_as(record.payload, _Restored).undo
 
 
 def advance(

@@ -7,6 +7,7 @@ and `checkpoint` (a name for the revision that the write makes).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, overload
@@ -26,7 +27,7 @@ from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.event import Checkpoint, Event
-from holdfast.fold import ops_of, restored_payload, state_of
+from holdfast.fold import is_undo, ops_of, restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
@@ -313,14 +314,16 @@ class Scope:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
         return self._restore(self.revision_of(to), expected, is_whole=True)
 
-    def _restore(self, revision: int, expected: int | None, *, is_whole: bool) -> int:
+    def _restore(
+        self, revision: int, expected: int | None, *, is_whole: bool, undo: bool = False
+    ) -> int:
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
             way = tree.diff_ops(now.root, target.root, is_same_stream=True)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
-            payload = restored_payload(revision, tree.encode_ops(ops))
+            payload = restored_payload(revision, tree.encode_ops(ops), undo=undo)
             guard = now.revision if expected is None else expected
             part = self._part((Proposal(event.RESTORED, payload, ops),), guard, None, None)
             try:
@@ -328,18 +331,34 @@ class Scope:
             except ConflictError:
                 if expected is not None:
                     raise
-        raise UsageError(
-            f'scope "{self.name}" changed {RESTORE_RETRIES} times while it was being restored: '
+        raise self._contended("restored")
+
+    def _contended(self, what: str) -> UsageError:
+        return UsageError(
+            f'scope "{self.name}" changed {RESTORE_RETRIES} times while it was being {what}: '
             "nothing was written",
             hint="stop its other writers first",
         )
 
     def undo(self) -> int:
-        """Takes back the newest change, which may itself be an undo; returns the new revision."""
-        for revision in range(self.revision, 0, -1):
-            record = self._log.records(self.name, after=revision - 1, until=revision)[0]
+        """Takes back the newest change, which may itself be an undo; returns the new revision.
+
+        It is one change of the state: what was said since stays. Of a restore that nothing was
+        written behind, everything is taken back.
+        """
+        for _ in range(RESTORE_RETRIES):
+            with contextlib.suppress(ConflictError):  # there is a newer change by now
+                return self._undo(self.revision)
+        raise self._contended("undone")
+
+    def _undo(self, newest: int) -> int:
+        written_last = self._log.record(self.name, newest).position if newest else None
+        for revision in range(newest, 0, -1):
+            record = self._log.record(self.name, revision)
             if ops_of(record):
-                return self._restore(revision - 1, None, is_whole=False)
+                is_restore = record.type == event.RESTORED and not is_undo(record)
+                undo = not (is_restore and record.position == written_last)
+                return self._restore(revision - 1, newest, is_whole=False, undo=undo)
         raise NotFoundError(f'scope "{self.name}" has no change to undo')
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:

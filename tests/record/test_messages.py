@@ -212,6 +212,43 @@ def test_edits_deletions_pops_and_clears_are_events(hf: Store) -> None:
     assert {"message.edited", "message.deleted", "message.popped", "messages.cleared"} <= types
 
 
+def test_an_undo_takes_back_a_change_and_nothing_that_was_said(hf: Store) -> None:
+    """Only a restore carries messages back, and an undo of one brings them again."""
+    chat = hf.conversation("c")
+    chat.set("stage", 1)
+    mark = chat.checkpoint("early")
+    chat.set("stage", 2)
+    with chat.turn() as turn:
+        turn.add("user", "hello")
+        chat.undo()
+        assert [turn.status for turn in chat.messages.turns()] == ["open"]
+    assert (chat.get("stage"), [m.text for m in chat.messages]) == (1, ["hello"])
+    chat.undo()
+    assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["hello"])
+    chat.tasks.add("a task, which the restore takes away in the same commit")
+    chat.restore(mark)
+    assert (chat.get("stage"), list(chat.messages)) == (1, [])
+    chat.undo()
+    assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["hello"])
+    chat.restore(mark)
+    chat.say("since")
+    chat.undo()
+    assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["since"])
+
+
+def test_a_summary_is_found_by_whoever_did_not_meet_it_yet(hf: Store) -> None:
+    chat = hf.conversation("c")
+    for number in range(10):
+        chat.say(f"{number}")
+    summary = chat.messages.compact("of eight", keep_last=2)
+    last = [chat.say(f"later {number}") for number in range(100)]
+    chat.messages.rewind(last[90])  # so that nothing that was looked at before counts
+    assert chat.messages.edit(summary, content="of the first eight").text == "of the first eight"
+    chat.messages.rewind(last[80])
+    chat.messages.delete(summary)
+    assert [m.text for m in chat.messages][:2] == ["8", "9"]
+
+
 def test_restore_and_fork_carry_the_messages(hf: Store) -> None:
     """One truth per scope: time travel of the scope is that of its messages, by reference."""
     chat = hf.conversation("c")

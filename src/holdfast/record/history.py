@@ -215,8 +215,6 @@ class History(Sequence[Message]):
             raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
         with scan.mutex:
-            if message.record.type == COMPACTED:
-                scan.finish()
             return make_cursor(scan.place(message.record))
 
     def get(self, id: str) -> Message:

@@ -50,6 +50,7 @@ class _At(Struct):
 
 class _To(Struct):
     to: int
+    undo: bool = False
 
 
 class _Through(Struct):
@@ -147,7 +148,10 @@ class Scan:
 
     def place(self, record: Record) -> int:
         """Returns where a message stands among the others: revisions, but for a summary."""
-        return self.floor if record.type == COMPACTED else record.revision
+        if record.type != COMPACTED:
+            return record.revision
+        self.finish()  # only who met the compaction knows what it stands for
+        return self.floor
 
     def edits_of(self, record: Record) -> list[bytes]:
         """Returns the edits of a message, oldest first."""
@@ -234,7 +238,9 @@ class Scan:
         """Takes note of an event that changes what lies before it; returns where it jumps to."""
         kind = record.type
         if kind in _JUMPS:
-            return self._lower(codec.decode_as(record.payload, _To).to, record)
+            jump = codec.decode_as(record.payload, _To)
+            # One change of the state that was taken back is no word about what was said since.
+            return None if jump.undo else self._lower(jump.to, record)
         if kind == event.CLOSED:
             if codec.decode_as(record.payload, _Closed).keep:
                 return None
