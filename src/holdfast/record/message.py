@@ -284,15 +284,16 @@ def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
             )
         if check is not None and value is not None:
             fields[name] = check(value, name)
-    if isinstance(fields.get("content"), list | tuple):
+    if type(fields.get("content")) is list:
         if "parts" in fields:
             raise UsageError("a message has content as text and parts, or parts alone, found two")
         fields["parts"] = fields.pop("content")
     if given.get("foreign") is not None:
         fields["foreign"] = given["foreign"]
-        role = _of_foreign(fields, "role")
-        if "role" not in fields and not (isinstance(role, str) and role):
-            raise UsageError("a message needs a role: the foreign item has none either")
+        if "role" not in fields:
+            role = _of_foreign(fields, "role")
+            if not (isinstance(role, str) and role):
+                raise UsageError("a message needs a role: the foreign item has none either")
     elif "role" not in fields:
         raise UsageError("a message needs a role, such as user or assistant")
     return fields

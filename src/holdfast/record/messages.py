@@ -318,6 +318,8 @@ def _is_same(there: Message, given: dict[str, Any]) -> bool:
 
 
 def _listed(items: object) -> list[Any]:
+    if isinstance(items, list):
+        return cast("list[Any]", items)
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         found = show_value(cast("object", items))
         raise UsageError(f"add_many takes a list of mappings, found {found}")
@@ -325,7 +327,7 @@ def _listed(items: object) -> list[Any]:
 
 
 def _check_item(item: object) -> dict[str, Any]:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, (dict, Mapping)):  # nearly always the one, which is quick to tell
         raise UsageError(f"a message is a mapping with a role, found {show_value(item)}")
     return dict(cast("Mapping[str, Any]", item))
 
