@@ -92,10 +92,14 @@ class Segments:
     def append(self, offset: int, text: bytes) -> None:
         """Writes at the end of the text, which the caller knows to be `offset`; not synced."""
         if self._newest_fd < 0:
-            self._newest_fd = self._fd(self.newest)
+            self._open_newest()
         place = offset - self.starts[-1]
         if self._pwrite(self._newest_fd, text, place) != len(text):
             write_all(self._disk, self._newest_fd, text, place)
+
+    def _open_newest(self) -> None:
+        with self._mutex:  # one more descriptor may be one too many: the oldest is closed for it
+            self._newest_fd = self._fd(self.newest)
 
     def write_at(self, offset: int, text: bytes) -> None:
         """Puts bytes into the newest segment or an older one: recovery's way."""
@@ -105,7 +109,7 @@ class Segments:
     def reserve(self, offset: int, length: int) -> None:
         """Makes sure that the disk has room for `length` bytes at the end of the text."""
         if self._newest_fd < 0:
-            self._newest_fd = self._fd(self.newest)
+            self._open_newest()
         start = self.starts[-1]
         ahead = max(RESERVE_BYTES, length)
         try:
@@ -151,10 +155,11 @@ class Segments:
         self.reserved_end = end
 
     def close(self) -> None:
-        fds, self._fds = self._fds, {}
-        self._newest_fd = -1
-        for fd in fds.values():
-            self._disk.close(fd)
+        with self._mutex:  # else a thread that still reads could do so in what is opened next
+            fds, self._fds = self._fds, {}
+            self._newest_fd = -1
+            for fd in fds.values():
+                self._disk.close(fd)
 
     def _start_at(self, offset: int) -> int:
         place = bisect_right(self.starts, offset) - 1
