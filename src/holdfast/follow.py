@@ -8,6 +8,13 @@ from holdfast.changes import Change
 from holdfast.fold import fold, ops_of
 from holdfast.log import READ_CHUNK, Log
 
+LOOK_S = 30.0
+"""How long a follower of one scope waits for the store's position at most before it looks again.
+
+A scope may have news that the position of the store does not tell of yet: on PostgreSQL it stands
+still for as long as anybody's transaction is open, and readers of a stream need not wait for that.
+"""
+
 
 class Follower:
     """A place in a scope's stream that moves forward. It never waits: that is its caller's part."""

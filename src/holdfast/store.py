@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, cast
 
 from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
@@ -14,7 +15,7 @@ from holdfast.check import Report, check_store
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError, show_value
 from holdfast.event import Event
-from holdfast.follow import Follower
+from holdfast.follow import LOOK_S, Follower
 from holdfast.groups import Group, Groups, GroupStatus, Start
 from holdfast.ids import check_level, check_name, short_id
 from holdfast.intent import Recovery
@@ -177,13 +178,17 @@ class Store(RunStore):
             check_whole(after, "after")
         name = scope.name if isinstance(scope, Scope) else scope
         follower = Follower(self.log, self.scope(name).name, after)
+        began = monotonic()
         while True:
             changes = follower.news()
-            yield from changes or ()
-            if changes is None:
-                position = follower.position
-                if self.log.wait_behind(position, timeout_s) <= position:
-                    return
+            if changes is not None:
+                yield from changes
+                began = monotonic()
+                continue
+            left_s = LOOK_S if timeout_s is None else timeout_s - (monotonic() - began)
+            if left_s <= 0:
+                return
+            self.log.wait_behind(follower.position, min(left_s, LOOK_S))
 
     def group(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import Store
+from holdfast.backends.protocol import Position
+from holdfast.log import Log
+from holdfast.wanted import Part, Proposal, Wanted
 
 
 @pytest.fixture(params=["memory", "files", "sqlite"])
@@ -52,3 +56,37 @@ def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
             return [event.revision async for event in store.events()]
 
     assert asyncio.run(main()) == [1]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("in_asyncio", [False, True])
+def test_a_follower_ends_though_others_are_written_to(
+    monkeypatch: pytest.MonkeyPatch, in_asyncio: bool
+) -> None:
+    """Guarantee 5: its time is that of its own scope, and not of the whole store."""
+    told: list[object] = []
+
+    def busy(log: Log) -> None:
+        wait, numbers = log.backend.wait, count()
+        part = Part("team/other", (Proposal("noted", b"null"),))
+
+        def waited(after: Position, *, timeout_s: float) -> Position:
+            if timeout_s:
+                assert next(numbers) < 20_000, "it does not end"
+                log.commit(Wanted((part,)))
+            return wait(after, timeout_s=timeout_s)
+
+        monkeypatch.setattr(log.backend, "wait", waited)
+
+    async def listen() -> None:
+        async with await holdfast.aio.open("memory:") as hf:
+            busy(hf.log)
+            told.extend([change async for change in hf.follow("team/t", timeout_s=0.1)])
+
+    if in_asyncio:
+        asyncio.run(listen())
+    else:
+        with holdfast.open("memory:") as store:
+            busy(store.log)
+            told.extend(store.follow("team/t", timeout_s=0.1))
+    assert told == []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
 
 import holdfast
+import holdfast.aio
 from holdfast.backends.postgresql import PostgresqlBackend
 from holdfast.clock import SystemClock
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import write
-from tests.servers.postgresql import installations, new_server, server
+from tests.servers.postgresql import NEWEST, installations, new_server, server
 
 
 @pytest.mark.parametrize("version", installations())
@@ -83,3 +86,40 @@ def test_clause_20_a_moment_of_a_standby_has_nothing_that_comes_later(version: i
         opened.close()
     standby.remove()
     primary.remove()
+
+
+@pytest.mark.parametrize("in_asyncio", [False, True])
+def test_a_follower_of_a_scope_hears_of_what_was_acknowledged_beside_an_open_transaction(
+    in_asyncio: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 5: it reads the stream by revisions, so nothing under way elsewhere holds it up."""
+    running = server(NEWEST)
+    name = "followed_in_asyncio" if in_asyncio else "followed"
+    running.create_database(name)
+    url = running.url(name)
+    with holdfast.open(url) as hf, psycopg.connect(url) as stranger:
+        red = hf.team("red")
+        red.set("n", 1)
+        stranger.execute("CREATE TABLE unrelated (n int)")
+
+        async def listen() -> list[Any]:
+            async with await holdfast.aio.open(url) as other:
+                monkeypatch.setattr(other.log.backend, "wait", meanwhile(other.log.backend.wait))
+                return [change.new async for change in other.follow("team/red", timeout_s=1)]
+
+        def meanwhile(wait: Any) -> Any:
+            def waited(after: Any, *, timeout_s: float) -> Any:
+                if timeout_s:
+                    monkeypatch.undo()
+                    red.set("n", 2)  # while a follower waits
+                return wait(after, timeout_s=timeout_s)
+
+            return waited
+
+        if in_asyncio:
+            told = asyncio.run(listen())
+        else:
+            monkeypatch.setattr(hf.log.backend, "wait", meanwhile(hf.log.backend.wait))
+            told = [change.new for change in hf.follow(red, timeout_s=1)]
+        assert told == [2]
+        stranger.rollback()

@@ -19,7 +19,7 @@ from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.changes import Change
 from holdfast.check import Report
 from holdfast.event import Event
-from holdfast.follow import Follower
+from holdfast.follow import LOOK_S, Follower
 from holdfast.groups import GroupStatus, Start
 from holdfast.log import READ_CHUNK
 from holdfast.record.policy import Mode, Policy
@@ -201,14 +201,19 @@ class AsyncStore(AsyncRunStore):
             check_whole(after, "after")
         name = scope.name if isinstance(scope, AsyncScope) else scope
         follower = await self._loop.hop(Follower, self.log, self.scope(name).name, after)
+        time = self._loop.loop.time
+        began = time()
         while True:
             changes = await self._loop.hop(follower.news)
-            for change in changes or ():
-                yield change
-            if changes is None:
-                position = follower.position
-                if await self._loop.wait_behind(position, timeout_s) <= position:
-                    return
+            if changes is not None:
+                for change in changes:
+                    yield change
+                began = time()
+                continue
+            left_s = LOOK_S if timeout_s is None else timeout_s - (time() - began)
+            if left_s <= 0:
+                return
+            await self._loop.wait_behind(follower.position, min(left_s, LOOK_S))
 
     def group(
         self,
