@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, UsageError
+from holdfast import Store, UnavailableError, UsageError
 from holdfast.record.repair import NO_RESULT
 from holdfast.record.turns import INDEX
 from tests.crash.children import Child, tell
@@ -61,6 +61,60 @@ def test_a_turn_that_was_open_at_a_fork_or_a_restore_is_interrupted_there(hf: St
         chat.restore(chat.revision)
         assert [one.status for one in chat.messages.turns()] == ["interrupted"]
     assert [one.status for one in chat.messages.turns()] == ["completed"]
+
+
+def lose_answers(hf: Store, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
+    """Makes the next commit with an event of that type one whose answer never comes."""
+    commit = hf.log.backend.commit
+
+    def lost(commits: Any) -> Any:
+        answers = commit(commits)
+        if any(r.type == type for one in commits for a in one.appends for r in a.records):
+            monkeypatch.undo()
+            raise UnavailableError("no answer", outcome_known=False)
+        return answers
+
+    monkeypatch.setattr(hf.log.backend, "commit", lost)
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_turn_whose_first_answer_was_lost_is_ended(
+    hf: Store, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """It is there, though nobody here knows: it would read as open for as long as this worker
+    lives. Said again without a key it is begun a second time, and is one turn all the same."""
+    chat = hf.conversation("c")
+    lose_answers(hf, monkeypatch, "turn.begun")
+    turn = chat.turn()
+    with pytest.raises(UnavailableError):
+        turn.add("user", "hi")
+    for _ in range(tries - 1):
+        turn.add("user", "hi")
+    assert [one.status for one in chat.messages.turns()] == ["open"]
+    turn.end()
+    assert [one.status for one in chat.messages.turns()] == ["completed"]
+    assert len(chat.messages) == tries
+    assert hf.marks(INDEX) == []
+
+
+def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = hf.conversation("c")
+    turn = chat.turn()
+    turn.add("user", "hi")
+    monkeypatch.setattr(hf.log.backend, "commit", refuse)
+    with pytest.raises(UnavailableError):
+        turn.end()
+    monkeypatch.undo()
+    turn.end()
+    assert [one.status for one in chat.messages.turns()] == ["completed"]
+    turn.end()
+    assert (chat.revision, hf.marks(INDEX)) == (3, [])
+
+
+def refuse(_: Any) -> None:
+    raise UnavailableError("no way")
 
 
 def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Path) -> None:

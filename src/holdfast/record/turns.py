@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BEGUN = "turn.begun"
 ENDED = "turn.ended"
 INDEX = "turn"
+_ALL = 1 << 31
 
 Status = Literal["completed", "failed", "open", "interrupted"]
 
@@ -60,12 +61,14 @@ class _Ended(Struct):
 class OpenTurn:
     """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
 
-    def __init__(self, messages: Messages, heart: Heart, id: str) -> None:
-        self.id = id
+    def __init__(self, messages: Messages, log: Log, heart: Heart) -> None:
+        self.id = new_id(log.clock)
         self.name = messages.name
         self._messages = messages
+        self._log = log
         self._heart = heart
         self._has_begun = False
+        self._was_sent = False
         self._is_over = False
 
     def add(self, role: str, content: Any = None, **fields: Any) -> Message:
@@ -87,6 +90,7 @@ class OpenTurn:
             return (), ()
         refuse_in_body("a turn")
         self._heart.beat()
+        self._was_sent = True
         begun = codec.encode_plain({"id": self.id, "worker": self._heart.worker})
         return (Proposal(BEGUN, begun),), (self._mark(),)
 
@@ -105,9 +109,15 @@ class OpenTurn:
         """Ends the turn; one in which nothing was said leaves nothing."""
         if self._is_over:
             return
-        self._is_over = True
-        if self._has_begun:
+        if self._has_begun or self._is_marked():
             self._messages.commit((self.ending(error),), marks=(Cleared(INDEX, self._mark_key),))
+        self._is_over = True  # only now: one that could not be ended can be tried again
+
+    def _is_marked(self) -> bool:
+        """Says whether the turn was begun by a commit whose answer was lost."""
+        return self._was_sent and any(
+            mark.key == self._mark_key for mark in self._log.backend.marks.list(INDEX, limit=_ALL)
+        )
 
     def ending(self, error: BaseException | None) -> Proposal:
         """Returns the event that ends the turn."""
@@ -137,7 +147,7 @@ def worker_of(mark: Mark) -> str:
 
 def make_turn(messages: Messages, log: Log, heart: Heart) -> OpenTurn:
     """Returns a turn that nothing was said in yet."""
-    return OpenTurn(messages, heart, new_id(log.clock))
+    return OpenTurn(messages, log, heart)
 
 
 def read_turns(
@@ -146,15 +156,20 @@ def read_turns(
     """Yields turns, newest first, from the events of a conversation, newest first.
 
     Only a turn that was begun behind the `seam` (the newest event that rewound or forked the
-    stream) can still be open: whoever was in one before it goes on elsewhere, if at all.
+    stream) can still be open: whoever was in one before it goes on elsewhere, if at all. One that
+    was begun twice, by two threads at once or again because an answer was lost, is one turn.
     """
     ends: dict[str, tuple[_Ended, int]] = {}
+    known: set[str] = set()
     for record in path:
         if record.type == ENDED:
             ended = codec.decode_as(record.payload, _Ended)
             ends.setdefault(ended.id, (ended, record.time))
         elif record.type == BEGUN:
             begun = codec.decode_as(record.payload, _Begun)
+            if begun.id in known:
+                continue
+            known.add(begun.id)
             ended, time = ends.pop(begun.id, (None, 0))
             status: Status
             if ended is not None:
