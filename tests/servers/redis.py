@@ -150,6 +150,16 @@ class Server:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def become_copy(self, master: Server) -> None:
+        """Has what another server has now, and nothing more, and takes writes."""
+        with self.client() as client, master.client() as source:
+            client.execute_command("REPLICAOF", "127.0.0.1", master.port)
+            deadline = time.monotonic() + PATIENCE_S
+            while client.info("replication").get("master_link_status") != "up":
+                assert time.monotonic() < deadline, "the replica does not come up"
+            source.wait(1, 10_000)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+
     def remove(self) -> None:
         """Ends the server and deletes its data."""
         if self._process is not None and self._process.poll() is None:

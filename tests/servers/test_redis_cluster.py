@@ -206,8 +206,7 @@ def test_a_failover_goes_on_or_says_what_was_lost(own_cluster: Cluster) -> None:
     assert later.epoch > lease.epoch
     # A handle that was told of more than is there goes no further.
     backend._witness._tails["a"] = (22, bytes(32))
-    backend._gate.lines._run_id = "another"
-    backend._gate.lines.drop_idle()
+    backend._gate.lines.doubt()
     with pytest.raises(LostCommitsError, match="event 22"):
         backend.heads(["a"])
     backend.close()

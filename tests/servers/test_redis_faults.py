@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import PATIENCE_S, accepted, head_of, refused, revisions, write
+from holdfast.testing.trial import accepted, head_of, refused, revisions, write
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Server, installations, new_server, server
 from tests.servers.writers import live_through
@@ -260,7 +259,7 @@ def test_a_failover_that_lost_commits_is_noticed_and_nothing_is_given_again(
         idle = _open(own_server.tcp_url(port=proxy.port, timeout=5))
         write(backend, build, "a")
         first = backend.leases.acquire("l", "w1", ttl_s=0.001)
-        _copy(own_server, other)
+        other.become_copy(own_server)
         lost = [write(backend, build, "a").position for _ in range(20)]
         epochs = {first and first.epoch}
         for turn in range(5):
@@ -283,14 +282,3 @@ def test_a_failover_that_lost_commits_is_noticed_and_nothing_is_given_again(
         backend.close()
         idle.close()
     other.remove()
-
-
-def _copy(master: Server, replica: Server) -> None:
-    """Lets a server have what another has now, and nothing more."""
-    with replica.client() as client, master.client() as source:
-        client.execute_command("REPLICAOF", "127.0.0.1", master.port)
-        deadline = monotonic() + PATIENCE_S
-        while client.info("replication").get("master_link_status") != "up":
-            assert monotonic() < deadline, "the replica does not come up"
-        source.wait(1, 10_000)
-        client.execute_command("REPLICAOF", "NO", "ONE")

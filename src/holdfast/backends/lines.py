@@ -63,6 +63,11 @@ class AnyLine(Protocol):
     deadline: float
     returned: float
 
+    @property
+    def process(self) -> object:
+        """Which server process it leads to; None where nobody asks."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -80,6 +85,7 @@ class Lines(Handle, ABC, Generic[L]):
         self._lost: LostCommitsError | None = None
         self._idle: list[L] = []
         self._count = 0
+        self._process: object = None
         self._free = Condition()
 
     # --- what differs ----------------------------------------------------------------------------
@@ -110,7 +116,7 @@ class Lines(Handle, ABC, Generic[L]):
 
     def is_fit(self, line: L) -> bool:
         """Returns whether a line that comes back can be used again."""
-        return True
+        return line.process == self._process
 
     def before_use(self, line: L) -> None:
         """Looks at a line that is about to be used; may raise."""
@@ -161,6 +167,19 @@ class Lines(Handle, ABC, Generic[L]):
         if ours is not None:
             # Not with its cause: a driver's words may hold a secret.
             raise ours from None
+
+    def met(self, line: L) -> None:
+        """Takes note of the server process that a new line leads to, which is the one from now on.
+
+        Lines to another are used no more: behind a failover the old server may be alive and not
+        know that it is over. Who wrote to the new one and read from the old would miss its own
+        write, or take it for lost.
+        """
+        with self._free:
+            is_other = self._process not in (None, line.process)
+            self._process = line.process
+        if is_other:
+            self.drop_idle()
 
     def lose(self, exc: LostCommitsError) -> None:
         """Ends the use of these lines: every call from here on is told the same."""

@@ -16,7 +16,7 @@ from holdfast.backends.postgresql.batch import (
 from holdfast.backends.postgresql.gate import Gate
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
 from holdfast.backends.postgresql.leases import PostgresqlLeases
-from holdfast.backends.postgresql.lines import Line
+from holdfast.backends.postgresql.lines import Line, Row
 from holdfast.backends.postgresql.marks import PostgresqlMarks
 from holdfast.backends.postgresql.moment import MOMENT, moment_of
 from holdfast.backends.postgresql.objects import PostgresqlObjects
@@ -115,10 +115,12 @@ class PostgresqlBackend:
         refused the second time may be there from the first; its own link says so.
         """
         attempts = 0
+        server: Row | None = None
 
         def work(line: Line) -> list[Receipt | Refusal]:
-            nonlocal attempts
+            nonlocal attempts, server
             attempts += 1
+            server = line.process
             if self._reach is not None:
                 self._reach("postgresql.commit")
             if attempts == 1:
@@ -128,7 +130,7 @@ class PostgresqlBackend:
             return self._write_each(line, batch, again=attempts > 1)
 
         outcomes = self._gate.call(work)
-        self._witness.weigh(batch.commits, outcomes)
+        self._witness.weigh(batch.commits, outcomes, server)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes

@@ -33,6 +33,7 @@ class Line(psycopg.Connection[Row]):
 
     deadline = float("inf")
     returned = 0.0
+    process: Row | None = None
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
@@ -137,7 +138,7 @@ class PostgresqlLines(Lines[Line]):
         return translate(exc, self.place, outcome_known=outcome_known)
 
     def is_fit(self, line: Line) -> bool:
-        return line.pgconn.transaction_status == TransactionStatus.IDLE
+        return super().is_fit(line) and line.pgconn.transaction_status == TransactionStatus.IDLE
 
     def connect(self, deadline: float) -> Line:
         left_s = max(2, min(_CONNECT_S, int(deadline - monotonic()) + 1))
@@ -152,6 +153,7 @@ class PostgresqlLines(Lines[Line]):
             _connecting.deadline = float("inf")
         line.deadline = deadline
         self._examine(line, self.meet)
+        self.met(line)
         return line
 
     def before_use(self, line: Line) -> None:

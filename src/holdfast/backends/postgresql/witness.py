@@ -58,10 +58,12 @@ class PostgresqlWitness(Witness):
         [server] = line.ask(_SERVER)
         if self._server is not None and (server != self._server or not self._is_full):
             self._doubts += 1
-        self._server = server
+        self._server = line.process = server
 
-    def weigh(self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal]) -> None:
-        """Remembers what was acknowledged, and whether it fits what was told before."""
+    def weigh(
+        self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal], server: Row | None
+    ) -> None:
+        """Remembers what a server acknowledged, and whether it fits what was told before."""
         position = self._position
         for outcome in outcomes:
             if isinstance(outcome, Receipt):
@@ -69,12 +71,14 @@ class PostgresqlWitness(Witness):
             elif outcome.reason == "conflict" and (told := self._tails.get(outcome.stream)):
                 self._doubts += outcome.head is None or outcome.head.revision < told[0]
         self.note(commits, outcomes)
+        # Another thread met a new one meanwhile, and looked there before this was remembered.
+        self._doubts += server != self._server
 
     def look(self, line: Line) -> None:
         """Raises LostCommitsError if there is a doubt and something acknowledged is not there."""
         doubts = self._doubts
-        if doubts == self._settled:
-            return
+        if doubts == self._settled or line.process != self._server:
+            return  # a line to the server before: what is there settles nothing
         position, tails = self.told()
         for start in range(0, len(tails), _PAGE):
             self._check_page(line, tails[start : start + _PAGE])

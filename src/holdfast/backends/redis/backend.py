@@ -87,10 +87,12 @@ class RedisBackend:
         refused the second time may be there from the first; its own link says so.
         """
         attempts = 0
+        process: str | None = None
 
         def work(line: Line) -> list[Any]:
-            nonlocal attempts
+            nonlocal attempts, process
             attempts += 1
+            process = line.process
             if self._reach is not None:
                 self._reach("redis.commit")
             arguments = line.server.run_id, attempts > 1, batch.encoded, line.waits
@@ -98,6 +100,9 @@ class RedisBackend:
 
         outcomes = decode_answers(self._gate.call(work), batch, self.place.shown)
         self._witness.note(batch.commits, outcomes)
+        if not self._gate.lines.is_newest(process):
+            # Another thread met a new one meanwhile, and looked there before this was remembered.
+            self._gate.lines.doubt()
         if self._reach is not None:
             self._reach("redis.committed")
         return outcomes

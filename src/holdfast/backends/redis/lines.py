@@ -53,6 +53,7 @@ class Line:
         self._reader = hiredis.Reader()
         self.deadline = deadline
         self.returned = 0.0
+        self.process: str | None = None
         self.server: Server
         self.waits = False
 
@@ -141,7 +142,6 @@ class RedisLines(Lines[Line]):
         self._durability: Durability = durability
         self._root = Keys(place.application).root
         self._addresses: list[Address | None] = [None]  # None: as the URL says
-        self._run_id: str | None = None
 
     def is_lost(self, exc: BaseException) -> bool:
         return is_lost(exc)
@@ -212,12 +212,12 @@ class RedisLines(Lines[Line]):
         if server.role != "master":
             raise ReplyError(f"REPLICA this is a replica of {server.master}")
         server.check(self.place, self._durability)
-        line.server = server
+        line.server, line.process = server, server.run_id
         line.waits = server.waits(self._durability)
         if server.is_cluster:
             self._learn_nodes(line)
         with self._free:
-            same = self._run_id in (None, server.run_id)
+            same = self._process in (None, server.run_id)
         if not same and self.recheck is not None:
             # Another server process than before: a restart, or a failover. What this handle was
             # told must be there, else it goes no further.
@@ -226,7 +226,17 @@ class RedisLines(Lines[Line]):
             except LostCommitsError as exc:
                 self.lose(exc)
                 raise
-        self._run_id = server.run_id
+        self.met(line)
+
+    def doubt(self) -> None:
+        """Has what this handle was told looked for by the next line, whatever it leads to."""
+        with self._free:
+            self._process = ""
+        self.drop_idle()
+
+    def is_newest(self, process: str | None) -> bool:
+        """Returns whether this is the server process that was met last."""
+        return process == self._process
 
     def _learn_nodes(self, line: Line) -> None:
         [rows] = line.ask(("CLUSTER", "SLOTS"))
