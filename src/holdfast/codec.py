@@ -40,6 +40,7 @@ DEPTH_MAX = 100
 
 _ALWAYS_PLAIN = frozenset({str, bool, type(None)})
 _INT_END = 10**4000
+_INT_START = -_INT_END  # negating it takes as long as all else that is asked of an int
 _DOLLAR, _BACKSLASH = b"$\\"
 # Levels at which zstd costs about 2 ms a MiB; higher ones win little on JSON.
 _ZSTD_LEVEL = 3
@@ -110,7 +111,7 @@ def _is_ordinary(value: Any, depth: int) -> bool:
     if kind in _ALWAYS_PLAIN:
         return True
     if kind is int:
-        return -_INT_END < value < _INT_END
+        return _INT_START < value < _INT_END
     if kind is float:
         return math.isfinite(value)
     if depth <= 0:
@@ -150,7 +151,7 @@ class _Conversion:
         if isinstance(value, str):
             return _convert_text(value)
         if isinstance(value, int):
-            if not -_INT_END < value < _INT_END:
+            if not _INT_START < value < _INT_END:
                 _refuse("is an int of more than 4000 digits: store it as text", path)
             return int.__int__(value)
         if isinstance(value, float):
