@@ -1,9 +1,8 @@
 """The events of a run's journal, as decision 0013 lists them. Pure.
 
 Each is a Struct whose fields are the event's data; `Raw` fields hold values as `codec` has them.
+Annotations are not postponed here: as text, each would be compiled when a journal is first read.
 """
-
-from __future__ import annotations
 
 from typing import Literal
 
@@ -35,7 +34,7 @@ ABSENT = Raw(b"")
 """What a field holds that has no value. It is false, and is left out of the stored event."""
 
 
-class Fault(Struct, frozen=True, omit_defaults=True):
+class Fault(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a step, a branch or a run failed with: `StepError` is made of it, live and replayed."""
 
     kind: str
@@ -44,7 +43,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
     outcome: Literal["unknown", "not done"] = "unknown"
 
 
-class Created(Struct, frozen=True, omit_defaults=True):
+class Created(Struct, frozen=True, omit_defaults=True, gc=False):
     """A run was asked for."""
 
     name: str
@@ -55,14 +54,14 @@ class Created(Struct, frozen=True, omit_defaults=True):
     queue: str | None = None
 
 
-class Claimed(Struct, frozen=True, omit_defaults=True):
+class Claimed(Struct, frozen=True, omit_defaults=True, gc=False):
     """A worker became the run's owner."""
 
     worker: str
     epoch: int
 
 
-class Intended(Struct, frozen=True, omit_defaults=True):
+class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
     """An operation was begun whose outcome will be another event."""
 
     path: str
@@ -85,7 +84,7 @@ class Intended(Struct, frozen=True, omit_defaults=True):
     attempts: int = 1  # how many its step is given
 
 
-class Done(Struct, frozen=True, omit_defaults=True):
+class Done(Struct, frozen=True, omit_defaults=True, gc=False):
     """An operation has its value. What follows `attempt` is empty behind an `Intended`."""
 
     path: str
@@ -102,7 +101,7 @@ class Done(Struct, frozen=True, omit_defaults=True):
     source: str | None = None
 
 
-class Failed(Struct, frozen=True, omit_defaults=True):
+class Failed(Struct, frozen=True, omit_defaults=True, gc=False):
     """An attempt raised; without `retry_at` it was the last."""
 
     path: str
@@ -119,7 +118,7 @@ class Failed(Struct, frozen=True, omit_defaults=True):
     attempts: int = 1
 
 
-class Settled(Struct, frozen=True, omit_defaults=True):
+class Settled(Struct, frozen=True, omit_defaults=True, gc=False):
     """Somebody judged an intent that had no outcome."""
 
     path: str
@@ -129,7 +128,7 @@ class Settled(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class Refused(Struct, frozen=True, omit_defaults=True):
+class Refused(Struct, frozen=True, omit_defaults=True, gc=False):
     """An answer was taken and does not fit what was asked."""
 
     path: str
@@ -137,14 +136,14 @@ class Refused(Struct, frozen=True, omit_defaults=True):
     reason: str
 
 
-class Noted(Struct, frozen=True, omit_defaults=True):
+class Noted(Struct, frozen=True, omit_defaults=True, gc=False):
     """A warning that changes nothing."""
 
     path: str
     text: str
 
 
-class Diverged(Struct, frozen=True, omit_defaults=True):
+class Diverged(Struct, frozen=True, omit_defaults=True, gc=False):
     """The code asked for something that the journal does not allow: the run is parked."""
 
     path: str
@@ -154,7 +153,7 @@ class Diverged(Struct, frozen=True, omit_defaults=True):
     source: str = ""
 
 
-class Adopted(Struct, frozen=True, omit_defaults=True):
+class Adopted(Struct, frozen=True, omit_defaults=True, gc=False):
     """A person accepts a divergence."""
 
     path: str
@@ -162,7 +161,7 @@ class Adopted(Struct, frozen=True, omit_defaults=True):
     by: str
 
 
-class Suspended(Struct, frozen=True, omit_defaults=True):
+class Suspended(Struct, frozen=True, omit_defaults=True, gc=False):
     """The owner let the run go until a time, or until something comes for it."""
 
     reason: str
@@ -172,13 +171,13 @@ class Suspended(Struct, frozen=True, omit_defaults=True):
     children: tuple[str, ...] = ()  # the end of any of them wakes it
 
 
-class Cancelling(Struct, frozen=True, omit_defaults=True):
+class Cancelling(Struct, frozen=True, omit_defaults=True, gc=False):
     """The owner saw that the run is to stop."""
 
     by: str = ""
 
 
-class Forked(Struct, frozen=True, omit_defaults=True):
+class Forked(Struct, frozen=True, omit_defaults=True, gc=False):
     """The run began as a fork; what comes before is its origin's."""
 
     origin: str
@@ -187,7 +186,7 @@ class Forked(Struct, frozen=True, omit_defaults=True):
     children: str
 
 
-class Ended(Struct, frozen=True, omit_defaults=True):
+class Ended(Struct, frozen=True, omit_defaults=True, gc=False):
     """The run is over."""
 
     status: Literal["completed", "failed", "cancelled"]
