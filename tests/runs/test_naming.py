@@ -23,6 +23,7 @@ NOT_OPERATIONS = {
     "close_block",
     "drive",
     "enter",
+    "guarded",
     "here",
     "inner",
     "poisoned",

@@ -20,7 +20,7 @@ from holdfast.runs import acts
 from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import Joining, Progress, branch_body
 from holdfast.runs.context import Operations
-from holdfast.runs.control import Cancelled, Stopped
+from holdfast.runs.control import Cancelled, Control, Stopped
 from holdfast.runs.define import CURRENT, RunFunction, Step
 from holdfast.runs.ending import life
 from holdfast.runs.engine import SLICE_S, Engine
@@ -68,6 +68,9 @@ class AsyncContext(Operations):
                     act = operation.send(sent)
         except StopIteration as stop:
             return stop.value
+        except Control as control:
+            self.poisoned(control)
+            raise
 
     def _cancelled(self, cancelled: BaseException) -> BaseException:
         """Returns what a cancelled await is to the run: a stop if one was asked for."""

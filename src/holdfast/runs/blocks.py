@@ -30,7 +30,7 @@ class Frame(Struct, frozen=True):
         return f"{self.name}: iteration {self.index + 1} of {self.total}"
 
 
-class Doing(Struct, frozen=True):
+class Doing(Struct, frozen=True, gc=False):
     """The operation that a block is at."""
 
     path: str
@@ -178,7 +178,7 @@ def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
 def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
     """Calls the body of a block: a step, a run, or a function that gets `ctx` if it asks for it."""
     if is_step(function):
-        operation: Operation = context.step_operation(function, args, kwargs)
+        operation: Operation = context.guarded(context.step_operation(function, args, kwargs))
         return (yield from operation)
     body = function.function if is_run(function) else function
     if first_parameter(body) == "ctx":

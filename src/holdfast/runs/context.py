@@ -44,7 +44,8 @@ class Operations(Recording):
                 f"ctx.step takes a step, found {show_value(function)}",
                 hint='put @holdfast.step(effect="…") above the function',
             )
-        function.signature.check_settings("ctx.step", args, key=key, label=label, source=source)
+        if key is not None or label is not None or source is not None:
+            function.signature.check_settings("ctx.step", args, key=key, label=label, source=source)
         return self.drive(self.step_operation(function, args, kwargs, key, label, source))
 
     def step_operation(
@@ -65,7 +66,7 @@ class Operations(Recording):
         )
         self.doing = blocks.Doing(answer.path, label or step.name, step.retry.attempts)
         call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
-        return self._guarded(steps.perform(self.execution, call))
+        return steps.perform(self.execution, call)
 
     def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Does what a step or run does that is called like a function in a run's body."""
@@ -212,7 +213,7 @@ class Operations(Recording):
         joining = Joining(every, blocks.check_join(join, len(every)))
         shape = blocks.shape_of(every)
         answer = self.block.ask("parallel", "", "pure", shape, key=key, label=label, source=source)
-        return self.drive(self._guarded(blocks.parallel(self, answer, joining)))
+        return self.drive(blocks.parallel(self, answer, joining))
 
     def each(
         self,
@@ -307,7 +308,7 @@ class Operations(Recording):
         if body is None or not callable(body):
             raise UsageError(f"body is a function, found {show_value(body)}")
         answer = self.block.ask("fold", name, "pure", key=key, label=label, source=source)
-        return self.drive(self._guarded(blocks.fold(self, answer, name, list(items), init, body)))
+        return self.drive(blocks.fold(self, answer, name, list(items), init, body))
 
     reduce = fold
 
@@ -342,7 +343,7 @@ class Operations(Recording):
         digest = values.digest(function.signature.inputs(args, kwargs))
         name = function.name.rpartition(":")[2]
         answer = self.block.ask("run", name, "pure", digest, key=key, label=label, source=source)
-        return self.drive(self._guarded(blocks.nested(self, answer, function, name, args, kwargs)))
+        return self.drive(blocks.nested(self, answer, function, name, args, kwargs))
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -357,7 +358,7 @@ class Operations(Recording):
         """Waits for a length of time ("10m", 1.5), across crashes; a long wait holds no thread."""
         self.enter()
         answer = self.block.ask("sleep", "", "pure", key=key, label=label, source=source)
-        return self.drive(self._guarded(waits.sleep(self.execution, answer, length)))
+        return self.drive(waits.sleep(self.execution, answer, length))
 
     def wait(
         self,
@@ -407,7 +408,7 @@ class Operations(Recording):
         wanted = waits.Waiting(kind, name, schema, timeout, default)
         answer = self.block.ask(kind, name, "idempotent", key=key, label=label, source=source)
         self.doing = blocks.Doing(answer.path, label or f"{kind} {name}", 1)
-        return self.drive(self._guarded(waits.wait(self.execution, answer, wanted)))
+        return self.drive(waits.wait(self.execution, answer, wanted))
 
     def inbox(
         self,
@@ -419,7 +420,7 @@ class Operations(Recording):
         """Takes what came for the run and was not taken yet, of these kinds or of all but stop."""
         self.enter()
         answer = self.block.ask("inbox", "", "pure", key=key, label=label, source=source)
-        return self.drive(self._guarded(waits.take(self.execution, answer, kinds)))
+        return self.drive(waits.take(self.execution, answer, kinds))
 
     # --- children --------------------------------------------------------------------------------
 
@@ -448,7 +449,7 @@ class Operations(Recording):
         answer = self.block.ask(
             "child", spec.name, "idempotent", spec.digest, key=key, label=label, source=source
         )
-        return self.drive(self._guarded(waits.child(self, answer, spec)))
+        return self.drive(waits.child(self, answer, spec))
 
     def join(
         self,
@@ -463,4 +464,4 @@ class Operations(Recording):
         if not isinstance(child, waits.Child):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
         answer = self.block.ask("join", child.name, "pure", key=key, label=label, source=source)
-        return self.drive(self._guarded(waits.join(self, answer, child)))
+        return self.drive(waits.join(self, answer, child))

@@ -15,6 +15,7 @@ from holdfast.runs import acts
 from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import Joining, branch_body
 from holdfast.runs.context import Operations
+from holdfast.runs.control import Control
 from holdfast.runs.define import CURRENT
 from holdfast.runs.journal import Block
 from holdfast.runs.pool import Job
@@ -39,6 +40,9 @@ class Context(Operations):
                     act = operation.send(sent)
         except StopIteration as stop:
             return stop.value
+        except Control as control:
+            self.poisoned(control)
+            raise
 
     def inner(self, block: Block) -> Context:
         """Returns the context of a branch."""

@@ -32,7 +32,10 @@ class Entering:
         self._thread = threading.get_ident()
 
     def drive(self, operation: Operation) -> Any:
-        """Performs an operation: its value, or what awaits it."""
+        """Performs an operation: its value, or what awaits it.
+
+        A control exception that leaves it poisons the block.
+        """
         raise AssertionError("BUG: a context without a colour")
 
     # --- what is known of it ---------------------------------------------------------------------
@@ -107,8 +110,8 @@ class Entering:
         where = passed_through(control) or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         self.execution.swallowed(self.block.path, where)
 
-    def _guarded(self, operation: Operation) -> Operation:
-        """Runs an operation; a control exception that leaves it poisons the block."""
+    def guarded(self, operation: Operation) -> Operation:
+        """Runs an operation within another, as `drive` does: what it leaves with poisons."""
         try:
             return (yield from operation)
         except Control as control:

@@ -323,8 +323,11 @@ class Execution:
 
     def load(self, raw: Raw) -> Any:
         """Returns a recorded value."""
+        return values.decode(raw, self._read_blob)
+
+    def _read_blob(self, id: str, size: int) -> bytes:
         with self.reaching:
-            return values.decode(raw, self.log.blobs.read)
+            return self.log.blobs.read(id, size)
 
     # --- leaving ---------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ _ESCAPED = str.maketrans({char: f"%{ord(char):02x}" for char in "%/#[]="})
 State = Literal["open", "done", "failed"]
 
 
-class Entry(Struct):
+class Entry(Struct, gc=False):
     """All that the journal knows of one operation."""
 
     path: str
@@ -61,7 +61,7 @@ class Entry(Struct):
         return self.state == "open" and self.effect == "effect" and self.verdict != "not done"
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     """What an operation is to do."""
 
     verdict: Literal["execute", "replay", "open", "diverged"]
@@ -306,8 +306,7 @@ class Block:
     def _answer(
         self, kind: str, name: str, effect: str, digest: str | None, key: str | None
     ) -> Answer:
-        self.calls += 1
-        ordinal = self.calls
+        ordinal = self.calls = self.calls + 1
         path = self._path(kind, name, key)
         if path in self._read:
             raise UsageError(
@@ -408,7 +407,7 @@ def block_of(path: str) -> str:
 
 def escape(name: str) -> str:
     """Returns a name as it stands in a path."""
-    return name.translate(_ESCAPED)
+    return name if name.isidentifier() else name.translate(_ESCAPED)
 
 
 def iteration(path: str, index: int | str) -> str:
