@@ -40,6 +40,7 @@ ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNREAD = object()
 
 
 def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
@@ -113,6 +114,7 @@ class Event:
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self._data: Any = _UNREAD
 
     @property
     def stream(self) -> str:
@@ -152,11 +154,9 @@ class Event:
 
     @property
     def data(self) -> Any:
-        try:
-            return self._data
-        except AttributeError:
-            self._data: Any = codec.decode(self.record.payload)
-            return self._data
+        if self._data is _UNREAD:
+            self._data = codec.decode(self.record.payload)
+        return self._data
 
     def __repr__(self) -> str:
         return f"<Event {self.stream}@{self.revision} {self.type}>"

@@ -84,15 +84,15 @@ class Message:
         self.record = record
         self._blobs = blobs
         self._edits = tuple(edits)
+        self._fields: dict[str, Any] | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """What was said of it, edits applied, under the names of `add`; yours to read."""
-        try:
-            return self._fields
-        except AttributeError:
-            self._fields: dict[str, Any] = self._decode()
-            return self._fields
+        fields = self._fields
+        if fields is None:
+            fields = self._fields = self._decode()
+        return fields
 
     def _decode(self) -> dict[str, Any]:
         data = self._value(self.record.payload)
@@ -107,10 +107,7 @@ class Message:
         return data
 
     def _value(self, payload: bytes) -> dict[str, Any]:
-        def read(name: str, size: int) -> Any:
-            return codec.decode(self._blobs(name, size), blob=read)
-
-        data = codec.decode(payload, blob=read)
+        data = codec.decode(payload, blob=self._value_of_blob)
         if not isinstance(data, dict):
             raise CorruptError(
                 f'event {self.revision} of "{self.record.stream}" is no message\'s',
@@ -118,6 +115,9 @@ class Message:
                 revision=self.revision,
             )
         return cast("dict[str, Any]", data)
+
+    def _value_of_blob(self, name: str, size: int) -> Any:
+        return codec.decode(self._blobs(name, size), blob=self._value_of_blob)
 
     @property
     def id(self) -> str:

@@ -1,0 +1,27 @@
+"""Messages that were read are gone when nobody holds them: they do not wait for the collector."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import holdfast
+from holdfast.blobs import BLOB_BYTES_MIN
+
+SAID = 200
+
+
+def test_a_message_that_was_read_leaves_no_cycle_behind(tmp_path: Path) -> None:
+    # VIC-18: a long history is read whole, again and again, by whoever builds a prompt from it.
+    with holdfast.open(tmp_path / "store") as hf:
+        chat = hf.conversation("c1")
+        chat.messages.add_many([{"role": "user", "content": f"{n}"} for n in range(SAID)])
+        chat.messages.add("tool", "x" * BLOB_BYTES_MIN)
+        gc.collect()
+        gc.disable()
+        try:
+            assert sum(len(message.text) for message in chat.messages) > BLOB_BYTES_MIN
+            left = gc.collect()
+        finally:
+            gc.enable()
+    assert left < SAID
