@@ -91,10 +91,11 @@ class Child:
     def await_stop(self) -> bool:
         """Listens until the child is stopped by a signal; False if it ended instead."""
         while not self.is_at_end:
-            # Told of stops alone: what ended is left to be reaped.
-            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
-            if found is not None:
-                return True
+            # Told of stops alone: what ended is left to be reaped. Of one that has ended already,
+            # and whose last words were not heard yet, it says that there is no such child.
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None:
+                    return True
             self.hear(0.01)
             self.check_patience()
         self._reap()

@@ -1,11 +1,16 @@
-"""The verdict by itself: each broken promise is named. (Faults are planted in tests/torture.)"""
+"""What judges, by itself: each broken promise is named, and nothing that is allowed is.
+
+Faults are planted in tests/torture.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
+from tests.crash.children import Child
 from tests.crash.verdict import Said, judge
 from tests.outside.chains import Event
 
@@ -53,3 +58,10 @@ def test_each_broken_promise_is_named(
 
 def test_a_lost_mark_is_named() -> None:
     assert "mark of op:1.1" in "\n".join(judge(said(), WHOLE, set()))
+
+
+def test_one_that_ended_unheard_was_not_stopped() -> None:
+    child = Child(lambda _pipe, _stop: None)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not child.await_stop()
+    assert child.status == 0

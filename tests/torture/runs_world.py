@@ -21,6 +21,7 @@ from msgspec import Struct
 import holdfast
 from holdfast import LeaseLostError, Store
 from holdfast.runs import engine, waits
+from holdfast.runs.execution import Execution
 from holdfast.testing.faults import CrashPoints
 from tests.broken.engines import ENGINES, put
 from tests.crash.children import Child, tell
@@ -128,6 +129,7 @@ class World:
         if self.point.plant:
             ENGINES[self.point.plant].plant(put)
         engine.LEASE_S, waits.CHILD_LOOK_US = LEASE_S, CHILD_LOOK_US
+        lapsed = _lapses()
         witness = fresh(self.ledger)
         points = CrashPoints()
         if orders.point is not None:
@@ -161,6 +163,7 @@ class World:
             states=seen.states,
             uncertain=seen.uncertain,
             refused=refused,
+            lapsed=len(lapsed),
             problems=problems,
             commits=backend.commits,
             acts=backend.acts,
@@ -182,8 +185,9 @@ class World:
         self.check(child)
         said = child.lines[-1]
         acts = dict(fresh(self.ledger).acts)
+        deaths = self.deaths + said["lapsed"]
         ended = Ended(
-            said["result"], said["states"], acts, uncertain=said["uncertain"], deaths=self.deaths
+            said["result"], said["states"], acts, uncertain=said["uncertain"], deaths=deaths
         )
         if found := said["problems"] + differences(self.program, ended):
             raise self.broken("\n".join(found))
@@ -196,6 +200,24 @@ class World:
     def broken(self, text: str) -> Broken:
         done = "; ".join(self._steps)
         return Broken(f"{self.program.name} on {self.kind}, owners: {done}\n{text}")
+
+
+def _lapses() -> list[Execution]:
+    """Returns the passes of this process that lost their lease, one by one as they do.
+
+    A lease is short here: on a busy machine its owner may get no processor for longer. What it was
+    doing then is as uncertain as if it had died.
+    """
+    lapsed: list[Execution] = []
+    real = Execution.lost
+
+    def lost(run: Execution, error: BaseException) -> Any:
+        if isinstance(error, LeaseLostError) and run not in lapsed:
+            lapsed.append(run)
+        return real(run, error)
+
+    put(Execution, "lost", lost)
+    return lapsed
 
 
 def _gate(store: Store) -> threading.Lock:
