@@ -37,6 +37,7 @@ class Player:
             stdout=subprocess.PIPE,
             bufsize=0,
         )
+        self._heard = b""
 
     def __enter__(self) -> Player:
         return self
@@ -52,14 +53,15 @@ class Player:
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
 
     def hear(self) -> Any:
+        """Returns the next line. One read may bring several: what is behind it waits."""
         pipe = self._process.stdout
         assert pipe is not None
-        assert select.select([pipe], [], [], PATIENCE_S)[0], f"silence for {PATIENCE_S} s"
-        line = b""
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._heard:
+            assert select.select([pipe], [], [], PATIENCE_S)[0], f"silence for {PATIENCE_S} s"
             more = pipe.read(1 << 16)
-            assert more, f"the process ended with {self._process.wait()}: {line!r}"
-            line += more
+            assert more, f"the process ended with {self._process.wait()}: {self._heard!r}"
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
         return json.loads(line)
 
     def signal(self, number: int) -> None:
@@ -229,7 +231,7 @@ def live(store: Store, name: str, number: int) -> None:
 
 def consume(store: Store, name: str, number: int) -> None:
     """Gets deliveries, `number` at most undone; counts each once; says it before and after."""
-    group = store.group("billing", prefix="team/", batch=number, ttl_s=1.0)
+    group = store.group("billing", prefix="team/", batch=number, ttl_s=2.0)
     ledger = store.workflow("ledger")
     say("ready")
     for delivery in group:

@@ -18,7 +18,7 @@ from holdfast.record.scope import RecordedScope
 from holdfast.record.sessions import CRASHED
 from holdfast.spectrum import SessionJob, let_go
 from tests.crash.children import Child, tell
-from tests.record.kills import await_deaths, kill_everywhere, open_dying
+from tests.record.kills import await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url
 
 
@@ -38,7 +38,7 @@ def enter(job: SessionJob[..., None]) -> Child:
     """Returns a child that is in the session "s" of a job, and stays there until it is killed."""
 
     def live(pipe: int, stop: int) -> None:
-        spectrum.open_store = open_dying  # pyright: ignore
+        spectrum.open_store = open_watched  # pyright: ignore
         with job.begin("s") as session:
             session.set("n", 1)
             tell(pipe, entered=True)
@@ -148,7 +148,7 @@ def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
     holdfast.open(url).close()
 
     def live(pipe: int, stop: int) -> None:
-        with open_dying(url).conversation("c").turn() as turn:
+        with open_watched(url).conversation("c").turn() as turn:
             turn.add("user", "hi")
             tell(pipe, begun=True)
             os.read(stop, 1)

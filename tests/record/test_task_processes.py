@@ -18,7 +18,7 @@ import holdfast
 from holdfast import LeaseLostError, Store, Task
 from holdfast.record.task import project
 from tests.crash.children import Child, tell
-from tests.record.kills import PATIENCE_S, await_deaths, kill_everywhere, open_dying
+from tests.record.kills import PATIENCE_S, await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url
 
 AGENTS = 5
@@ -146,7 +146,7 @@ def hold(url: str) -> Callable[[int, int], None]:
     """A worker that claims the task, and later tries whatever a late owner might try."""
 
     def live(pipe: int, stop: int) -> None:
-        store = open_dying(url)
+        store = open_watched(url)
         team = store.team("t")
         task = team.tasks.claim("t1")
         assert task is not None
@@ -225,7 +225,7 @@ def test_an_owner_that_nobody_replaced_goes_on(tmp_path: Path) -> None:
         hf.team("t").tasks.add("one")
 
     def live(pipe: int, stop: int) -> None:
-        store = open_dying(url)
+        store = open_watched(url)
         tasks = store.team("t").tasks
         first = tasks.claim("t1")
         assert first is not None

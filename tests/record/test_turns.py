@@ -17,7 +17,7 @@ from holdfast import Store, UnavailableError, UsageError
 from holdfast.record.repair import NO_RESULT
 from holdfast.record.turns import INDEX
 from tests.crash.children import Child, tell
-from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying
+from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url
 
 
@@ -122,7 +122,7 @@ def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Pa
     holdfast.open(url).close()
 
     def live(pipe: int, stop: int) -> None:
-        store = open_dying(url)
+        store = open_watched(url)
         with store.conversation("c").turn() as turn:
             turn.add("user", "what time is it?")
             turn.add("assistant", tool_calls=[{"id": "t1", "name": "clock"}])

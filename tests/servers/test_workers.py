@@ -57,7 +57,7 @@ def take_when_free(store: Store) -> Lease:
     def took() -> bool:
         try:
             found.append(store.lease("boss", ttl_s=600))
-        except LeaseLostError:
+        except (LeaseLostError, UnavailableError):  # a server that was cut off may be slow at first
             return False
         return True
 
@@ -65,8 +65,20 @@ def take_when_free(store: Store) -> Lease:
     return found[0]
 
 
+def take_kept(store: Store) -> Lease:
+    """Returns a kept lease that is not lost: a busy machine may take its time over the first."""
+    found: list[Lease] = []
+
+    def took() -> bool:
+        found.append(store.lease("boss", ttl_s=1.5, keep=True))
+        return not store.heart.lost(found[-1])
+
+    until(took)
+    return found[-1]
+
+
 def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: str) -> None:
-    with Player(url, "a", "live", 1500) as hung, holdfast.open(url) as store:
+    with Player(url, "a", "live", 2500) as hung, holdfast.open(url) as store:
         worker, epoch = hung.hear()
         hung.tell("first")
         assert hung.hear() == ["written", False]
@@ -224,16 +236,16 @@ def test_a_heart_cut_off_from_its_server_loses_its_leases_and_comes_back(name: s
     else:
         running = postgresql.new_server(postgresql.NEWEST)
     try:
+        holdfast.open(running.url()).close()  # made with patience
         with holdfast.open(running.url(timeout=0.5), heartbeat_s=0.5) as store:
-            lease = store.lease("boss", ttl_s=1.5, keep=True)
-            assert not store.heart.lost(lease)
+            lease = take_kept(store)
             running.freeze()
             until(lambda: store.heart.lost(lease))
             select.select([], [], [], 1.0)  # until its time is over for the server too
             running.thaw()
             until(lambda: [worker.alive for worker in _workers(store)] == [True])
             # By the server's clock its time was over too, so it stays lost.
-            until(lambda: [event.type for event in _events(store)][-1] == "worker.returned")
+            until(lambda: [event.type for event in _events(store)][-1:] == ["worker.returned"])
             assert store.heart.lost(lease)
             assert take_when_free(store).epoch > lease.epoch
     finally:
@@ -249,4 +261,7 @@ def _workers(store: Store) -> list[Worker]:
 
 
 def _events(store: Store) -> list[Event]:
-    return [event for event in store.events() if event.stream == "store/workers"]
+    try:
+        return [event for event in store.events() if event.stream == "store/workers"]
+    except UnavailableError:
+        return []
