@@ -42,6 +42,7 @@ class Request:
         "gate",
         "leads",
         "result",
+        "waiters",
         "waker",
         "work",
     )
@@ -60,6 +61,7 @@ class Request:
         self.gate: threading.Lock | None = None
         self.answered = False
         self.leads = False
+        self.waiters = 0  # threads at the gate
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -102,8 +104,7 @@ class Queue:
             batch = None
             if self._led:
                 self._waiting.append(request)
-                request.gate = threading.Lock()
-                request.gate.acquire()
+                _join(request)
             else:
                 self._led = True
                 batch = [*self._take(), request] if self._waiting else [request]
@@ -128,20 +129,20 @@ class Queue:
                 self._work.notify()
 
     def wait(self, request: Request) -> Any:
-        """Waits for a submitted request and returns its result."""
+        """Waits for a submitted request and returns its result, to each thread that asks."""
         self._check_process()
         with self._lock:
             if request.answered:
                 return request.outcome()
-            if self._led:
-                request.gate = threading.Lock()
-                request.gate.acquire()
+            is_led = self._led
+            if is_led:
+                _join(request)
             else:
                 self._led = True
-        if request.gate is None:
-            self._lead(request)
-        else:
+        if is_led:
             self._await(request)
+        else:
+            self._lead(request)
         return request.outcome()
 
     def close(self) -> None:
@@ -179,14 +180,16 @@ class Queue:
 
     def _await(self, mine: Request) -> None:
         """Waits until `mine` is answered, or is told to lead."""
-        assert mine.gate is not None, "BUG: nobody would wake this thread"
+        gate = mine.gate
+        assert gate is not None, "BUG: nobody would wake this thread"
         try:
-            mine.gate.acquire()
+            gate.acquire()
         except BaseException:
             self._leave(mine)
             raise
         if not mine.answered:
             self._lead(mine)
+        gate.release()  # for the next one that waits for the same
 
     def _leave(self, mine: Request) -> None:
         """Lets a thread go that was interrupted while it waited; its request stays in line.
@@ -195,6 +198,9 @@ class Queue:
         ever. If that has happened already, it is led from here once more, and then passed on.
         """
         with self._lock:
+            mine.waiters -= 1
+            if mine.waiters:
+                return
             mine.gate = None
             leads = mine.leads and not mine.answered
         if leads:
@@ -310,6 +316,14 @@ class Queue:
                     if not batch:
                         self._pass_on()
                 _wake(wakers)
+
+
+def _join(request: Request) -> None:
+    """Counts a thread that will wait at the request's gate, which is shut until somebody opens."""
+    if request.gate is None:
+        request.gate = threading.Lock()
+        request.gate.acquire()
+    request.waiters += 1
 
 
 def _wake(wakers: dict[Waker, list[Request]] | None) -> None:

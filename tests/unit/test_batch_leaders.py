@@ -274,3 +274,35 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
     assert not last.is_alive()
     assert [work for _, works in turns.led for work in works] == ["first", "waits", "last"]
     queue.close()
+
+
+@pytest.mark.parametrize("is_handed_on", [False, True])
+def test_all_who_wait_for_the_same_commit_are_answered(
+    turns: Turns, queue: Queue, is_handed_on: bool
+) -> None:
+    """Of several threads that wait for what was submitted once, one may have to lead it."""
+    submitted = Request("submitted")
+    answers: list[object] = []
+    waiters = [
+        threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
+        for _ in range(3)
+    ]
+
+    def meanwhile() -> None:
+        if is_handed_on:
+            queue.submit(submitted)
+        for waiter in waiters:
+            waiter.start()
+        until(lambda: submitted.waiters == len(waiters))
+
+    turns.meanwhile = meanwhile
+    if is_handed_on:
+        assert queue.commit(Request("first")) == "first"
+    else:
+        queue.submit(submitted)
+    for waiter in waiters:
+        if waiter.ident is None:
+            until(lambda: submitted.answered)
+        waiter.join(10)
+    assert answers == ["submitted"] * 3
+    queue.close()
