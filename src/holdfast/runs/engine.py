@@ -219,7 +219,8 @@ class Engine(Looking):
         self.active[run.id] = run
         run.is_sure = partial(self._is_sure, run)
         run.confirm = partial(self._confirm, run)
-        run.is_policed = lambda: self.host.workflow(run.id).book.policy != "off"
+        book = self.host.workflow(run.id).book
+        run.is_policed = lambda: book.policy != "off"
         run.before_effect = partial(self._before_effect, run.id)
         self.tending.begin()
         if run.function.is_async:
