@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from holdfast import Store
+from holdfast.errors import ExpiredError
 from tests.servers import postgresql, redis
 
 DURABLE = ["files", "sqlite", "redis", "postgresql"]
@@ -33,3 +36,15 @@ def _postgresql() -> postgresql.Server:
     running = postgresql.server(postgresql.NEWEST)
     running.create_database("record")
     return running
+
+
+def begun_and_seen(hf: Store, ttl_s: float) -> tuple[Any, Any]:
+    """Returns a scope with a task, and when it ends: later if it has ended before it was seen."""
+    chat = hf.conversation(f"c{ttl_s}", ttl_s=ttl_s)
+    try:
+        chat.tasks.claim(chat.tasks.add("one").id)
+        found, ends = [task.scope for task in hf.tasks()], chat.expires_at
+    except ExpiredError:  # a slow machine
+        return begun_and_seen(hf, 10 * ttl_s)
+    assert found == [chat.name]
+    return chat, ends

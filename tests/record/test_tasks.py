@@ -28,6 +28,7 @@ from holdfast.event import from_datetime
 from holdfast.record import table as tables
 from holdfast.record.task import project
 from holdfast.testing import FakeClock
+from tests.record.stores import begun_and_seen
 
 
 def ids(tasks: list[Task]) -> list[str]:
@@ -342,12 +343,7 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
 
 def test_the_tasks_of_a_scope_that_ended_by_itself_are_gone(hf: Store) -> None:
     """Decision 0010: its marks stay, and lead nowhere."""
-    chat = hf.conversation("c", ttl_s=0.3)
-    chat.tasks.add("one")
-    chat.tasks.claim("t1")
-    assert [task.scope for task in hf.tasks()] == ["conversation/c"]
-    ends = chat.expires_at
-    assert ends is not None
+    chat, ends = begun_and_seen(hf, 0.3)
     while hf.log.backend.now_us(chat.name) <= from_datetime(ends):
         select.select([], [], [], 0.02)
     assert hf.tasks() == hf.stale() == []
