@@ -404,3 +404,47 @@ def test_events_that_nobody_of_us_wrote_are_named() -> None:
             hf.log.commit(Wanted((Part("conversation/c", (proposal,), key="fact#1:f"),)))
             with pytest.raises(CorruptError, match="event 1 of"):
                 hf.conversation("c").facts.get("f")
+
+
+# --- what happens while a verifier looks ---------------------------------------------------------
+
+
+looking: list[Any] = []
+
+
+@holdfast.verifier(name="facts:looking")
+def looks(fact: Fact) -> object:
+    """Something happens, and then it says what it saw of the fact that it was asked about."""
+    then, answer = looking.pop()
+    then()
+    return answer
+
+
+@pytest.mark.parametrize("answer", [Holds(), Contradicted("older")])
+def test_a_verdict_about_one_statement_is_no_word_about_the_next(hf: Store, answer: object) -> None:
+    """BOOT-70: what nobody verified is not verified, and what nobody contradicted is trusted."""
+    facts = hf.conversation("c").facts
+    facts.state("version", 1, verify=looks, valid_for="1h")
+    looking.append((lambda: facts.state("version", 2, verify=looks, valid_for="1h"), answer))
+    found = facts.check("version")
+    assert (found.value, found.verified_at, found.contradicted_at) == (2, None, None)
+    assert facts.get("version") == found
+    looking.append((lambda: facts.withdraw("version"), answer))
+    facts.check("version")
+    assert facts.list() == []
+    assert hf.marks("fact") == []
+
+
+def test_a_scope_that_ends_while_a_verifier_looks_hides_no_other_fact() -> None:
+    """Clause 18, and guarantee 7: the others are stale, and told so."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        short, closing, last = hf.conversation("a", ttl_s=5), hf.team("b"), hf.team("c")
+        for scope in (closing, short, last):
+            scope.facts.state("name", 1, verify=looks, valid_for="1h")
+            clock.advance(1)
+        gone = Contradicted("another")
+        looking[:] = [(lambda: None, gone), (lambda: clock.advance(9), gone), (closing.close, gone)]
+        told = [(one.scope, one.why) for one in hf.stale()]
+        assert told[-1] == ("team/c", "contradicted")
+        assert looking == []

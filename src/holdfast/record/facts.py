@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from holdfast import codec
 from holdfast.arguments import check_duration
 from holdfast.errors import (
+    ClosedError,
     ConflictError,
     CorruptError,
     ExpiredError,
@@ -197,6 +198,14 @@ class Facts:
 
 def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Record] | None:
     """Returns the statement that counts and the newest event about it; None if it has none."""
+    found = _standing(book, thing, until)
+    return None if found is None else found[1:]
+
+
+def _standing(
+    book: Book, thing: Thing, until: int | None = None
+) -> tuple[int, Record, Record] | None:
+    """The same, with the number of the statement before them."""
     known = book.numbers.get(thing, 0)
     newest = things.newest_of(book.log, thing, known=known, until=until)
     if newest is None:
@@ -205,9 +214,9 @@ def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Re
     if until is None:
         book.know(thing, number)
     if record.type in (STATED, WITHDRAWN):
-        return record, record
+        return number, record, record
     of = _data(book, record)["of"]
-    return things.record_at(book.log, thing, things.find(book.log, thing, of)), record
+    return of, things.record_at(book.log, thing, things.find(book.log, thing, of)), record
 
 
 def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
@@ -242,10 +251,18 @@ def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
     )
 
 
-def append(book: Book, thing: Thing, make: Callable[[int, int], Part], due: int | None) -> None:
+def append(
+    book: Book,
+    thing: Thing,
+    make: Callable[[int, int], Part],
+    due: int | None,
+    *,
+    about: int | None = None,
+) -> None:
     """Commits a fact's next event; `make` gets its number and that of the statement it is about.
 
-    `due` is when the fact's time is over; None takes its mark away.
+    `due` is when the fact's time is over; None takes its mark away. With `about` it is written only
+    while that statement counts: what a verifier said of one is no word about the next.
     """
     mark = thing.cleared(INDEX) if due is None else thing.mark(INDEX, due=due)
     while True:
@@ -254,6 +271,8 @@ def append(book: Book, thing: Thing, make: Callable[[int, int], Part], due: int 
         if newest is not None:
             number, record = newest
             of = number if record.type == STATED else _data(book, record)["of"]
+            if about is not None and (of != about or record.type == WITHDRAWN):
+                return
         try:
             things.append(book.log, thing, number + 1, make(number + 1, of), marks=(mark,))
         except ConflictError:
@@ -291,10 +310,14 @@ def check_fact(book: Book, fact: Fact) -> Found:
     That a fact without a time limit still holds is no news; an answer that nobody can give
     changes nothing.
     """
-    verdict = ask(fact)
+    thing = Thing(KIND, fact.scope, fact.name)
+    found = _standing(book, thing)
+    now = None if found is None else fold(book, *found[1:])
+    if found is None or now is None:
+        return Found(fact, Unknown("it was withdrawn"))
+    fact, verdict = now, ask(now)
     if things.is_closed(book.log, fact.scope):
         return Found(_as_found(fact, verdict), verdict)
-    thing = Thing(KIND, fact.scope, fact.name)
     contradicted = isinstance(verdict, Contradicted)
     was_contradicted = fact.contradicted_at is not None
     is_news = contradicted != was_contradicted or fact.valid_until is not None
@@ -308,7 +331,10 @@ def check_fact(book: Book, fact: Fact) -> Found:
     if not contradicted:
         said["at"] = book.log.clock.now_us()
         due = _due(said["at"], fact.valid_s)
-    append(book, thing, _about(thing, type, said), due)
+    try:
+        append(book, thing, _about(thing, type, said), due, about=found[0])
+    except ClosedError:  # meanwhile
+        return Found(_as_found(fact, verdict), verdict)
     records = read(book, thing)
     assert records is not None, "BUG: a fact that was just written is not there"
     return Found(fold(book, *records) or fact, verdict)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.errors import ExpiredError
 from holdfast.record import facts
 from holdfast.record.book import Book
 from holdfast.record.decisions import Decisions
@@ -38,7 +39,10 @@ def stale_facts(book: Book, *, verify: bool) -> Iterator[Stale]:
     due_before = None if verify else book.log.clock.now_us()
     for fact in facts.marked(book, due_before=due_before):
         if verify and fact.verify is not None:
-            fact = facts.check_fact(book, fact).fact
+            try:
+                fact = facts.check_fact(book, fact).fact
+            except ExpiredError:
+                continue  # its scope has ended while it was asked about
         if fact.contradicted_at is not None:
             since, why = fact.contradicted_at, "contradicted"
         elif fact.stale and fact.valid_until is not None:
