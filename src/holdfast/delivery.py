@@ -141,7 +141,14 @@ class Member:
         return self._reached.position
 
     def is_lost(self) -> bool:
-        return self._left or not self._heart.keeps(self.lease) or self._heart.lost(self.lease)
+        if self._left or not self._heart.keeps(self.lease):
+            return True
+        try:
+            return self._heart.lost(self.lease)
+        except UsageError:
+            if self._left:
+                return True  # by another thread, just now
+            raise
 
     def check(self) -> None:
         """Raises LeaseLostError unless what is done here still counts."""

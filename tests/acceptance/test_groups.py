@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
 from holdfast.aio.group import AsyncGroup
+from holdfast.backends.protocol import Lease
 from holdfast.copy import copy
 from holdfast.delivery import Delivery
 from holdfast.errors import OtherStoreError
@@ -360,3 +361,24 @@ def test_a_store_closes_also_where_its_groups_cannot_say_goodbye(
     monkeypatch.setattr(store.log, "commit", unreachable)
     store.close()
     assert [each.again for each in reopen().group("g").take(2)] == [True, True]
+
+
+def test_what_is_done_while_another_thread_leaves_is_told_so(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 4: it is delivered again, and that is no wrong use of the group."""
+    hf.team("t").set("n", 1)
+    group = hf.group("g", prefix="team/")
+    [delivery] = group.take()
+    keeps = hf.heart.keeps
+
+    def then_left(lease: Lease) -> bool:
+        kept = keeps(lease)
+        monkeypatch.undo()
+        group.close()
+        return kept
+
+    monkeypatch.setattr(hf.heart, "keeps", then_left)
+    with pytest.raises(LeaseLostError, match="was left or taken over"):
+        delivery.done()
+    assert [one.key for one in group.take()] == [delivery.key]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import NotFoundError, Store, UsageError, aio
+from holdfast import NotFoundError, Scope, Store, UsageError, aio
 from holdfast.record.memory import ERRORS_MAX, KEY, Memory
 from holdfast.testing import FakeClock
 from tests.record.kills import kill_everywhere, open_dying
@@ -203,3 +203,22 @@ def test_it_is_whole_wherever_its_writer_is_killed(durable: str, tmp_path: Path)
                 assert notes == {"n": "second"}, kill
             assert hf.check().ok, kill
     assert trials >= 2 * 9
+
+
+def test_a_turn_ends_though_another_writer_went_back_before_it(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = hf.conversation("c")
+    chat.set("n", 1)
+    memory = chat.memory
+    edit = Scope.edit
+
+    def behind(self: Scope, *given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        self.restore(1)
+        return edit(self, *given, **named)
+
+    with memory.turn():
+        memory.files.put("f", lifetime="turn")
+        monkeypatch.setattr(Scope, "edit", behind)
+    assert chat.state == {"n": 1}

@@ -203,10 +203,11 @@ class Memory:
         scope = self.place(lifetime)
 
         def forget(draft: Draft) -> None:
-            for kind in list(draft[KEY]):
-                for name in list(draft[KEY][kind]):
-                    if draft[KEY][kind][name]["lifetime"] in ended:
-                        del draft[KEY][kind][name]
+            shelves: Any = draft.get(KEY, {})  # another writer may have gone back before it
+            for kind in list(shelves):
+                for name in list(shelves[kind]):
+                    if shelves[kind][name]["lifetime"] in ended:
+                        del shelves[kind][name]
 
         shelves: Any = scope.get(KEY, {})
         if any(entry["lifetime"] in ended for kind in shelves for entry in shelves[kind].values()):
