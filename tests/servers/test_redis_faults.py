@@ -282,3 +282,26 @@ def test_a_failover_that_lost_commits_is_noticed_and_nothing_is_given_again(
         backend.close()
         idle.close()
     other.remove()
+
+
+def test_clause_9_positions_go_on_though_every_commit_was_lost(
+    own_server: Server, name: str
+) -> None:
+    """The new server has the store as it was made: a follower must not take new commits for old.
+
+    Found by T2, `t2-redis-everysec-power --seed 77 --point 0`.
+    """
+    other = new_server(name)
+    with Proxy(own_server.port) as proxy:
+        backend, idle = (_open(own_server.tcp_url(port=proxy.port, timeout=5)) for _ in range(2))
+        other.become_copy(own_server)
+        build = RecordBuilder()
+        lost = [write(backend, build, "a").position for _ in range(5)]
+        assert lost == [1, 2, 3, 4, 5]
+        proxy._target = ("127.0.0.1", other.port)
+        own_server.kill()
+        assert write(idle, RecordBuilder(), "b").position > lost[-1]
+        assert [record.stream for record in idle.read_all(after=lost[-1])] == ["b"]
+        backend.close()
+        idle.close()
+    other.remove()

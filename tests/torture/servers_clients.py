@@ -12,17 +12,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast import ConflictError, Scope, Store, UnavailableError
+from holdfast import ConflictError, Store, UnavailableError
 from holdfast.errors import CorruptError, LostCommitsError
 
 Line = dict[str, Any]
 SHARED = ("conversation/shared-0", "conversation/shared-1")
 SAID = ("begun", "done", "refused", "unknown")
+OVER = "team/over"
+"""Written to when everybody has ended: a follower who sees that has seen all that was told."""
 
 
 class Teller:
@@ -127,18 +129,19 @@ class Writer:
                 time.sleep(0.01)
 
 
-def follow(
-    open: Callable[[], Store], teller: Teller, is_over: Callable[[], bool], *, may_lose: bool
-) -> None:
-    """Follows the whole store through everything; tells each event, and at last that it is over."""
+def follow(open: Callable[[], Store], teller: Teller, *, may_lose: bool) -> None:
+    """Follows the whole store through everything; tells each event, and at last that it is over.
+
+    It is over when the event is there that says so. Nobody else could tell: what a client has given
+    up may be under way for long, and hold up what was acknowledged behind it.
+    """
     store = None
     position = 0
     while True:
         try:
             store = store or open()
-            over = is_over()  # asked first: what was acknowledged before is seen below
             backend = store.log.backend
-            backend.wait(position, timeout_s=0 if over else 0.05)
+            backend.wait(position, timeout_s=0.05)
             records = backend.read_all(after=position)
         except UnavailableError:
             continue
@@ -146,18 +149,18 @@ def follow(
             if not may_lose:
                 raise
             continue
-        if not records:
-            if over:
-                break
-            continue
         for record in records:
             told = {"stream": record.stream, "revision": record.revision}
             teller.say({"said": "seen", **told, "position": record.position})
-        position = records[-1].position
+        position = records[-1].position if records else position
+        if any(record.stream == OVER for record in records):
+            break
     teller.say({"said": "over"})
     store.close()
 
 
-def lists(scopes: Iterable[Scope]) -> dict[str, list[int]]:
-    """Returns what is in each list."""
-    return {scope.name: list(scope.state.get("log", ())) for scope in scopes}
+def lists(store: Store) -> dict[str, list[int]]:
+    """Returns what is in each list, of one moment: what was given up may arrive meanwhile."""
+    view = store.view()
+    scopes = store.scopes("conversation")
+    return {scope.name: list(view.state(scope).get("log", ())) for scope in scopes}

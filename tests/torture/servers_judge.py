@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast import Store
 from tests.torture.programme import Broken
-from tests.torture.servers_clients import Line, heard, lists
+from tests.torture.servers_clients import OVER, Line, heard, lists
 
 
 @dataclass
@@ -54,7 +54,7 @@ def last_words(lines: list[Line], deaths: Deaths) -> dict[int, Line]:
 
 def judge(store: Store, paths: list[Path], deaths: Deaths) -> int:
     """Returns how many operations were judged; raises Broken with the first that is wrong."""
-    found = lists(store.scopes("conversation"))
+    found = lists(store)
     known: set[int] = set()
     judged = 0
     for path in paths:
@@ -128,13 +128,21 @@ def _judge_order(words: dict[int, Line], found: dict[str, list[int]]) -> None:
 
 
 def judge_follower(store: Store, path: Path) -> int:
-    """Returns how many events a follower saw: all, once, in order. Raises Broken otherwise."""
+    """Returns how many events a follower saw: all, once, in order. Raises Broken otherwise.
+
+    All means up to the end that everybody knows of; what was given up may have come behind it.
+    """
     lines = list(heard(path))
     if not lines or lines[-1]["said"] != "over":
         raise Broken("the follower did not come to the end")
+    [end] = store.log.backend.heads([OVER])
+    if end is None:
+        raise Broken("nobody has said that it is over")
     seen = [(line["position"], line["stream"], line["revision"]) for line in lines[:-1]]
+    seen = [one for one in seen if one[0] <= end.position]
     records = store.log.backend.read_all(limit=10**9)
     there = [(one.position, one.stream, one.revision) for one in records]
+    there = [one for one in there if one[0] <= end.position]
     if seen != there:
         late = set(there) - set(seen)
         raise Broken(

@@ -241,7 +241,7 @@ class Run:
         raise Broken(f"{self.what}: the network is sound again, and {value} cannot be written")
 
     def _look(self, caller: Caller) -> None:
-        found = lists(self.direct.scopes("conversation"))
+        found = lists(self.direct)
         gone = judge_words(caller.said.values(), found)
         if gone:
             raise Broken(f"acknowledged and gone: {gone}")

@@ -35,7 +35,7 @@ from tests.servers import ground, postgresql, redis
 from tests.torture import servers_plants
 from tests.torture.power_disk import Volume, missing
 from tests.torture.programme import Broken, Point, Programme
-from tests.torture.servers_clients import Teller, Writer, follow
+from tests.torture.servers_clients import OVER, Teller, Writer, follow
 from tests.torture.servers_judge import Deaths, judge, judge_follower
 
 CLIENTS = 4
@@ -94,16 +94,14 @@ class Run:
     # --- the living --------------------------------------------------------------------------
 
     def start_clients(self) -> None:
-        """Forks the writers and the follower; they end when the pipe that each has does."""
+        """Forks the writers, who end when their pipe does, and the follower."""
         over, self._over = os.pipe()
-        behind, self._behind = os.pipe()
         for number, path in enumerate(self.said):
             patience_s = PATIENT_S if number % 2 else IMPATIENT_S
             seed = f"{self.point.seed} {self.point.number} {number}"
             self._fork(path, partial(self._write, number, patience_s, Random(seed), over))
-        self._fork(self.followed, partial(self._follow, behind))
+        self._fork(self.followed, self._follow)
         os.close(over)
-        os.close(behind)
 
     def _fork(self, path: Path, work: Callable[[Teller], None]) -> None:
         pid = os.fork()
@@ -114,7 +112,6 @@ class Run:
         code = 1
         try:
             os.close(self._over)
-            os.close(self._behind)
             work(Teller(path))
             code = 0
         except BaseException:
@@ -133,10 +130,8 @@ class Run:
             writer.act()
         writer.store.close()
 
-    def _follow(self, over: int, teller: Teller) -> None:
-        os.set_blocking(over, False)
-        may_lose = self.deaths.may_lose_s > 0
-        follow(self.open, teller, partial(_is_over, over), may_lose=may_lose)
+    def _follow(self, teller: Teller) -> None:
+        follow(self.open, teller, may_lose=self.deaths.may_lose_s > 0)
 
     def await_progress(self, bytes_: int) -> None:
         """Waits until the clients have said so much more."""
@@ -156,7 +151,7 @@ class Run:
         os.close(self._over)
         for pid, name in list(self._children.items()):
             if name == self.followed.stem:  # the last one: all that is written is there to be seen
-                os.close(self._behind)
+                self._say_over()
             _, status = os.waitpid(pid, 0)
             del self._children[pid]
             code = os.waitstatus_to_exitcode(status)
@@ -164,6 +159,10 @@ class Run:
                 raise Broken(f"{name} hangs: it had not ended after {PATIENCE_S} s")
             if code:
                 raise Broken(f"{name} ended with {code}{self._trouble()}")
+
+    def _say_over(self) -> None:
+        with self.open() as store:
+            store.scope(OVER).set("over", True)
 
     def kill_clients(self) -> None:
         """Ends whoever is left when a promise was broken."""

@@ -4,7 +4,8 @@
 application, so all of it lies in one slot of a cluster, and one script can write any of it. In
 
     holdfast:{shop}                       hash: store (its id), format, position (the newest that
-                                          was given), incarnation (the server that gave it)
+                                          was given), incarnation (the server that gave it,
+                                          or at first made the store)
     holdfast:{shop}:events:<stream>       stream: one entry per event, its id <revision>-0; fields
                                           position, time, type, actor, link, crc, where there are
                                           any key, checkpoint, subject, and payload

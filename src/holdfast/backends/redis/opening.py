@@ -29,7 +29,7 @@ def open_lines(
 def _store(line: Line, place: Place, clock: Clock, *, create: bool) -> str:
     keys = Keys(place.application)
     touched = keys.root, keys.heads, keys.streams, keys.log
-    values = new_id(clock), FORMAT, "1" if create else "0"
+    values = new_id(clock), FORMAT, "1" if create else "0", line.server.run_id
     found = line.run(opening(), touched, values)
     if not found:
         raise NotFoundError(

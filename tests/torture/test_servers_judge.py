@@ -1,0 +1,74 @@
+"""The judges of T2 and T12 themselves: what a client gave up may arrive as they look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Store
+from tests.servers import postgresql
+from tests.torture.programme import Broken
+from tests.torture.servers_clients import OVER, Teller, follow, heard, lists
+from tests.torture.servers_judge import judge_follower
+
+NAMES = ("conversation/a", "conversation/b")
+
+
+def _append(store: Store, value: int) -> None:
+    with store.commit() as tx:
+        for name in NAMES:
+            tx.scope(store.scope(name)).append("log", value)
+
+
+def test_lists_are_of_one_moment() -> None:
+    """A commit that comes between two looks is no half commit."""
+    with holdfast.open("memory:") as store:
+        _append(store, 1)
+        sound: Any = store.scopes
+
+        def scopes(*arguments: Any) -> Iterator[Any]:
+            for number, scope in enumerate(sound(*arguments)):
+                yield scope
+                if not number:
+                    _append(store, 2)
+
+        store.scopes = scopes  # type: ignore[method-assign]
+        assert lists(store) == {name: [1] for name in NAMES}
+        assert lists(store) == {name: [1, 2] for name in NAMES}
+
+
+def test_a_follower_is_not_through_before_it_has_seen_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Behind a transaction that is still open, as what a client gave up may be."""
+    running = postgresql.server(postgresql.NEWEST)
+    running.create_database("judged")
+    path = tmp_path / "follower.jsonl"
+
+    def open() -> Store:
+        return holdfast.open(running.url("judged"))
+
+    follower = Thread(target=follow, args=(open, Teller(path)), kwargs={"may_lose": False})
+    with open() as store:
+        _append(store, 1)
+        follower.start()
+        with psycopg.connect(running.url("judged")) as given_up:
+            given_up.execute("CREATE TABLE unrelated (n int)")
+            _append(store, 2)
+            store.scope(OVER).set("over", True)
+            until = time.monotonic() + postgresql.PATIENCE_S
+            while sum(1 for _ in heard(path)) < 2:
+                assert time.monotonic() < until, "the follower does not get on"
+            with pytest.raises(Broken, match="did not come to the end"):
+                judge_follower(store, path)
+            assert follower.is_alive()
+        _append(store, 3)  # arrives behind the end, and may be seen or not
+        follower.join(postgresql.PATIENCE_S)
+        assert judge_follower(store, path) == 5
