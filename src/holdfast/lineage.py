@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from holdfast.backends.protocol import Backend, Head, Moment, Record
-from holdfast.errors import CorruptError, LostCommitsError
-from holdfast.fold import Folded, origin_of, state_of
+from holdfast.errors import CorruptError, LostCommitsError, NotFoundError
+from holdfast.event import RESTORED
+from holdfast.fold import Folded, is_undo, ops_of, origin_of, state_of
 from holdfast.lifetimes import Lifetimes
 from holdfast.tree import Map
 
@@ -73,6 +74,15 @@ class Lineage:
         first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
         return origin_of(first)
 
+    def ancestry(self, stream: str, until: int) -> Iterator[tuple[str, int]]:
+        """Yields a stream and those it was forked from, each with its last revision there."""
+        while True:
+            yield stream, until
+            origin = self.origin(stream)
+            if origin is None:
+                return
+            stream, until = origin[0], min(until, origin[1])
+
     def records(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
@@ -100,6 +110,20 @@ class Lineage:
                 f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
             )
         return records[0]
+
+    def before_newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
+        """Returns the revision before a stream's newest change of state, for an undo of that.
+
+        And whether it is the state alone that the undo concerns: all but a restore that nothing
+        was written behind. Raises NotFoundError if there is no change.
+        """
+        written_last = self.record(stream, newest).position if newest else None
+        for revision in range(newest, 0, -1):
+            record = self.record(stream, revision)
+            if ops_of(record):
+                is_restore = record.type == RESTORED and not is_undo(record)
+                return revision - 1, not (is_restore and record.position == written_last)
+        raise NotFoundError(f'scope "{stream}" has no change to undo')
 
     def revision_at_moment(self, stream: str, moment: Moment) -> int:
         """Returns the newest revision that was visible at a moment."""

@@ -27,7 +27,7 @@ from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.event import Checkpoint, Event
-from holdfast.fold import is_undo, ops_of, restored_payload, state_of
+from holdfast.fold import restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
@@ -167,7 +167,7 @@ class Scope:
         """Returns the named revisions, newest first; a name may have been given again."""
         return [
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
-            for stream, until in self._lineage()
+            for stream, until in self._log.ancestry(self.name, self.revision)
             for found in self._log.backend.find(stream)
             if found.revision <= until
         ]
@@ -189,7 +189,7 @@ class Scope:
                 "a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
                 f"found {show_value(moment)}"
             )
-        for stream, until in self._lineage():
+        for stream, until in self._log.ancestry(self.name, self.revision):
             for found in self._log.backend.find(stream, checkpoint=moment):
                 if found.revision <= until:
                     return found.revision
@@ -343,23 +343,14 @@ class Scope:
     def undo(self) -> int:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
-        It is one change of the state: what was said since stays. Of a restore that nothing was
-        written behind, everything is taken back.
+        What was said since stays. A restore that nothing was written behind is taken back whole.
         """
         for _ in range(RESTORE_RETRIES):
+            newest = self.revision
+            to, undo = self._log.before_newest_change(self.name, newest)
             with contextlib.suppress(ConflictError):  # there is a newer change by now
-                return self._undo(self.revision)
+                return self._restore(to, newest, is_whole=False, undo=undo)
         raise self._contended("undone")
-
-    def _undo(self, newest: int) -> int:
-        written_last = self._log.record(self.name, newest).position if newest else None
-        for revision in range(newest, 0, -1):
-            record = self._log.record(self.name, revision)
-            if ops_of(record):
-                is_restore = record.type == event.RESTORED and not is_undo(record)
-                undo = not (is_restore and record.position == written_last)
-                return self._restore(revision - 1, newest, is_whole=False, undo=undo)
-        raise NotFoundError(f'scope "{self.name}" has no change to undo')
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
@@ -484,16 +475,6 @@ class Scope:
             if scope is not None and scope.name in seen:
                 raise CorruptError(f'scope "{scope.name}" stands above itself', stream=scope.name)
         yield self._sibling(GLOBAL)
-
-    def _lineage(self) -> Iterator[tuple[str, int]]:
-        """Yields this stream and those it was forked from, each with its last revision here."""
-        stream, until = self.name, self.revision
-        while True:
-            yield stream, until
-            origin = self._log.origin(stream)
-            if origin is None:
-                return
-            stream, until = origin[0], min(until, origin[1])
 
 
 class Edit:

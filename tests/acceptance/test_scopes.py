@@ -186,26 +186,6 @@ def test_restore_appends_and_can_be_undone(hf: Store) -> None:
         hf.conversation("empty").undo()
 
 
-def test_an_undo_takes_back_no_change_that_it_did_not_see(
-    hf: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guarantee 3: what another writer was told is written meanwhile is the newest change then."""
-    chat = hf.conversation("c")
-    chat.set("a", 1)
-    chat.set("a", 2)
-    newest = hf.log.newest
-
-    def then_another(stream: str) -> object:
-        monkeypatch.setattr(hf.log, "newest", newest)
-        chat.set("b", "acknowledged")
-        return newest(stream)
-
-    revision = chat.revision
-    monkeypatch.setattr(hf.log, "newest", then_another)
-    assert chat.undo() == revision + 2
-    assert chat.state == {"a": 2}
-
-
 def test_a_fork_shares_its_past_and_not_its_future(hf: Store) -> None:
     chat = hf.conversation("c")
     for n in range(5):

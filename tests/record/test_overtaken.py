@@ -149,6 +149,26 @@ def test_a_decision_in_a_closed_scope_is_reported(tmp_path: Path) -> None:
         assert "was closed at revision" in did.text
 
 
+def test_an_undo_takes_back_no_change_that_it_did_not_see(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guarantee 3: what another writer was told is written meanwhile is the newest change then."""
+    chat = hf.conversation("c")
+    chat.set("a", 1)
+    chat.set("a", 2)
+    newest = hf.log.newest
+
+    def then_another(stream: str) -> object:
+        monkeypatch.setattr(hf.log, "newest", newest)
+        chat.set("b", "acknowledged")
+        return newest(stream)
+
+    revision = chat.revision
+    monkeypatch.setattr(hf.log, "newest", then_another)
+    assert chat.undo() == revision + 2
+    assert chat.state == {"a": 2}
+
+
 def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = hf.conversation("c")
     read = Decisions._read  # pyright: ignore[reportPrivateUsage]
