@@ -201,6 +201,40 @@ def test_a_cancelled_writer_is_told_only_when_the_outcome_is_known(url: str) -> 
     run(url, body)
 
 
+def test_subscribers_and_turns_hear_of_what_a_cancelled_writer_wrote(url: str) -> None:
+    """What is durable is told, whoever waited for it."""
+
+    async def cancelled(writing: Any) -> None:
+        task = asyncio.ensure_future(writing)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def body(hf: aio.AsyncStore) -> None:
+        chat = hf.conversation("c")
+        await chat.set("n", 0)
+        heard: list[Any] = []
+        chat.subscribe(lambda change: heard.append(change.new))
+        await cancelled(chat.set("n", 1))
+        async with hf.submit() as tx:
+            tx.scope(chat).set("n", 2)
+        await cancelled(tx.wait())
+        assert heard == [1, 2]
+        await asyncio.gather(tx.wait(), tx.wait())
+        assert heard == [1, 2]
+        turn = chat.turn()
+        await cancelled(turn.add("user", "one"))
+        await turn.add("user", "two")
+        await turn.end()
+        [seen] = await chat.messages.turns()
+        assert seen.status == "completed"
+        types = [event.type async for event in chat.history()]
+        assert types.count("turn.begun") == 1
+
+    run(url, body)
+
+
 def test_a_follower_wakes_without_a_thread(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
         team = hf.team("t")

@@ -67,8 +67,11 @@ class Loop:
         """Runs a synchronous write in our executor and waits for its outcome, come what may."""
         return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
 
-    async def commit(self, wanted: Wanted) -> Written:
+    async def commit(self, wanted: Wanted, then: Callable[[Written], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
+
+        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile:
+        subscribers are told of what is durable, and a turn knows that it has begun.
 
         One future a write, and no `asyncio.shield`, which would make two more and a callback: with
         many writers that is a tenth of everything. A cancellation takes the future away from the
@@ -83,8 +86,10 @@ class Loop:
                 request.context = self.loop.create_future()
                 with contextlib.suppress(asyncio.CancelledError):
                     await request.context
+            if request.error is None:
+                then(request.result)
             raise
-        return request.outcome()
+        return then(request.outcome())
 
     def enqueue(self, wanted: Wanted) -> asyncio.Task[Written]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from holdfast.aio.loop import Loop, Reading
@@ -126,7 +126,7 @@ class AsyncMessages(AsyncHistory):
             said = self.sync.prepare(items, key=key, expected=expected, spill=_refuse)
         except _Large:
             return None
-        return self.sync.made(said, await self._loop.commit(said.wanted))
+        return await self._loop.commit(said.wanted, partial(self.sync.made, said))
 
     def turn(self) -> AsyncTurn:
         return AsyncTurn(self, self.sync.turn())

@@ -285,9 +285,11 @@ class AsyncScope:
         return (await self._commit(part)).after[0].revision
 
     async def _commit(self, part: Part) -> Written:
-        written = await self._loop.commit(Wanted((part,)))
-        self.sync.subscribers.tell(part, written.before[0], written.after[0])
-        return written
+        def tell(written: Written) -> Written:
+            self.sync.subscribers.tell(part, written.before[0], written.after[0])
+            return written
+
+        return await self._loop.commit(Wanted((part,)), tell)
 
 
 class AsyncEdit:

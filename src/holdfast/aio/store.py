@@ -78,9 +78,14 @@ class AsyncPendingCommit:
     async def wait(self) -> Written:
         if self._outcome is None or self._wanted is None or self.written is not None:
             return self._pending.wait()
-        written = await shielded(self._outcome)
-        self._pending.finish(self._wanted, written)
-        return written
+        try:
+            return await shielded(self._outcome)
+        finally:
+            # Also for who was cancelled, once for all who wait: subscribers are told of what is
+            # durable.
+            is_answered = self._outcome.done() and not self._outcome.cancelled()
+            if is_answered and self._outcome.exception() is None and self.written is None:
+                self._pending.finish(self._wanted, self._outcome.result())
 
 
 class AsyncView:
