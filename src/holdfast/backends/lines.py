@@ -25,6 +25,8 @@ AGAIN_AFTER_S = 0.05
 # Longer than this a line is not kept unused: what lies between may have forgotten it silently, and
 # the next call would find out only at its deadline. A new one costs a few milliseconds.
 UNUSED_S = 30.0
+# What an attempt takes that is worth beginning, at most; as a rule, twice what the last one took.
+_ATTEMPT_S = 0.5
 
 
 class DeadlineError(Exception):
@@ -142,13 +144,16 @@ class Lines(Handle, ABC, Generic[L]):
         while True:
             if self._lost is not None:
                 raise self._lost
+            began = monotonic()
             try:
                 with self._line(deadline) as line:
                     return work(line)
             except Exception as exc:
                 unknown = unknown or (writes and self.is_lost(exc))
                 again = self.may_retry(exc) and (repeatable or not self.is_lost(exc))
-                if not again or monotonic() + AGAIN_AFTER_S >= deadline:
+                # One that has no time to be answered would make a known outcome an unknown one.
+                needs_s = AGAIN_AFTER_S + min(2 * (monotonic() - began), _ATTEMPT_S)
+                if not again or monotonic() + needs_s >= deadline:
                     self._raise(said if said and self.is_unreached(exc) else exc, unknown)
                     raise
                 said = exc if self.is_answer(exc) else said

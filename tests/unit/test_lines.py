@@ -1,0 +1,63 @@
+"""Calls with a deadline: when the last attempt is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends import lines
+from holdfast.backends.lines import DeadlineError, Lines, unavailable
+from holdfast.errors import HoldfastError, UnavailableError
+
+
+class Place:
+    timeout_s = 1.0
+    pool = 1
+
+
+class Line:
+    deadline = returned = 0.0
+    process = None
+
+    def close(self) -> None:
+        return
+
+
+class Refused(Exception):
+    """A server's answer: not now."""
+
+
+class Slow(Lines[Line]):
+    """A server that takes 0.3 s to say that it cannot now, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(Place())
+        self.now = 0.0
+        monkeypatch.setattr(lines, "monotonic", lambda: self.now)
+
+    def connect(self, deadline: float) -> Line:
+        return Line()
+
+    def is_lost(self, exc: BaseException) -> bool:
+        return isinstance(exc, DeadlineError)
+
+    def may_retry(self, exc: BaseException) -> bool:
+        return isinstance(exc, Refused)
+
+    is_answer = may_retry
+
+    def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError:
+        return unavailable("here", type(exc).__name__, outcome_known=outcome_known)
+
+    def refuse(self, line: Line) -> None:
+        self.now += 0.35
+        raise DeadlineError if self.now > 1.0 else Refused
+
+
+def test_a_refusal_is_not_made_unknown_by_an_attempt_that_has_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T12: an error says whether the outcome is known, and here it is."""
+    slow = Slow(monkeypatch)
+    with pytest.raises(UnavailableError, match="Refused") as caught:
+        slow.call(slow.refuse, writes=True)
+    assert caught.value.outcome_known
