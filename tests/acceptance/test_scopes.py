@@ -182,6 +182,11 @@ def test_restore_appends_and_can_be_undone(hf: Store) -> None:
     chat.undo()
     assert chat.state == {"a": 1, "l": [1, 2, 3]}
     assert [event.type for event in chat.history()] == ["changed"] * 3 + ["restored"] * 3
+    chat.checkpoint("here")  # which changes nothing that could be undone
+    chat.undo()
+    assert chat.state == {"a": 2, "l": [1, 2, 3, 4]}
+    first = next(chat.history())
+    assert first.data is first.data  # read once
     with pytest.raises(NotFoundError):
         hf.conversation("empty").undo()
 

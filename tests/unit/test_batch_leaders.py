@@ -306,3 +306,28 @@ def test_all_who_wait_for_the_same_commit_are_answered(
         waiter.join(10)
     assert answers == ["submitted"] * 3
     queue.close()
+
+
+def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
+    turns: Turns, queue: Queue
+) -> None:
+    """Of two threads that wait for the same commit, one is interrupted: the other is answered."""
+    submitted = Request("submitted")
+    answers: list[object] = []
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
+
+    def meanwhile() -> None:
+        queue.submit(submitted)
+        waiter.start()
+        until(lambda: is_gated(submitted))
+        gate, submitted.gate = submitted.gate, Interrupted(lambda: True)  # type: ignore[assignment]
+        assert submitted.gate.acquire()
+        with pytest.raises(KeyboardInterrupt):
+            queue.wait(submitted)
+        submitted.gate = gate
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("first")) == "first"
+    waiter.join(10)
+    assert answers == ["submitted"]
+    queue.close()

@@ -195,6 +195,27 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
     store.close()
 
 
+def test_what_was_answered_before_its_backend_failed_stays_answered() -> None:
+    """`unless`: what is not to be written has its answer, whatever becomes of its neighbours."""
+    clock = SystemClock()
+    faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
+    routes = {"*": MemoryBackend(clock=clock), "conversation": faulty}
+    store = store_on(MixedBackend(routes, {"*": "rest", "conversation": "chats"}))
+    names = ("team/red", "conversation/gone", "conversation/failed")
+    gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
+    unless = [None, lambda: gone, None]
+    parts = [store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names]
+    wanted = [Wanted((part,), unless=one) for part, one in zip(parts, unless, strict=True)]
+    requests = [Request(one) for one in wanted]
+    store.log._run(requests)
+    assert requests[0].outcome().revision == 1
+    with pytest.raises(LeaseLostError, match="has ended"):
+        requests[1].outcome()
+    with pytest.raises(UnavailableError, match="as planned"):
+        requests[2].outcome()
+    store.close()
+
+
 class Unreadable(MemoryBackend):
     """Judges and writes, but nothing can be read of one stream."""
 
