@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError, codec
@@ -54,13 +54,22 @@ def url_of(backend: str, place: Path) -> str:
     return f"{place}/store" if backend == "files" else f"sqlite:{place}/store"
 
 
-def furnish(store: Store, rounds: int) -> None:
-    """Writes some of everything, `rounds` times over."""
+class Size(NamedTuple):
+    """How much a store holds: some of everything, so many times, with so much text in a message."""
+
+    rounds: int
+    text: int
+
+
+def furnish(store: Store, size: Size) -> None:
+    """Writes some of everything."""
     team = store.team("red")
-    for number in range(rounds):
+    filling = " and so on" * (size.text // 10)
+    for number in range(size.rounds):
         chat = store.conversation(f"c{number}", parent=team)
         for n in range(4):
-            chat.append("log", {"n": n, "text": f"message {n} of {number}"}, checkpoint=f"turn {n}")
+            text = f"message {n} of {number}{filling}"
+            chat.append("log", {"n": n, "text": text}, checkpoint=f"turn {n}")
         team.update({f"a{number}": 1, "b": [1, {"c": b"bytes"}]}, key=f"key {number}")
         fork = chat.fork(f"f{number}", at="turn 2")
         fork.append("log", "another way")
@@ -101,13 +110,13 @@ def _unpacked(data: bytes | None) -> bytes | None:
 
 
 @cache
-def victim(backend: str, state: str, rounds: int) -> Victim:
+def victim(backend: str, state: str, size: Size) -> Victim:
     """Makes the store, in a process of its own that may be killed."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-victim-", dir=scratch()))
 
     def make() -> None:
         store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=1), actor="a")
-        furnish(store, rounds)
+        furnish(store, size)
         store.close()
         store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=2), actor="a")
         for n in range(3):

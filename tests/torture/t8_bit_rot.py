@@ -7,7 +7,7 @@ the store is opened and read in every way there is. It must raise an error, or s
 said, or, of what is not events, `check` must have a finding.
 
 Of what can be rebuilt (index, shared page, SQLite's -shm) every 8th byte is changed here, and of
-copies of what another state has already had; `-large` changes every byte twice in a larger store.
+copies of what another state has already had; `-large` changes every byte of 256 KiB and more.
 
 What cannot be found is asserted to be this and nothing else, see `_is_known`:
 - the end of a WAL that was never checkpointed: SQLite ends it at the first frame that fails its
@@ -26,7 +26,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from tests.torture.damage_stores import EVENTS, HONEST, STATES, Victim, read, victim
+from tests.torture.damage_stores import EVENTS, HONEST, STATES, Size, Victim, read, victim
 from tests.torture.faulty_calls import make_small
 from tests.torture.faulty_life import no_hang
 from tests.torture.programme import Broken, Point, Programme
@@ -34,21 +34,23 @@ from tests.torture.programme import Broken, Point, Programme
 CHUNK = 64
 BLOCK = 512
 DERIVED = ("index.sqlite", "shared", "store-shm")
-SMALL, LARGE = 1, 12
+SMALL = Size(1, 0)
+LARGE = {"files": Size(2, 3000), "sqlite": Size(2, 11000)}
+"""Their states have 256 KiB together."""
 
 
 @cache
-def ready(plant: str, rounds: int) -> None:
+def ready(plant: str, size: Size) -> None:
     from holdfast import snapshots
     from holdfast.backends.files import ring
 
     make_small()
-    ring.RING_BYTES = 4096 if rounds == SMALL else 65536
+    ring.RING_BYTES = 4096 if size == SMALL else 65536
     snapshots.CLOSE_BYTES_MIN = 200
     if plant:
         for backend in ("files", "sqlite"):
             for state in states(backend):
-                victim(backend, state, rounds)
+                victim(backend, state, size)
         PLANTS[plant]()
 
 
@@ -62,11 +64,11 @@ Harm = tuple[str, str, str, int]
 
 
 @cache
-def harms(backend: str, rounds: int) -> list[Harm]:
+def harms(backend: str, size: Size) -> list[Harm]:
     """Returns every chunk and block of every file of every state."""
     found: list[Harm] = []
     for state in states(backend):
-        for name, data in victim(backend, state, rounds).files.items():
+        for name, data in victim(backend, state, size).files.items():
             found += [(state, name, "flip", at) for at in range(0, len(data), CHUNK)]
             blocks = range(0, len(data), BLOCK if len(data) < 65536 else 8 * BLOCK)
             found += [(state, name, "zero", at) for at in blocks]
@@ -84,30 +86,28 @@ def is_sparse(backend: str, state: str, name: str) -> bool:
     return state != "closed" and not name.endswith(("ring", "-wal", ".json"))
 
 
-def trial(backend: str, rounds: int, point: Point) -> int:
-    ready(point.plant, rounds)
-    if point.number >= len(harms(backend, rounds)):
+def trial(backend: str, size: Size, point: Point) -> int:
+    ready(point.plant, size)
+    if point.number >= len(harms(backend, size)):
         return 0
-    state, name, kind, at = harms(backend, rounds)[point.number]
-    whole = victim(backend, state, rounds)
+    state, name, kind, at = harms(backend, size)[point.number]
+    whole = victim(backend, state, size)
     data = whole.files[name]
     cases = 0
-    for place, changed in _changed(data, kind, at, point.random, _steps(whole, name, rounds)):
+    for place, changed in _changed(data, kind, at, point.random, _step(whole, name, size)):
         cases += 1
         with no_hang(f"{kind} in {name}"):
             _judge(whole, name, f"{kind} at byte {place} of {name} ({state})", changed)
     return max(cases, 1)
 
 
-def _steps(whole: Victim, name: str, rounds: int) -> tuple[int, int]:
-    """Returns how many bytes lie between two that are changed, and how often each is."""
-    if rounds != SMALL:
-        return 1, 2
-    return (8, 1) if is_sparse(whole.backend, whole.state, name) else (1, 1)
+def _step(whole: Victim, name: str, size: Size) -> int:
+    """Returns how far apart the bytes are that are changed."""
+    return 8 if size == SMALL and is_sparse(whole.backend, whole.state, name) else 1
 
 
 def _changed(
-    data: bytes, kind: str, at: int, chance: Random, steps: tuple[int, int]
+    data: bytes, kind: str, at: int, chance: Random, step: int
 ) -> list[tuple[int, bytes | None]]:
     if kind == "lose":
         return [(0, None)]
@@ -116,14 +116,12 @@ def _changed(
     if kind == "zero":
         block = data[at : at + BLOCK]
         return [(at, data[:at] + bytes(len(block)) + data[at + BLOCK :])] if any(block) else []
-    step, times = steps
     first = at + chance.randrange(step)
     found: list[tuple[int, bytes | None]] = []
     for place in range(first, min(at + CHUNK, len(data)), step):
-        masks = chance.sample((0xFF, *(1 << bit for bit in range(8))), times)
-        for mask in masks:
-            changed = bytes([data[place] ^ mask])
-            found.append((place, data[:place] + changed + data[place + 1 :]))
+        mask = chance.choice((0xFF, *(1 << bit for bit in range(8))))
+        changed = bytes([data[place] ^ mask])
+        found.append((place, data[:place] + changed + data[place + 1 :]))
     return found
 
 
@@ -225,21 +223,20 @@ PLANTS: dict[str, Callable[[], None]] = {
 
 PROGRAMMES: tuple[Programme, ...] = tuple(
     Programme(
-        name=f"t8-{backend}{'' if rounds == SMALL else '-large'}",
+        name=f"t8-{backend}{'' if size == SMALL else '-large'}",
         promise="a changed byte is found, or changes nothing that the store says",
-        trial=lambda point, backend=backend, rounds=rounds: trial(backend, rounds, point),
-        share=None if rounds == SMALL else 2,
-        parts=5 if rounds == SMALL else 1,
+        trial=lambda point, backend=backend, size=size: trial(backend, size, point),
+        share=None if size == SMALL else 2,
+        parts=5 if size == SMALL else 1,
         plants=plants,
     )
-    for backend, rounds, plants in (
+    for backend, size, plants in (
         (
             "files",
             SMALL,
             {"no-crc": 150, "no-index-checksum": 300, "torn-is-cut": 150, "end-not-recorded": 150},
         ),
         ("sqlite", SMALL, {"no-crc": 150}),
-        ("files", LARGE, dict[str, int]()),
-        ("sqlite", LARGE, dict[str, int]()),
+        *((backend, size, dict[str, int]()) for backend, size in LARGE.items()),
     )
 )
