@@ -232,3 +232,23 @@ def test_a_stream_whose_beginning_is_no_number_is_damaged(tmp_path: Path) -> Non
         pytest.raises(CorruptError, match="begins at 'one'"),
     ):
         store.team("a").get("n")
+
+
+@pytest.mark.parametrize("column", ["type", "name"])
+def test_a_table_that_is_spelt_another_way_is_there_and_is_found(
+    tmp_path: Path, column: str
+) -> None:
+    """Found by T8 (`t8-sqlite-large`): a bit that makes a capital letter of a small one.
+
+    SQLite knows the table all the same; we read its marks as if there were none.
+    """
+    place = tmp_path / "state.db"
+    with holdfast.open(f"sqlite:{place}") as store, store.commit() as tx:
+        tx.mark("todo", "m")
+    connection = apsw.Connection(str(place))
+    connection.pragma("writable_schema", 1)
+    connection.execute(f"UPDATE sqlite_schema SET {column} = upper({column}) WHERE name = 'marks'")
+    connection.close()
+    with holdfast.open(f"sqlite:{place}") as store:
+        assert [mark.key for mark in store.marks("todo")] == ["m"]
+        assert not store.check().ok

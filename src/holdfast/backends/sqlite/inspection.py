@@ -28,7 +28,7 @@ from holdfast.backends.sqlite.rows import (
     crc_of,
     decode,
 )
-from holdfast.backends.sqlite.schema import names
+from holdfast.backends.sqlite.schema import HAS_TABLE, parts
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _STREAMS = "SELECT id, name, first FROM streams"
@@ -117,8 +117,7 @@ class _Check:
         return self._connection.execute(sql, bindings).fetchall()
 
     def _has(self, table: str) -> bool:
-        sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
-        return self._rows(sql, (table,)) == [(1,)]
+        return self._rows(HAS_TABLE, (table,)) == [(1,)]
 
     def _structure(self, *, full: bool) -> Iterator[Finding]:
         # Both forms walk every page; the full one also looks up every row in every index.
@@ -128,7 +127,7 @@ class _Check:
                 yield Finding(self._path, problem)
         # A table whose name was damaged looks like one that was never made.
         for kind, name in self._rows("SELECT type, name FROM sqlite_schema"):
-            if name not in names():
+            if (kind, name) not in parts():
                 yield Finding(self._path, f"has the {kind} {name!r}, which no store has")
 
     def _store(self) -> Iterator[Finding]:

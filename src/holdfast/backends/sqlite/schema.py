@@ -8,7 +8,8 @@ from pathlib import Path
 
 from holdfast.backends.sqlite.driver import Execute
 
-_HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
+# As SQLite looks for one itself: a bit that makes a capital letter of a small one hides no table.
+HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = ? COLLATE NOCASE"
 _GROUP = "-- group: "
 
 INDEX_FROM_ROW = 32
@@ -24,9 +25,10 @@ def statements(group: str) -> str:
 
 
 @cache
-def names() -> frozenset[str]:
-    """Returns every table and index that a store can have."""
-    return frozenset(re.findall(r"CREATE [A-Z ]*(?:TABLE|INDEX) IF NOT EXISTS (\w+)", _text()))
+def parts() -> frozenset[tuple[str, str]]:
+    """Returns every table and index that a store can have: its kind and its name."""
+    found = re.findall(r"CREATE [A-Z ]*(TABLE|INDEX) IF NOT EXISTS (\w+)", _text())
+    return frozenset((kind.lower(), name) for kind, name in found)
 
 
 def _text() -> str:
@@ -45,7 +47,7 @@ class Tables:
         """Returns whether the group is there, as seen by that connection."""
         if group in self._known:
             return True
-        found = execute(_HAS_TABLE, (group,)).get == 1
+        found = execute(HAS_TABLE, (group,)).get == 1
         if found and group not in self._made:
             self._known.add(group)
         return found
