@@ -12,6 +12,7 @@ from holdfast.lifetimes import Lifetimes
 from holdfast.tree import Map
 
 KNOWN_MAX = 65536
+BACK_CHUNK = 64
 
 
 class Lineage:
@@ -117,12 +118,15 @@ class Lineage:
         And whether it is the state alone that the undo concerns: all but a restore that nothing
         was written behind. Raises NotFoundError if there is no change.
         """
-        written_last = self.record(stream, newest).position if newest else None
-        for revision in range(newest, 0, -1):
-            record = self.record(stream, revision)
-            if ops_of(record):
-                is_restore = record.type == RESTORED and not is_undo(record)
-                return revision - 1, not (is_restore and record.position == written_last)
+        written_last = None
+        for until in range(newest, 0, -BACK_CHUNK):
+            after = max(until - BACK_CHUNK, 0)
+            for record in reversed(self.records(stream, after=after, until=until)):
+                written_last = written_last or record.position
+                if ops_of(record):
+                    is_restore = record.type == RESTORED and not is_undo(record)
+                    is_last = record.position == written_last
+                    return record.revision - 1, not (is_restore and is_last)
         raise NotFoundError(f'scope "{stream}" has no change to undo')
 
     def revision_at_moment(self, stream: str, moment: Moment) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.errors import (
@@ -15,6 +16,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.fold import EMPTY
+from holdfast.lineage import BACK_CHUNK
 from holdfast.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock, FaultyBackend
@@ -212,3 +214,16 @@ def test_requests_laid_on_a_refused_one_are_laid_again(clock: FakeClock) -> None
         guarded.outcome()
     assert chat.state == {"n": 0, "stranger": True, "k0": 0, "k1": 1, "k2": 2, "k3": 3}
     assert mine.check().ok
+
+
+def test_an_undo_finds_its_change_behind_many_events_that_change_nothing() -> None:
+    with holdfast.open("memory:") as store:
+        chat = store.conversation("c")
+        chat.say("nothing to undo yet")
+        with pytest.raises(NotFoundError, match="no change to undo"):
+            chat.undo()
+        chat.set("n", 1)
+        for n in range(2 * BACK_CHUNK):
+            chat.say(f"message {n}")
+        chat.undo()
+        assert (chat.state, len(list(chat.messages))) == ({}, 2 * BACK_CHUNK + 1)
