@@ -1,6 +1,5 @@
 """Durable, inspectable state for AI agents."""
 
-from holdfast.changes import Change
 from holdfast.delivery import Delivery
 from holdfast.errors import (
     ClosedError,
@@ -23,7 +22,7 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
-from holdfast.event import Checkpoint, Event
+from holdfast.event import Change, Checkpoint, Event
 from holdfast.groups import Group
 from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.record.audit import Audit

@@ -169,3 +169,17 @@ class Checkpoint(Struct, frozen=True):
     stream: str
     revision: int
     time: datetime
+
+
+class Change(Struct, frozen=True):
+    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`."""
+
+    scope: str
+    revision: int
+    path: tuple[str | int, ...]
+    old: Any
+    new: Any
+
+
+Moment = int | str | datetime | Checkpoint
+"""A point in a scope's history: a revision, a checkpoint's name, a Checkpoint or a time."""

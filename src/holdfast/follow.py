@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import tree
 from holdfast.backends.protocol import START, Position
-from holdfast.changes import Change
+from holdfast.event import Change
 from holdfast.fold import fold, ops_of
 from holdfast.log import READ_CHUNK, Log
 

@@ -23,21 +23,50 @@ from holdfast.arguments import (
     check_whole,
     update_ops,
 )
-from holdfast.changes import Change, Subscriber, Subscribers
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.event import Checkpoint, Event
-from holdfast.fold import restored_payload, state_of
+from holdfast.event import Change, Checkpoint, Event, Moment
+from holdfast.fold import Folded, restored_payload, state_of
 from holdfast.ids import check_name
 from holdfast.levels import GLOBAL, Levels, split_name
 from holdfast.log import Log
 from holdfast.tree import MISSING, Map, Op
 from holdfast.wanted import Part, Proposal, Wanted, Written, changed
 
-Moment = int | str | datetime | Checkpoint
-
 RESTORE_RETRIES = 8
 HISTORY_CHUNK = 200
+
+
+Subscriber = Callable[[Change], None]
+
+
+class Subscribers:
+    """Who wants to hear of which scope."""
+
+    def __init__(self) -> None:
+        self._listening: dict[str, list[Subscriber]] = {}
+
+    def add(self, scope: str, subscriber: Subscriber) -> Callable[[], None]:
+        """Adds one; returns the function that takes it away."""
+        listening = self._listening.setdefault(scope, [])
+        listening.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in listening:
+                listening.remove(subscriber)
+
+        return unsubscribe
+
+    def tell(self, part: Part, before: Folded, after: Folded) -> None:
+        """Tells them what a part of a commit, durable by now, changed in its scope."""
+        listening = self._listening.get(part.stream)
+        if not listening:
+            return
+        ops = [op for proposal in part.proposals for op in proposal.ops]
+        for change in tree.touched(ops, before.root, after.root):
+            told = Change(part.stream, after.revision, change.path, change.old, change.new)
+            for subscriber in tuple(listening):
+                subscriber(told)
 
 
 class Scope:

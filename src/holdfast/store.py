@@ -10,11 +10,10 @@ from typing import Any, cast
 from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.backends import open_backend
 from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
-from holdfast.changes import Change, Subscribers
 from holdfast.check import Report, check_store
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError, show_value
-from holdfast.event import Event
+from holdfast.event import Change, Event
 from holdfast.follow import LOOK_S, Follower
 from holdfast.groups import Group, Groups, GroupStatus, Start
 from holdfast.ids import check_level, check_name, short_id
@@ -36,7 +35,7 @@ from holdfast.record.task import Task
 from holdfast.runs.engine import Engine
 from holdfast.runs.offered import RunStore
 from holdfast.runs.tended import recovered_steps
-from holdfast.scope import Scope
+from holdfast.scope import Scope, Subscribers
 from holdfast.together import PendingCommit, View
 from holdfast.workers import HEARTBEAT_S, Heart, Worker
 

@@ -8,11 +8,11 @@ from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from holdfast.aio.loop import Loop, Reading
 from holdfast.aio.record import mirror
+from holdfast.event import Moment
 from holdfast.record.history import History
 from holdfast.record.message import Message
 from holdfast.record.messages import Messages
 from holdfast.record.turns import OpenTurn
-from holdfast.scope import Moment
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,16 +12,15 @@ from holdfast.aio.loop import Loop, Reading
 from holdfast.aio.messages import AsyncMessages, AsyncTurn
 from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncTasks, deciding, mirror
 from holdfast.arguments import Path, check_path, update_ops
-from holdfast.changes import Change, Subscriber
 from holdfast.draft import Draft
 from holdfast.errors import ConflictError
-from holdfast.event import Checkpoint, Event, to_datetime
+from holdfast.event import Change, Checkpoint, Event, Moment, to_datetime
 from holdfast.fold import Folded
 from holdfast.record.message import Message
 from holdfast.record.policy import check_effect
 from holdfast.record.scope import RecordedScope
 from holdfast.record.sessions import Status
-from holdfast.scope import Moment
+from holdfast.scope import Subscriber
 from holdfast.tree import Map, Op
 from holdfast.wanted import Part, Wanted, Written
 

@@ -16,9 +16,8 @@ from holdfast.aio.runs import AsyncRuns, AsyncRunStore
 from holdfast.aio.scope import AsyncScope
 from holdfast.arguments import Path, check_path, check_timeout, check_whole
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
-from holdfast.changes import Change
 from holdfast.check import Report
-from holdfast.event import Event
+from holdfast.event import Change, Event
 from holdfast.follow import LOOK_S, Follower
 from holdfast.groups import GroupStatus, Start
 from holdfast.log import READ_CHUNK

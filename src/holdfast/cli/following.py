@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.changes import Change
 from holdfast.cli.history import change_row, event_row
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.printing import clean, print_json_line, print_line, print_note
 from holdfast.cli.shapes import change_shape, event_shape
 from holdfast.cli.words import find_scope
 from holdfast.errors import UsageError
-from holdfast.event import Position
+from holdfast.event import Change, Position
 from holdfast.store import Store
 
 

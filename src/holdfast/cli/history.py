@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 
 import holdfast
-from holdfast.changes import Change
 from holdfast.cli.options import DEFAULTS, Options, command, open_reading
 from holdfast.cli.printing import (
     is_terminal,
@@ -25,7 +24,7 @@ from holdfast.cli.shapes import (
 )
 from holdfast.cli.words import find_revision, find_scope, newest_revision, show_path
 from holdfast.errors import UsageError
-from holdfast.event import Event, Position
+from holdfast.event import Change, Event, Position
 from holdfast.log import Log
 from holdfast.scope import Scope
 from holdfast.store import Store

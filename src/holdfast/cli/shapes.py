@@ -14,10 +14,9 @@ from msgspec import Raw
 
 import holdfast
 from holdfast import codec
-from holdfast.changes import Change
 from holdfast.cli.printing import clean, escape_json, shorten
 from holdfast.errors import HoldfastError
-from holdfast.event import Checkpoint, Event
+from holdfast.event import Change, Checkpoint, Event
 from holdfast.tree import List, Map
 
 PREVIEW_ITEMS_MAX = 20

@@ -10,6 +10,7 @@ from msgspec import Raw
 from holdfast import codec
 from holdfast.arguments import check_whole
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.event import Moment
 from holdfast.record import message as forms
 from holdfast.record.book import Book
 from holdfast.record.history import History
@@ -17,7 +18,7 @@ from holdfast.record.merging import merged_order, moved_fields
 from holdfast.record.message import Message, check_fields, encode, key_of, make_id
 from holdfast.record.recorder import Recorder
 from holdfast.record.within import refuse_in_body
-from holdfast.scope import Moment, Scope
+from holdfast.scope import Scope
 from holdfast.tree import Op
 from holdfast.wanted import Cleared, Mark, Proposal, Record, Wanted, Written
 

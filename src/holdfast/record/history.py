@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast import codec
 from holdfast.arguments import check_flag, check_whole
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.event import to_datetime
+from holdfast.event import Moment, to_datetime
 from holdfast.record.book import Book
 from holdfast.record.choosing import By, about, check_names, choose
 from holdfast.record.decisions import Decisions
@@ -26,7 +26,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.repair import repair
 from holdfast.record.scan import Scan, check_kept
 from holdfast.record.turns import Turn, read_turns
-from holdfast.scope import Moment, Scope
+from holdfast.scope import Scope
 from holdfast.wanted import Record
 
 PAGE = 50

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from holdfast import codec
 from holdfast.arguments import check_flag, check_whole
-from holdfast.changes import Subscribers
 from holdfast.errors import ConflictError, UsageError
 from holdfast.event import CLOSED
 from holdfast.levels import Levels
@@ -33,7 +32,7 @@ from holdfast.record.policy import check_effect
 from holdfast.record.sessions import Status, status_of
 from holdfast.record.tasks import Tasks
 from holdfast.record.turns import OpenTurn
-from holdfast.scope import Scope
+from holdfast.scope import Scope, Subscribers
 from holdfast.wanted import Part, Proposal, Wanted
 
 CLOSE_RETRIES = 100
