@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.harness import ROOT, Block, Report, Size, percentile, ratio, timed
-from holdfast import tree
+from holdfast.core import tree
 
 KEYS = 100_000
 SIDE = 316

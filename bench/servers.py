@@ -146,7 +146,7 @@ def _round_trips(mine: Loop) -> float:
 
 def statements(work: Callable[[], object]) -> int:
     """Returns how many statements are sent to PostgreSQL while something is done."""
-    from holdfast.backends.postgresql.lines import Line
+    from holdfast.backends.postgresql.connection import PostgresqlConnection
 
     asked = 0
 
@@ -158,14 +158,14 @@ def statements(work: Callable[[], object]) -> int:
 
         return call
 
-    sounds = {name: getattr(Line, name) for name in ("ask", "answer")}
+    sounds = {name: getattr(PostgresqlConnection, name) for name in ("ask", "answer")}
     for name, sound in sounds.items():
-        setattr(Line, name, counted(sound))
+        setattr(PostgresqlConnection, name, counted(sound))
     try:
         work()
     finally:
         for name, sound in sounds.items():
-            setattr(Line, name, sound)
+            setattr(PostgresqlConnection, name, sound)
     return asked
 
 

@@ -24,8 +24,8 @@ from bench.harness import (
     timed,
 )
 from bench.messages import SAID, messages
-from holdfast import codec
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 
 SHORT = 1_000
 TOGETHER = 20
@@ -133,8 +133,8 @@ def _commit_loop(name: str, kind: str, place: Path) -> Loop:
     said = messages(SAID + 34)  # a message has its id, too
 
     def commit() -> None:
-        proposal = Proposal("message.added", codec.encode_plain(next(said)))
-        hf.log.commit(Wanted((Part("conversation/c1", (proposal,)),)))
+        proposal = NewEvent("message.added", codec.encode_plain(next(said)))
+        hf.log.commit(ProposedCommit((StreamWrite("conversation/c1", (proposal,)),)))
 
     return Loop(name, commit, hf.close)
 

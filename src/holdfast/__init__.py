@@ -1,6 +1,11 @@
 """Durable, inspectable state for AI agents."""
 
-from holdfast.delivery import Delivery
+from holdfast.contrib.task_lifetimes import job
+from holdfast.core.consumers import Delivery, Group
+from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.leases import Worker
+from holdfast.core.tree import MISSING
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -22,27 +27,20 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
-from holdfast.event import Change, Checkpoint, Event
-from holdfast.groups import Group
-from holdfast.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.record.audit import Audit
 from holdfast.record.commands import load_verifiers
-from holdfast.record.decision import Decision, Link
+from holdfast.record.decision_events import Decision, Link
+from holdfast.record.decisions import UndecidedWarning
 from holdfast.record.facts import Contradicted, Fact, Holds
-from holdfast.record.message import FileChange, Message
-from holdfast.record.policy import UndecidedWarning
+from holdfast.record.message_events import FileChange, Message
 from holdfast.record.repair import repair
 from holdfast.record.sessions import Session
 from holdfast.record.stale import Stale
-from holdfast.record.task import Task
+from holdfast.record.task_events import Task
 from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
-from holdfast.scope import Scope
-from holdfast.spectrum import job
-from holdfast.states import ConversationState, GlobalState, State, TeamState, WorkflowState
+from holdfast.scope import ConversationState, GlobalState, Scope, State, TeamState, WorkflowState
 from holdfast.store import Store
 from holdfast.store import open_store as open
-from holdfast.tree import MISSING
-from holdfast.workers import Worker
 
 __version__ = "0.1.0"
 

@@ -7,33 +7,56 @@ and `checkpoint` (a name for the revision that the write makes).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
 
-from holdfast import codec, event, tree
-from holdfast.arguments import (
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import codec, event, tree
+from holdfast.core.arguments import (
     Path,
     check_call,
     check_expected,
     check_flag,
     check_path,
     check_seconds,
+    check_text,
     check_whole,
     update_ops,
 )
-from holdfast.draft import Draft
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite, changed
+from holdfast.core.draft import Draft
+from holdfast.core.event import (
+    CLOSED,
+    Change,
+    Checkpoint,
+    Event,
+    Moment,
+    StreamState,
+    restored_payload,
+    state_of,
+)
+from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.event import Change, Checkpoint, Event, Moment
-from holdfast.fold import Folded, restored_payload, state_of
-from holdfast.ids import check_name
-from holdfast.levels import GLOBAL, Levels, split_name
-from holdfast.log import Log
-from holdfast.tree import MISSING, Map, Op
-from holdfast.wanted import Part, Proposal, Wanted, Written, changed
+from holdfast.names import GLOBAL, Levels, check_name, split_name
+from holdfast.record import keyed_item as things
+from holdfast.record import tasks as backlog
+from holdfast.record.context import RecordContext
+from holdfast.record.decision_events import Decision, Link
+from holdfast.record.decisions import Decisions, IfExists, OpenDecision, check_effect
+from holdfast.record.facts import Facts, put_away
+from holdfast.record.memory import Memory
+from holdfast.record.message_events import Message
+from holdfast.record.messages import Messages
+from holdfast.record.sessions import Status, status_of
+from holdfast.record.tasks import Tasks
+from holdfast.record.turns import OpenTurn
 
 RESTORE_RETRIES = 8
+CLOSE_RETRIES = 100
 HISTORY_CHUNK = 200
 
 
@@ -57,7 +80,7 @@ class Subscribers:
 
         return unsubscribe
 
-    def tell(self, part: Part, before: Folded, after: Folded) -> None:
+    def tell(self, part: StreamWrite, before: StreamState, after: StreamState) -> None:
         """Tells them what a part of a commit, durable by now, changed in its scope."""
         listening = self._listening.get(part.stream)
         if not listening:
@@ -69,12 +92,19 @@ class Subscribers:
                 subscriber(told)
 
 
+class Recalled(Struct, frozen=True):
+    """What an agent must know of its decisions when it begins: orders always, the rest by age."""
+
+    orders: list[Decision]
+    recent: list[Decision]
+
+
 class Scope:
     """One scope of a store. Making one writes nothing; the first write creates its stream."""
 
     def __init__(
         self,
-        log: Log,
+        book: RecordContext,
         level: str,
         id: str | None,
         *,
@@ -86,7 +116,8 @@ class Scope:
         self.level = level
         self.id = id
         self.name = level if id is None else f"{level}/{id}"
-        self._log = log
+        self.book = book
+        self._log = log = book.log
         self._levels = levels
         self._parent = parent
         self.subscribers = subscribers
@@ -141,6 +172,14 @@ class Scope:
         """When the scope ends by itself; None if it lasts, or has not begun yet."""
         ends = self._log.newest(self.name).expires_us
         return event.to_datetime(ends) if ends else None
+
+    @property
+    def status(self) -> Status:
+        """What became of the session here: active, completed when it was closed, or crashed.
+
+        It is crashed if a worker died in its session or in a turn, and nobody ended it since.
+        """
+        return status_of(self.book, self.name)
 
     def get(self, path: Path, default: Any = None) -> Any:
         """Returns the value at a key or path of this scope alone, or the default."""
@@ -354,7 +393,7 @@ class Scope:
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = restored_payload(revision, tree.encode_ops(ops), undo=undo)
             guard = now.revision if expected is None else expected
-            part = self._part((Proposal(event.RESTORED, payload, ops),), guard, None, None)
+            part = self._part((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
                 return self._commit_restored(part, revision if is_whole else None)
             except ConflictError:
@@ -377,7 +416,7 @@ class Scope:
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
             to, undo = self._log.before_newest_change(self.name, newest)
-            with contextlib.suppress(ConflictError):  # there is a newer change by now
+            with suppress(ConflictError):  # there is a newer change by now
                 return self._restore(to, newest, is_whole=False, undo=undo)
         raise self._contended("undone")
 
@@ -389,19 +428,42 @@ class Scope:
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
         fork = self._like(self.level, checked, self._parent)
         payload = codec.encode_plain({"from": self.name, "at": revision})
-        part = Part(fork.name, (Proposal(event.FORKED, payload),), origin=(self.name, revision))
-        self._log.commit(Wanted((part,)))
+        part = StreamWrite(
+            fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
+        )
+        self._log.commit(ProposedCommit((part,)))
         return fork
 
     def close(self, *, keep: bool | None = None) -> int:
         """Ends the scope: it takes no more writes. Returns the new revision.
 
-        With `keep=False` the state is let go: reading it raises ClosedError, earlier revisions
-        can still be read until retention removes them. None asks the level's policy.
+        Its open decisions and standing orders are closed as abandoned first, each in a commit of
+        its own; tasks that are not closed are cancelled, and what was kept for the session is let
+        go. With `keep=False` the state is let go too: reading it raises ClosedError, earlier
+        revisions can still be read until retention removes them. None asks the level's policy.
         """
         keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
-        proposal = Proposal(event.CLOSED, codec.encode_plain({"keep": keep}))
-        return self._commit(self._part((proposal,), None, None, None)).revision
+        for _ in range(CLOSE_RETRIES):
+            Decisions(self.book).abandon(self, "the scope was closed")
+            backlog.end(self.book, self, "the scope was closed")
+            if keep:
+                self.memory.end("session")
+            # Whatever another writer opens from here on makes the commit a conflict; what it opened
+            # before is seen. Nothing is left open in a scope where nobody could ever close it.
+            revision = self.revision
+            if Decisions(self.book).left_in(self.name) or backlog.left_in(self.book, self.name):
+                continue
+            proposal = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
+            part = self._part((proposal,), revision, None, None)
+            marks = put_away(self.book, self.name, keep=keep)
+            with suppress(ConflictError):
+                written = self._log.commit(ProposedCommit((part,), marks=marks))
+                self.subscribers.tell(part, written.before[0], written.after[0])
+                return written.revision
+        raise UsageError(
+            f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
+            hint="stop its other writers first",
+        )
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls `subscriber(change)` for every change that this process makes here.
@@ -411,6 +473,97 @@ class Scope:
         """
         check_call(subscriber, "a subscriber")
         return self.subscribers.add(self.name, subscriber)
+
+    # --- decisions -------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        decision: str,
+        *,
+        because: str | None = None,
+        action: str | None = None,
+        verify: object = None,
+        act: object = None,
+        alternatives: Sequence[str] = (),
+        links: Sequence[Link | str | tuple[str, str]] = (),
+        key: str | None = None,
+        priority: int | str = 0,
+        supersedes: str | None = None,
+        standing: bool = False,
+        if_exists: IfExists = "raise",
+    ) -> OpenDecision:
+        """Writes a decision down before its act; durable when it returns.
+
+        `with scope.decide(…) as d:` is the block of the act; `d.outcome(…)` closes it. `verify` and
+        `act` are functions registered with `@holdfast.verifier` and `@holdfast.act`, or their
+        names: after a crash the one is asked whether it was done, and the other does it again if
+        not. A `standing` order counts until it is superseded. The same `key` decides once.
+        """
+        return Decisions(self.book).open(
+            self,
+            decision,
+            because=because,
+            action=action,
+            verify=verify,
+            act=act,
+            alternatives=alternatives,
+            links=links,
+            key=key,
+            priority=priority,
+            supersedes=supersedes,
+            standing=standing,
+            if_exists=if_exists,
+        )
+
+    def recall(self, *, recent: int = 20) -> Recalled:
+        """Returns what counts here: all standing orders of this scope and of those above it, and
+        the newest decisions of this scope, newest first (BOOT-8, BOOT-20)."""
+        decisions = Decisions(self.book)
+        orders = decisions.standing([scope.name for scope in self._upwards()])
+        return Recalled(orders, decisions.recent(self, check_whole(recent, "recent")))
+
+    @contextmanager
+    def effect(self, name: str) -> Generator[None]:
+        """The block of an effect: under a policy, one without an open decision is caught."""
+        check_text(name, "an effect")
+        check_effect(self.book, self, name)
+        yield
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> Facts:
+        """Claims about the outside world, with how to verify them and until when they count."""
+        return Facts(self.book, self)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> Messages:
+        """What was said: a sequence to read from either end, and everything that changes it."""
+        return Messages(self, self, self.book)
+
+    def say(self, content: str, *, role: str = "user") -> Message:
+        """Adds a message; durable when it returns. `messages.add` takes everything else."""
+        return self.messages.add(role, content)
+
+    def turn(self) -> OpenTurn:
+        """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`."""
+        return self.messages.turn()
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Tasks:
+        """What is to be done here, by whom, in which order."""
+        return Tasks(self.book, self)
+
+    # --- working memory --------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> Memory:
+        """What an agent keeps at hand: files, notes, results, errors, settings."""
+        return Memory(self.book, self, self._upwards)
 
     # --- like a dict -----------------------------------------------------------------------------
 
@@ -442,23 +595,25 @@ class Scope:
 
     def change_part(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
-    ) -> Part:
+    ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to apply ops."""
         spill = self._log.blobs.spill
         proposal = changed([spill(op, self.name) for op in ops])
         return self._part((proposal,), expected, key, checkpoint)
 
-    def checkpoint_part(self, name: str | None, expected: int | None, key: str | None) -> Part:
+    def checkpoint_part(
+        self, name: str | None, expected: int | None, key: str | None
+    ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to name its state as it is."""
-        return self._part((Proposal(event.CHECKPOINTED, b"null"),), expected, key, name)
+        return self._part((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
 
     def _part(
         self,
-        proposals: tuple[Proposal, ...],
+        proposals: tuple[NewEvent, ...],
         expected: int | None,
         key: str | None,
         checkpoint: str | None,
-    ) -> Part:
+    ) -> StreamWrite:
         self._levels.check_own(self.name)
         if expected is not None:
             check_expected(expected)
@@ -467,21 +622,44 @@ class Scope:
         if checkpoint is not None:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
-        return Part(self.name, proposals, expected, key, checkpoint, parent, expires=self._expires)
+        return StreamWrite(
+            self.name, proposals, expected, key, checkpoint, parent, expires=self._expires
+        )
 
-    def _commit_restored(self, part: Part, to: int | None) -> int:
+    def events_part(
+        self,
+        proposals: tuple[NewEvent, ...],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+    ) -> StreamWrite:
+        """Returns what a commit adds to this scope's stream to record several events."""
+        return self._part(proposals, expected, key, None)
+
+    def event_part(self, proposal: NewEvent, key: str | None = None) -> StreamWrite:
+        """Returns what a commit adds to this scope's stream to record an event."""
+        return self._part((proposal,), None, key, None)
+
+    def _commit_restored(self, part: StreamWrite, to: int | None) -> int:
         """Commits a restore to a revision, or with None that of the state alone."""
-        return self._commit(part).revision
+        # Taking back one change of the state is no word about tasks: only a restore brings them.
+        back = None if to is None else backlog.restored(self.book, self.name, to)
+        if back is None:
+            return self._commit(part).revision
+        part = replace(part, proposals=(*part.proposals, back.proposal), key=back.key)
+        written = things.append(self._log, back.events, back.number, part, marks=back.marks)
+        self.subscribers.tell(part, written.before[0], written.after[0])
+        return written.revision
 
-    def _commit(self, part: Part) -> Written:
-        written = self._log.commit(Wanted((part,)))
+    def _commit(self, part: StreamWrite) -> CommitResult:
+        written = self._log.commit(ProposedCommit((part,)))
         self.subscribers.tell(part, written.before[0], written.after[0])
         return written
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         """Returns another scope of the same store and class."""
         return type(self)(
-            self._log,
+            self.book,
             level,
             id,
             levels=self._levels,
@@ -527,3 +705,40 @@ class Edit:
                 self._draft.ops, self.revision, self._key, self._checkpoint
             )
         return False
+
+
+# Typed protocols of the four built-in scopes: runtime-checkable, easy to fake in a test.
+
+
+@runtime_checkable
+class State(Protocol):
+    """What every scope offers, for code that should not care which level it is given."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> Map: ...
+    def get(self, path: Path, default: Any = None) -> Any: ...
+    def set(self, path: Path, value: Any) -> int: ...
+    def update(self, values: Mapping[str, Any]) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class ConversationState(State, Protocol):
+    """A conversation's state: history, messages, tool results; one agent session (VIC-18)."""
+
+
+@runtime_checkable
+class WorkflowState(State, Protocol):
+    """A workflow's state: what its nodes share; one execution (VIC-19)."""
+
+
+@runtime_checkable
+class TeamState(State, Protocol):
+    """A team's state: what its agents share; one team session (VIC-20)."""
+
+
+@runtime_checkable
+class GlobalState(State, Protocol):
+    """The application's state: settings, shared resources, caches (VIC-21)."""

@@ -7,37 +7,162 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
 
-from holdfast.arguments import check_flag, check_seconds, check_timeout, check_whole
-from holdfast.backends import open_backend
 from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
-from holdfast.check import Report, check_store
+from holdfast.backends.registry import open_backend
 from holdfast.clock import Clock, SystemClock
+from holdfast.core.arguments import check_flag, check_seconds, check_timeout, check_whole
+from holdfast.core.check import Report, check_store
+from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
+from holdfast.core.event import Change, Event
+from holdfast.core.intent import Recovery, Verdict
+from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
+from holdfast.core.log import Log
+from holdfast.core.transaction import PendingCommit, View
 from holdfast.errors import UsageError, show_value
-from holdfast.event import Change, Event
-from holdfast.follow import LOOK_S, Follower
-from holdfast.groups import Group, Groups, GroupStatus, Start
-from holdfast.ids import check_level, check_name, short_id
-from holdfast.intent import Recovery
-from holdfast.leases import acquire, release, renew
-from holdfast.levels import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, split_name
-from holdfast.log import Log
-from holdfast.record import backlog, sessions
+from holdfast.names import (
+    CONVERSATION,
+    GLOBAL,
+    TEAM,
+    WORKFLOW,
+    Levels,
+    check_level,
+    check_name,
+    short_id,
+    split_name,
+)
+from holdfast.record import sessions
+from holdfast.record import tasks as backlog
 from holdfast.record.audit import Audit
-from holdfast.record.book import Book
-from holdfast.record.decision import Decision
-from holdfast.record.decisions import Decisions
-from holdfast.record.policy import Mode, Policy
+from holdfast.record.context import RecordContext
+from holdfast.record.decision_events import Decision
+from holdfast.record.decisions import Decisions, Mode, Policy
 from holdfast.record.recovery import recover
-from holdfast.record.scope import RecordedScope
 from holdfast.record.sessions import Session
 from holdfast.record.stale import Stale, stale
-from holdfast.record.task import Task
-from holdfast.runs.engine import Engine
-from holdfast.runs.offered import RunStore
-from holdfast.runs.tended import recovered_steps
+from holdfast.record.task_events import Task
+from holdfast.runs import admin
+from holdfast.runs.admin import RunSummary, recovered_steps
+from holdfast.runs.define import is_run
+from holdfast.runs.engine import Engine, Run
+from holdfast.runs.events import Status
+from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
-from holdfast.together import PendingCommit, View
-from holdfast.workers import HEARTBEAT_S, Heart, Worker
+
+# --- offered --------------------------------------------------------------------------------------
+#
+# What a store offers for runs.
+
+
+_STATUSES = Status.__args__
+
+
+class RunStore:
+    """The part of a store that executes runs, and looks after those of others."""
+
+    engine: Engine
+
+    def start(
+        self,
+        function: Any,
+        /,
+        *args: Any,
+        id: str | None = None,
+        if_exists: str = "error",
+        queue: str | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """Starts a run in this process; it exists for good when this returns.
+
+        With a queue it is only put in line, and `resume` executes it. A known id raises ExistsError
+        unless `if_exists="attach"`.
+        """
+        if is_run(function):
+            other = None if if_exists == "error" else if_exists
+            function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
+        return self.engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
+
+    def resume(self, id: str) -> Run:
+        """Goes on with a run: takes over from a dead owner, attaches to a living one."""
+        return self.engine.resume(id)
+
+    def run(self, id: str) -> Run:
+        """Returns a run that exists, and leaves it alone."""
+        self.engine.ended(check_id(id))
+        return Run(self.engine, id)
+
+    def runs(self, *, status: str | None = None) -> list[RunSummary]:
+        """Returns the runs of the store by id, of one status if given.
+
+        Unfinished ones are found by their marks, without reading a stream.
+        """
+        if status is not None and status not in _STATUSES:
+            raise UsageError(
+                f"a status is one of {', '.join(_STATUSES)}, found {show_value(status)}"
+            )
+        return admin.runs(self.engine, status)
+
+    def cancel(self, run: str) -> None:
+        """Asks a run to stop: at its next operation it does; one that nobody executes ends now."""
+        self.engine.cancel(run)
+
+    def answer(self, run: str, name: str, value: Any = None) -> None:
+        """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
+        admin.answer(self.engine, run, name, value)
+
+    def signal(self, run: str, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Sends a signal, which `ctx.signal(name)` takes exactly once; an `id` is sent once."""
+        self.engine.send(run, "steer", value, name=message_name("signal", name), key=id)
+
+    def send(
+        self,
+        run: str,
+        kind: str,
+        value: Any = None,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Puts a message into a run's inbox: stop, interrupt, steer, follow-up or ambient."""
+        if kind == "stop":
+            self.engine.cancel(run)
+            return
+        self.engine.send(run, kind, value, name=name, key=id)
+
+    def settle(self, run: str, path: str, verdict: Verdict) -> None:
+        """Says whether an uncertain act of a parked run was done: Done(output) or NotDone()."""
+        admin.settle(self.engine, run, path, verdict)
+
+    def adopt(self, run: str) -> None:
+        """Accepts the divergence that a run is parked for; `resume` then goes on."""
+        admin.adopt(self.engine, run)
+
+    def fork(
+        self,
+        run: str,
+        at: str | int,
+        *,
+        id: str | None = None,
+        edit: Mapping[str, Any] | None = None,
+        effects: str = "ask",
+        signals: str = "drop",
+        children: str = "share",
+    ) -> Run:
+        """Returns a new run that begins where another was before the step `at`; resume it to go on.
+
+        `edit` gives recorded operations other values. `effects` says what becomes of acts: "ask"
+        parks before the first, "live" performs them, "dry" leaves them out.
+        """
+        return admin.fork(
+            self.engine,
+            run,
+            at,
+            new=id,
+            edit=edit,
+            effects=effects,
+            signals=signals,
+            children=children,
+        )
+
 
 DEFAULT_PLACE = ".holdfast"
 DURABILITIES = ("full", "process", "none")
@@ -56,38 +181,36 @@ class Store(RunStore):
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.log = log
-        self.heart = Heart(log, worker, heartbeat_s=heartbeat_s)
+        self.heart = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.heart)
         self.url = url
         self.worker = worker
         self.levels = levels or Levels()
         self._subscribers = Subscribers()
-        self._book = Book(log, self.heart)
+        self._book = RecordContext(log, self.heart)
         self._book.stale_sources.append(lambda: backlog.left_in_progress(self._book))
         self._book.stale_sources.append(lambda: sessions.left_behind(self._book))
         self.engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> RecordedScope:
+    def global_(self) -> Scope:
         """Returns the one global scope."""
         return self.scope(GLOBAL)
 
-    def team(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> RecordedScope:
+    def team(self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None) -> Scope:
         """Returns a team's scope."""
         return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
 
     def workflow(
         self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> RecordedScope:
+    ) -> Scope:
         """Returns a workflow's scope."""
         return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
 
     def conversation(
         self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> RecordedScope:
+    ) -> Scope:
         """Returns a conversation's scope."""
         return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
 
@@ -98,7 +221,7 @@ class Store(RunStore):
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> RecordedScope:
+    ) -> Scope:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
@@ -107,7 +230,7 @@ class Store(RunStore):
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
         level, id = self.levels.check_scope(level, id)
-        return RecordedScope(
+        return Scope(
             self._book,
             level,
             id,
@@ -117,7 +240,7 @@ class Store(RunStore):
             ttl_s=ttl_s,
         )
 
-    def scopes(self, level: str | None = None) -> Iterator[RecordedScope]:
+    def scopes(self, level: str | None = None) -> Iterator[Scope]:
         """Yields the scopes that have events, by name; of one level if given."""
         if level is not None:
             level = check_level(level)
@@ -435,7 +558,7 @@ def _read_mix(url: object) -> tuple[object, dict[str, str]]:
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
     if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
-        from holdfast.backends.mixing import read_mix
+        from holdfast.backends.mixed import read_mix
 
         return read_mix(path)
     return url, {}

@@ -9,16 +9,15 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
-from holdfast.aio.audit import AsyncAudit
 from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncOpenDecision, AsyncShelf, AsyncTasks
-from holdfast.aio.store import AsyncPendingCommit, AsyncView
+from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
+from holdfast.core.transaction import PendingCommit, View
 from holdfast.record.audit import Audit
+from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, Shelf
-from holdfast.record.open_decision import OpenDecision
-from holdfast.record.scope import RecordedScope
 from holdfast.record.tasks import Tasks
-from holdfast.together import PendingCommit, View
+from holdfast.scope import Scope
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
 SYNC_ONLY |= {"enter", "leave", "settle", "place", "places", "check_item"}
@@ -36,7 +35,7 @@ def public(cls: type) -> dict[str, Any]:
     ("sync", "async_"),
     [
         (Store, aio.AsyncStore),
-        (RecordedScope, aio.AsyncScope),
+        (Scope, aio.AsyncScope),
         (Facts, AsyncFacts),
         (Tasks, AsyncTasks),
         (Memory, AsyncMemory),

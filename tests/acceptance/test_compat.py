@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import NotFoundError, Store, UsageError
-from holdfast.compat import GlobalStateManager, StateScope
+from holdfast.contrib.compat import GlobalStateManager, StateScope
 
 
 @pytest.fixture

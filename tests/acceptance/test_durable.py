@@ -8,9 +8,9 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError
-from holdfast import snapshots as snapshots_module
-from holdfast.copy import copy
-from holdfast.together import PendingCommit
+from holdfast.core import snapshot as snapshots_module
+from holdfast.core.copy import copy
+from holdfast.core.transaction import PendingCommit
 
 Reopen = Callable[[], Store]
 UrlOf = Callable[[str, Path], str]

@@ -10,12 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
-from holdfast.aio.group import AsyncGroup
+from holdfast.aio.record import AsyncGroup
 from holdfast.backends.protocol import Lease
-from holdfast.copy import copy
-from holdfast.delivery import Delivery
+from holdfast.core.consumers import Delivery, Group
+from holdfast.core.copy import copy
 from holdfast.errors import OtherStoreError
-from holdfast.groups import Group
 from tests.acceptance.test_aio import parameters, public
 
 Reopen = Callable[[], Store]
@@ -156,7 +155,7 @@ def test_a_group_gets_what_it_asked_for(hf: Store) -> None:
 def test_what_is_passed_over_is_not_read_again_for_ever(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.delivery._SKIPPED_MAX", 5)
+    monkeypatch.setattr("holdfast.core.consumers._SKIPPED_MAX", 5)
     fill(hf, 30)
     group = hf.group("g", prefix="conversation/")
     assert group.take() == []
@@ -223,7 +222,7 @@ def test_lag_is_what_is_not_known_to_be_done(hf: Store, monkeypatch: pytest.Monk
         3,
         next(hf.team("t").history(after=2)).time,
     )
-    monkeypatch.setattr("holdfast.groups.LAG_EVENTS_MAX", 2)
+    monkeypatch.setattr("holdfast.core.consumers.LAG_EVENTS_MAX", 2)
     assert hf.groups()[0].lag_events == 2
 
 

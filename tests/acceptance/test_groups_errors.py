@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
-from holdfast.copy import copy
-from holdfast.delivery import Delivery, Member
+from holdfast.core.consumers import Delivery, Member
+from holdfast.core.copy import copy
 from holdfast.errors import OtherStoreError
 from holdfast.testing.clock import FakeClock
 from tests.unit.mixture import memories, store_on

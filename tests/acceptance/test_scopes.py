@@ -108,7 +108,7 @@ def test_an_edit_conflicts_and_a_function_is_retried_boot_77(hf: Store) -> None:
         chat.set("n", 10)
     meddled = iter([True, False])
 
-    def add(draft: holdfast.draft.Draft) -> None:  # pyright: ignore
+    def add(draft: holdfast.core.draft.Draft) -> None:  # pyright: ignore
         draft["n"] += 1
         if next(meddled):
             chat.set("n", 20)

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
 from holdfast.backends.protocol import Lease
+from holdfast.core.leases import FORGET_S
 from holdfast.testing import FakeClock
-from holdfast.workers import FORGET_S
 
 BEAT_S = 1000.0
 LEASE_S = 3 * BEAT_S
@@ -43,7 +43,7 @@ def open_store(
     def dead(*_: object) -> None:
         return
 
-    monkeypatch.setattr("holdfast.workers._live", dead)
+    monkeypatch.setattr("holdfast.core.leases._live", dead)
     url = str(tmp_path / "s") if request.param == "files" else f"sqlite:{tmp_path / 's.db'}"
     stores: list[Store] = []
 

@@ -26,7 +26,7 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import SystemClock
-from holdfast.event import record_link
+from holdfast.core.event import record_link
 
 
 class Around:

@@ -11,21 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast import intent
-from holdfast.current import WRITER
-from holdfast.runs import (
-    acts,
-    driver,
-    engine,
-    entering,
-    events,
-    execution,
-    journal,
-    recording,
-    steps,
-    writers,
-)
-from holdfast.wanted import Wanted, Written
+from holdfast.core import intent
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.log import WRITER
+from holdfast.runs import acts, context, driver, engine, events, execution, journal, steps
+from holdfast.runs import execution as writers
 
 Put = Callable[[Any, Any, Any], None]
 """Replaces an attribute of something, or an item of a dictionary."""
@@ -82,7 +72,7 @@ def _acts_early(put: Put) -> None:
     def nothing(*_: object) -> None:
         return None
 
-    put(driver._PERFORM, acts.Commit, nothing)
+    put(driver._PERFORM, acts.CommitNow, nothing)
 
 
 def _name_only_keys(put: Put) -> None:
@@ -103,7 +93,7 @@ def _swallowed_control(put: Put) -> None:
     def poisoned(self: Any, control: Any) -> Any:
         return control
 
-    put(entering.Entering, "poisoned", poisoned)
+    put(context.Entering, "poisoned", poisoned)
 
 
 def _results_not_reread(put: Put) -> None:
@@ -125,26 +115,28 @@ def _verifier_not_asked(put: Put) -> None:
 
 
 def _inbox_taken_twice(put: Put) -> None:
-    sound: Any = journal._APPLY[events.Done]
+    sound: Any = journal._APPLY[events.StepDone]
 
     def done(self: Any, event: Any) -> None:
         sound(self, event)
         self.taken.difference_update(event.taken)
 
-    put(journal._APPLY, events.Done, done)
+    put(journal._APPLY, events.StepDone, done)
 
 
 def _txn_apart(put: Put) -> None:
-    def commit_with(self: Any, event: Any, extra: Wanted) -> Written:
+    def commit_with(self: Any, event: Any, extra: ProposedCommit) -> CommitResult:
         outside = WRITER.set(None)
         try:
-            written = self.log.commit(Wanted(extra.parts, extra.reads, self.fence, extra.marks))
+            written = self.log.commit(
+                ProposedCommit(extra.parts, extra.reads, self.fence, extra.marks)
+            )
         finally:
             WRITER.reset(outside)
         self.record(event)
         self.commit()
         before, after = tuple(written.before), tuple(written.after)
-        return Written(written.position, (*before[:1], *before), (*after[:1], *after), {})
+        return CommitResult(written.position, (*before[:1], *before), (*after[:1], *after), {})
 
     put(execution.Execution, "commit_with", commit_with)
 
@@ -158,7 +150,7 @@ def _chance_not_kept(put: Put) -> None:
         self.enter()
         return make()
 
-    put(recording.Recording, "value", value)
+    put(context.Recording, "value", value)
 
 
 def _outcomes_not_kept(put: Put) -> None:
@@ -174,7 +166,7 @@ def _outcomes_not_kept(put: Put) -> None:
 
 def _is_outcome(proposal: Any) -> bool:
     event = events.read(proposal.type, proposal.payload)
-    return isinstance(event, events.Done) and not event.kind and event.path.startswith("cry")
+    return isinstance(event, events.StepDone) and not event.kind and event.path.startswith("cry")
 
 
 ENGINES = {

@@ -27,7 +27,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
 )
-from holdfast.event import ORIGIN, record_link
+from holdfast.core.event import ORIGIN, record_link
 
 
 class ForgetsKeys(MemoryBackend):

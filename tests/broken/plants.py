@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Backend
+from holdfast.core.transaction import View
 from holdfast.scope import Scope
-from holdfast.together import View
 from tests.broken import around, memory
 
 SUFFIXES = ("-session", "-realtime")

@@ -12,8 +12,8 @@ import holdfast
 import holdfast.aio
 from holdfast import Store
 from holdfast.backends.protocol import Position
-from holdfast.log import Log
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.log import Log
 
 
 @pytest.fixture(params=["memory", "files", "sqlite"])
@@ -68,12 +68,12 @@ def test_a_follower_ends_though_others_are_written_to(
 
     def busy(log: Log) -> None:
         wait, numbers = log.backend.wait, count()
-        part = Part("team/other", (Proposal("noted", b"null"),))
+        part = StreamWrite("team/other", (NewEvent("noted", b"null"),))
 
         def waited(after: Position, *, timeout_s: float) -> Position:
             if timeout_s:
                 assert next(numbers) < 20_000, "it does not end"
-                log.commit(Wanted((part,)))
+                log.commit(ProposedCommit((part,)))
             return wait(after, timeout_s=timeout_s)
 
         monkeypatch.setattr(log.backend, "wait", waited)

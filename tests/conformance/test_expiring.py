@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast.copy import copy
+from holdfast.core.copy import copy
 from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock

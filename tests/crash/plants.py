@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends import liveness
-from holdfast.backends.files import directory, objects, recovery, ring
+from holdfast.backends.files import directory, journal, objects, recovery
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.files.disk import Disk, write_all
 from holdfast.backends.files.tail import Tail
 from holdfast.backends.protocol import Commit, Receipt, Refusal
 from holdfast.backends.sqlite import backend as sqlite_backend
-from holdfast.backends.sqlite import driver
+from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite import opening as sqlite_opening
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.errors import UnavailableError
@@ -104,7 +104,7 @@ def _cuts_whole(backend: str) -> None:
         if was_in_use and segments.starts:
             text = segments.read(segments.newest, segments.end())
             segments.cut(segments.newest + text.rfind(b"\n", 0, -1) + 1)
-            place.remove(ring.NAME)
+            place.remove(journal.NAME)
         return complete(place, segments, published_end=0, was_in_use=was_in_use)
 
     recovery.complete_text = cut
@@ -153,7 +153,7 @@ def _in_place(backend: str) -> None:
         disk.sync(fd)
         disk.close(fd)
 
-    for module in (directory, objects, recovery, ring):
+    for module in (directory, objects, recovery, journal):
         module.replace_file = write
 
     def create(path: str, clock: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast import snapshots
-from holdfast.backends.files import catalog, journal, opening, ring
+from holdfast.backends.files import catalog, journal, opening
+from holdfast.backends.files import journal as ring
 from holdfast.backends.sqlite import opening as sqlite_opening
+from holdfast.core import snapshot
 
 
 def make_small() -> None:
@@ -14,4 +15,4 @@ def make_small() -> None:
     catalog.FLUSH_BYTES = 32 << 10
     opening.WORTH_INDEXING_BYTES = 1 << 10
     sqlite_opening.WAL_PAGES = 24
-    snapshots.GROWTH_BYTES_MIN = 64 << 10
+    snapshot.GROWTH_BYTES_MIN = 64 << 10

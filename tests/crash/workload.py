@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast import Store
-from holdfast.together import PendingCommit
+from holdfast.core.transaction import PendingCommit
 
 SCOPES = ("conversation/a", "conversation/b", "team/t", "workflow/w", "global")
 UNDONE = "workflow/undone"

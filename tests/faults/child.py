@@ -19,7 +19,8 @@ from typing import Any
 import holdfast
 import holdfast.backends.files
 import holdfast.backends.sqlite
-from holdfast import HoldfastError, UnavailableError, codec
+from holdfast import HoldfastError, UnavailableError
+from holdfast.core import codec
 from tests.faults.stores import content
 
 ROOT = Path(__file__).resolve().parent.parent.parent

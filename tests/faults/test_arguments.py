@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import HoldfastError, Scope, Store
 from holdfast.backends.protocol import Lease
-from holdfast.together import PendingCommit, PendingScope
+from holdfast.core.transaction import PendingCommit, PendingScope
 from tests.faults.stores import content, fill
 
 LEASE = Lease("l", "somebody", 1, 0)

@@ -16,17 +16,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast import codec
-from holdfast.draft import Draft
-from holdfast.errors import CorruptError, UsageError
-from holdfast.snapshot import pack, unpack
-from holdfast.tree import (
+from holdfast.core import codec
+from holdfast.core.draft import Draft
+from holdfast.core.snapshot import pack, unpack
+from holdfast.core.tree import (
     EMPTY,
     MISSING,
     Change,
     Map,
     Op,
-    Run,
+    OpBatch,
     append_op,
     apply,
     decode_ops,
@@ -41,6 +40,7 @@ from holdfast.tree import (
     touched,
     truncate_op,
 )
+from holdfast.errors import CorruptError, UsageError
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -240,7 +240,7 @@ def test_a_run_of_events_gives_the_state_that_they_give_one_by_one(
 ) -> None:
     root = apply(EMPTY, [set_op((), start)], revision=1)
     before = show(root.to_dict())
-    one_by_one, run = root, Run(root)
+    one_by_one, run = root, OpBatch(root)
     for revision, op in enumerate(steps, 2):
         try:
             one_by_one = apply(one_by_one, [op], revision=revision)
@@ -418,9 +418,9 @@ def test_snapshot_of_any_conversation(turns: list[tuple[int, bool]]) -> None:
 
 SCRIPT = """
 import hashlib
-from holdfast import codec
-from holdfast.snapshot import pack
-from holdfast.tree import EMPTY, apply, delete_op, diff, diff_ops, encode_ops, set_op
+from holdfast.core import codec
+from holdfast.core.snapshot import pack
+from holdfast.core.tree import EMPTY, apply, delete_op, diff, diff_ops, encode_ops, set_op
 
 table = {f"key {i * 7919 % 1000}": {"n": i, "t": ["x"] * (i % 5)} for i in range(1000)}
 old = apply(EMPTY, [set_op((), table)], revision=1)

@@ -20,7 +20,7 @@ from msgspec import Struct
 import holdfast
 import holdfast.store
 from holdfast import Store
-from holdfast.workers import RETURNED
+from holdfast.core.leases import RETURNED
 from tests.crash.children import Child, tell
 
 HEARTBEAT_S = 0.2

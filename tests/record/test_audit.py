@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import NotFoundError, Store, UsageError, aio, codec
-from holdfast.fold import state_of
+from holdfast import NotFoundError, Store, UsageError, aio
+from holdfast.core import codec
+from holdfast.core.event import state_of
 from holdfast.record.audit import Audit
-from holdfast.record.scope import RecordedScope
+from holdfast.scope import Scope
 from tests.record.stores import new_url
 
 STATE: dict[str, Any] = {
@@ -25,7 +26,7 @@ STATE: dict[str, Any] = {
 }
 
 
-def fill(hf: Store, name: str = "t") -> RecordedScope:
+def fill(hf: Store, name: str = "t") -> Scope:
     team = hf.team(name)
     team.update(STATE)
     return team
@@ -239,7 +240,7 @@ def test_sizes_are_those_of_what_is_stored(hf: Store) -> None:
     assert sizes == {key: len(codec.encode(value)) for key, value in values.items()}
 
 
-def answer(scope: RecordedScope) -> str:
+def answer(scope: Scope) -> str:
     """A job that needs the customer's name and the model above it, and nothing else."""
     scope.say(f"hello {scope.get(('customer', 'name'))}", role="assistant")
     scope.increment("answered")
@@ -282,7 +283,7 @@ def test_a_job_that_raises_behaves_so_too(hf: Store) -> None:
     assert "KeyError" in trial.without.error
     assert not trial.is_same
 
-    def stop(_scope: RecordedScope) -> None:
+    def stop(_scope: Scope) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

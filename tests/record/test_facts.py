@@ -23,9 +23,9 @@ from holdfast import (
     Unknown,
     UsageError,
 )
-from holdfast.codec import encode
+from holdfast.core.codec import encode
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.testing import FakeClock
-from holdfast.wanted import Part, Proposal, Wanted
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
 from tests.record.test_recovery import die, run_and_kill
@@ -208,7 +208,7 @@ def test_only_a_clear_answer_counts(hf: Store, value: str, stale: bool) -> None:
 def test_a_verifier_that_is_not_here_changes_nothing(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast import intent
+    from holdfast.core import intent
 
     hf.conversation("c").facts.state("f", "no", verify=asked)
     monkeypatch.setattr(intent.verifiers, "_functions", {})
@@ -400,8 +400,10 @@ def test_events_that_nobody_of_us_wrote_are_named() -> None:
     """Guarantee 7."""
     for type, data in (("fact.stated", {"name": "f"}), ("fact.verified", 7), ("fact.stated", [])):
         with holdfast.open("memory:") as hf:
-            proposal = Proposal(type, encode(data))
-            hf.log.commit(Wanted((Part("conversation/c", (proposal,), key="fact#1:f"),)))
+            proposal = NewEvent(type, encode(data))
+            hf.log.commit(
+                ProposedCommit((StreamWrite("conversation/c", (proposal,), key="fact#1:f"),))
+            )
             with pytest.raises(CorruptError, match="event 1 of"):
                 hf.conversation("c").facts.get("f")
 

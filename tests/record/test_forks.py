@@ -132,7 +132,7 @@ def test_nothing_is_opened_while_a_scope_is_being_closed(
             calls.pop()()
         return put_away(*args, **kwargs)
 
-    monkeypatch.setattr("holdfast.record.scope.put_away", slow)
+    monkeypatch.setattr("holdfast.scope.put_away", slow)
     chat.close()
     assert chat.is_closed
     assert (hf.decisions(incomplete=True), hf.tasks(), chat.recall().orders) == ([], [], [])

@@ -15,9 +15,9 @@ import pytest
 
 import holdfast
 from holdfast import ClosedError, NotFoundError, Store, UsageError
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.errors import ConflictError, CorruptError
-from holdfast.record.message import FileChange
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.record.message_events import FileChange
 from tests.crash.children import Child
 from tests.record.stores import new_url
 
@@ -426,14 +426,16 @@ def test_bad_arguments_are_usage_errors(wrong: dict[str, Any]) -> None:
 def test_an_event_that_points_nowhere_is_corruption(type: str, payload: bytes) -> None:
     with holdfast.open("memory:") as hf:
         hf.conversation("c").say("a")
-        hf.log.commit(Wanted((Part("conversation/c", (Proposal(type, payload),)),)))
+        hf.log.commit(ProposedCommit((StreamWrite("conversation/c", (NewEvent(type, payload),)),)))
         with pytest.raises(CorruptError):
             list(hf.conversation("c").messages)
 
 
 def test_a_message_that_is_none_is_corruption() -> None:
     with holdfast.open("memory:") as hf:
-        hf.log.commit(Wanted((Part("conversation/c", (Proposal("message.added", b"7"),)),)))
+        hf.log.commit(
+            ProposedCommit((StreamWrite("conversation/c", (NewEvent("message.added", b"7"),)),))
+        )
         with pytest.raises(CorruptError):
             _ = hf.conversation("c").messages[0].content
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import aio
-from holdfast.aio.messages import AsyncHistory, AsyncMessages, AsyncTurn
+from holdfast.aio.record import AsyncHistory, AsyncMessages, AsyncTurn
 from holdfast.errors import ConflictError, UsageError
-from holdfast.record.history import History
-from holdfast.record.messages import Messages
+from holdfast.record.messages import History, Messages
 from holdfast.record.turns import OpenTurn
 
 SYNC_ONLY = {"prepare", "made", "commit", "index", "count", "begin", "committed", "ending"}

@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 import holdfast
-from holdfast.blobs import BLOB_BYTES_MIN
+from holdfast.core.blobs import BLOB_BYTES_MIN
 
 SAID = 200
 

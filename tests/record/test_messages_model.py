@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import holdfast
 from holdfast.errors import UsageError
-from holdfast.record import scan
+from holdfast.record import message_scan
 
 Seen = list[tuple[int, str]]
 """Revision and content of each message."""
@@ -27,9 +27,9 @@ class Conversations(RuleBasedStateMachine):
     @initialize(chunk=st.integers(1, 5), kept=st.sampled_from([0, 2_000, 32 << 20]))
     def begin(self, chunk: int, kept: int) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(scan, "CHUNK_MIN", chunk)
-        self.patch.setattr(scan, "CHUNK_MAX", chunk * 3)
-        self.patch.setattr(scan, "KEPT_BYTES_MAX", kept)
+        self.patch.setattr(message_scan, "CHUNK_MIN", chunk)
+        self.patch.setattr(message_scan, "CHUNK_MAX", chunk * 3)
+        self.patch.setattr(message_scan, "KEPT_BYTES_MAX", kept)
         self.hf = holdfast.open("memory:")
         self.number = 0
         self.chats: list[holdfast.Scope] = []
@@ -198,13 +198,13 @@ def contents(messages: Any) -> Seen:
 def after(messages: Any, message: Any) -> str:
     """Returns the cursor whose page before it ends with the message."""
     place = scan_place(messages.cursor(message))
-    from holdfast.record.history import make_cursor
+    from holdfast.record.messages import make_cursor
 
     return make_cursor(place + 1)
 
 
 def scan_place(cursor: str) -> int:
-    from holdfast.record.history import parse_cursor
+    from holdfast.record.messages import parse_cursor
 
     return parse_cursor(cursor)
 

@@ -11,6 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import Decision, NotDone, Scope, Store, UnavailableError
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import CLOSED
 from holdfast.record import recovery
 from holdfast.record.decisions import Decisions
 from holdfast.testing import FakeClock
@@ -30,6 +33,12 @@ meanwhile: list[Callable[[Decision], object]] = []
 @holdfast.act(name="overtaken:act")
 def act(decision: Decision) -> object:
     return meanwhile.pop()(decision)
+
+
+def close_alone(scope: Scope) -> None:
+    """Closes a scope without abandoning what is open in it."""
+    closed = NewEvent(CLOSED, codec.encode_plain({"keep": True}))
+    scope.book.log.commit(ProposedCommit((StreamWrite(scope.name, (closed,)),)))
 
 
 def leave(url: str) -> None:
@@ -95,7 +104,7 @@ def test_what_is_superseded_may_be_closed_or_gone_by_then(
     newer = chat.decide("plan d", supersedes=old.id)
     assert hf.decision(old.id).superseded_by == newer.id
     old = team.decide("plan e")
-    once(monkeypatch, lambda: Scope.close(team))  # without abandoning what is open in it
+    once(monkeypatch, lambda: close_alone(team))
     newer = chat.decide("plan f", supersedes=old.id)
     assert hf.marks("superseding") == []
     assert newer.stored.is_open
@@ -143,7 +152,7 @@ def test_a_decision_in_a_closed_scope_is_reported(tmp_path: Path) -> None:
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
-        Scope.close(hf.conversation("c"))
+        close_alone(hf.conversation("c"))
         [did] = hf.recover().acts
         assert (did.verdict, did.did) == ("not done", "left open")
         assert "was closed at revision" in did.text

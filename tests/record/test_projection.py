@@ -11,15 +11,15 @@ import pytest
 
 import holdfast
 from holdfast import CorruptError, Store
-from holdfast.codec import encode
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.core.codec import encode
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
 
 
 def write_old(hf: Store, stream: str, *events: tuple[str, dict[str, Any]]) -> None:
-    proposals = tuple(Proposal(type, encode(data)) for type, data in events)
-    hf.log.commit(Wanted((Part(stream, proposals),)))
+    proposals = tuple(NewEvent(type, encode(data)) for type, data in events)
+    hf.log.commit(ProposedCommit((StreamWrite(stream, proposals),)))
 
 
 def test_old_and_new_events_project_to_one_view(hf: Store) -> None:

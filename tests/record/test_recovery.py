@@ -122,7 +122,7 @@ def test_a_function_that_this_process_lacks_is_never_guessed(
     """Guarantee 10: what is stored names functions, and only registered ones are called."""
     url = new_url("sqlite", tmp_path)
     leave_open(url, tmp_path, paid=False)
-    from holdfast import intent
+    from holdfast.core import intent
 
     monkeypatch.setattr(intent.acts, "_functions", {})
     with holdfast.open(url) as hf:

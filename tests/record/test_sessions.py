@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ClosedError, Store, aio, spectrum
-from holdfast.record.scope import RecordedScope
+from holdfast import ClosedError, Store, aio
+from holdfast.contrib import task_lifetimes
+from holdfast.contrib.task_lifetimes import SessionJob, let_go
 from holdfast.record.sessions import CRASHED
-from holdfast.spectrum import SessionJob, let_go
+from holdfast.scope import Scope
 from tests.crash.children import Child, tell
 from tests.record.kills import await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url
 
 
-def work(session: RecordedScope) -> None:
+def work(session: Scope) -> None:
     session.set("n", 1)
 
 
@@ -38,7 +39,7 @@ def enter(job: SessionJob[..., None]) -> Child:
     """Returns a child that is in the session "s" of a job, and stays there until it is killed."""
 
     def live(pipe: int, stop: int) -> None:
-        spectrum.open_store = open_watched  # pyright: ignore
+        task_lifetimes.open_store = open_watched  # pyright: ignore
         with job.begin("s") as session:
             session.set("n", 1)
             tell(pipe, entered=True)
@@ -91,7 +92,7 @@ def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_
 
 
 def hold_kept(url: str) -> None:
-    spectrum.open_store = open_dying  # pyright: ignore
+    task_lifetimes.open_store = open_dying  # pyright: ignore
     with kept(url).begin("s") as session:
         session.increment("n")
         session.decide("left open")

@@ -14,16 +14,10 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import (
-    ClosedError,
-    ExistsError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-    spectrum,
-)
-from holdfast.record.scope import RecordedScope
-from holdfast.spectrum import let_go, write_whole
+from holdfast import ClosedError, ExistsError, NotFoundError, UnavailableError, UsageError
+from holdfast.contrib import task_lifetimes
+from holdfast.contrib.task_lifetimes import let_go, write_whole
+from holdfast.scope import Scope
 from tests.crash.children import Child, tell
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
@@ -189,10 +183,10 @@ def is_moved(call: str, when: str, nth: int) -> bool:
 
 def test_boot_6_a_session_is_gone_at_its_end(durable: str, tmp_path: Path) -> None:
     url = new_url(durable, tmp_path)
-    seen: list[RecordedScope] = []
+    seen: list[Scope] = []
 
     @holdfast.job("session", store=url)
-    def work(session: RecordedScope, n: int) -> int:
+    def work(session: Scope, n: int) -> int:
         session.set("n", n)
         seen.append(session)
         with holdfast.open(url) as outside:
@@ -226,7 +220,7 @@ def test_a_session_without_a_store_leaves_nothing(
     monkeypatch.chdir(tmp_path)
 
     @holdfast.job("session")
-    def work(session: RecordedScope) -> int:
+    def work(session: Scope) -> int:
         session.set("n", 1)
         return session.get("n")
 
@@ -241,7 +235,7 @@ def test_a_session_that_is_kept_stays_and_goes_on_after_a_crash(
     url = new_url(durable, tmp_path)
 
     @holdfast.job("session", store=url, keep=True)
-    def work(session: RecordedScope) -> None: ...
+    def work(session: Scope) -> None: ...
 
     def live(pipe: int, _stop: int) -> None:
         with work.begin("s1") as scope:
@@ -279,19 +273,19 @@ def test_a_session_killed_anywhere_is_let_go_by_the_next_one(durable: str, tmp_p
 
 def hold_session(url: str) -> None:
     # In a child, whose death others must soon know of.
-    spectrum.open_store = cast("Any", open_dying)
-    job = spectrum.SessionJob(use_session, store=url, keep=False, ttl="1h")
+    task_lifetimes.open_store = cast("Any", open_dying)
+    job = task_lifetimes.SessionJob(use_session, store=url, keep=False, ttl="1h")
     job.run()
 
 
-def use_session(session: RecordedScope) -> None:
+def use_session(session: Scope) -> None:
     session.set("n", 1)
     session.tasks.add("one")
 
 
 def test_the_living_are_left_alone(durable: str, tmp_path: Path) -> None:
     url = new_url(durable, tmp_path)
-    job = spectrum.SessionJob(use_session, store=url, keep=False, ttl="1h")
+    job = task_lifetimes.SessionJob(use_session, store=url, keep=False, ttl="1h")
     with job.begin("a") as first, job.begin("b") as second:
         first.set("n", 1)
         second.set("n", 2)
@@ -303,7 +297,7 @@ def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
     url = new_url("sqlite", tmp_path)
 
     def live(pipe: int, _stop: int) -> None:
-        job = spectrum.SessionJob(use_session, store=url, keep=False, ttl=0.2)
+        job = task_lifetimes.SessionJob(use_session, store=url, keep=False, ttl=0.2)
         with job.begin("s") as scope:
             tell(pipe, ends=str(scope.expires_at))
             os.kill(os.getpid(), signal.SIGKILL)
@@ -326,7 +320,7 @@ def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
 
 def test_persistent_state_is_there_for_the_next_one(durable: str, tmp_path: Path) -> None:
     @holdfast.job("persistent", store=new_url(durable, tmp_path), scope="team/research")
-    def count(team: RecordedScope) -> int:
+    def count(team: Scope) -> int:
         team.increment("n")
         return team.get("n")
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import ConflictError, ExistsError, LeaseLostError, NotFoundError, Task, UsageError
-from holdfast.record.scope import RecordedScope
-from holdfast.record.table import Table
-from holdfast.record.task import project
+from holdfast.record.task_events import project
+from holdfast.record.task_table import Table
+from holdfast.scope import Scope
 
 NAMES = ["a", "b", "c", "d"]
 name = st.sampled_from(NAMES)
@@ -28,7 +28,7 @@ class Tasks(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = holdfast.open("memory:")
-        self.scope: RecordedScope = self.store.workflow("w0")
+        self.scope: Scope = self.store.workflow("w0")
         self.rows: dict[str, Row] = {}
         self.past: list[tuple[int, dict[str, Row]]] = []
         self.forks = 0

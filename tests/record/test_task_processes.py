@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, Store, Task
-from holdfast.record.task import project
+from holdfast.record.task_events import project
 from tests.crash.children import Child, tell
 from tests.record.kills import PATIENCE_S, await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url

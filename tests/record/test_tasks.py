@@ -23,10 +23,10 @@ from holdfast import (
     UsageError,
     aio,
 )
+from holdfast.core.event import from_datetime
 from holdfast.errors import ExpiredError
-from holdfast.event import from_datetime
-from holdfast.record import table as tables
-from holdfast.record.task import project
+from holdfast.record import task_table as tables
+from holdfast.record.task_events import project
 from holdfast.testing import FakeClock
 from tests.record.stores import begun_and_seen
 

@@ -9,21 +9,12 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from holdfast import codec
-from holdfast.runs import (
-    blocks,
-    context,
-    engine,
-    entering,
-    events,
-    execution,
-    steps,
-    values,
-    waits,
-)
-from holdfast.runs.acts import Commit
+from holdfast.core import codec
+from holdfast.runs import blocks, context, engine, events, execution, steps, values, waits
+from holdfast.runs import context as entering
+from holdfast.runs.acts import CommitNow
+from holdfast.runs.execution import BodyWriter
 from holdfast.runs.journal import Answer, Block
-from holdfast.runs.writers import BodyWriter
 
 Plant = Callable[[], Any]
 
@@ -65,7 +56,7 @@ def unsynced_intent() -> Any:
             act = next(operation)
             while True:
                 try:
-                    sent = None if isinstance(act, Commit) else (yield act)
+                    sent = None if isinstance(act, CommitNow) else (yield act)
                 except BaseException as error:
                     act = operation.throw(error)
                 else:
@@ -144,7 +135,7 @@ def writes_without_keys() -> Any:
 
 def takes_twice() -> Any:
     """A message that was taken is handed out again."""
-    done = events.Done
+    done = events.StepDone
 
     def untaken(run: Any, entry: Any, waiting: Any, message: Any) -> None:
         run.record(done(entry.path, run.store(codec.encode(message.value))))

@@ -11,13 +11,13 @@ from msgspec import Raw
 
 import holdfast
 from holdfast import RunCancelledError, Store, UsageError
-from holdfast.aio.thread import looping
+from holdfast.aio.store import looping
+from holdfast.core.commit import ProposedCommit
 from holdfast.runs import events
 from holdfast.runs.control import Stopped
+from holdfast.runs.driver import Pool, PoolCall
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Journal
-from holdfast.runs.pool import Job, Pool
-from holdfast.wanted import Wanted
 from tests.runs.corpus import post, small
 from tests.runs.corpus_steps import cry
 from tests.runs.cuts import Cut, until
@@ -116,7 +116,9 @@ def test_a_txn_of_a_branch_that_was_left_behind_does_not_land_behind_the_end(hf:
     run.seal(events.Ended("completed"))
     run.commit()
     with pytest.raises(Stopped):
-        run.commit_with(events.Done("parallel/b/move", kind="step", effect="txn"), Wanted(()))
+        run.commit_with(
+            events.StepDone("parallel/b/move", kind="step", effect="txn"), ProposedCommit(())
+        )
     assert types_of(hf) == ["run.created", "run.ended"]
 
 
@@ -314,7 +316,7 @@ def test_a_job_that_raises_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatc
         raise Stopped("unforeseen")
 
     pool = Pool("tests", threads_max=1)
-    jobs = [Job(fail), Job(lambda: None)]
+    jobs = [PoolCall(fail), PoolCall(lambda: None)]
     for job in jobs:
         pool.submit(job)
     assert all(job.done.wait(30) for job in jobs)

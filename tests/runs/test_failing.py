@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import RunFailedError, Store, UsageError
-from holdfast.runs.failing import place_to_retry
+from holdfast.runs.admin import place_to_retry
 
 
 @holdfast.step(effect="read")

@@ -20,7 +20,7 @@ from holdfast import (
     Store,
     UsageError,
 )
-from holdfast.runs.tended import RunSummary
+from holdfast.runs.admin import RunSummary
 from tests.runs.corpus import add, pay, post
 from tests.runs.cuts import Cut, until
 from tests.runs.witness import Witness

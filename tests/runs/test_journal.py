@@ -24,7 +24,7 @@ def done(
     answer = block.ask("step", name, effect, digest)
     assert answer.verdict == "execute"
     journal.apply(
-        events.Done(
+        events.StepDone(
             answer.path,
             Raw(b"1"),
             ordinal=answer.ordinal,
@@ -100,7 +100,9 @@ def test_changed_inputs_run_a_harmless_step_again(effect: str):
     assert block.ask("step", "a", effect, "other").verdict == "execute"
     revision = journal.entries["a"].revision
     journal.apply(
-        events.Done("a", Raw(b"2"), ordinal=1, kind="step", name="a", effect=effect, digest="other")
+        events.StepDone(
+            "a", Raw(b"2"), ordinal=1, kind="step", name="a", effect=effect, digest="other"
+        )
     )
     assert bytes(journal.entries["a"].value) == b"2"
     assert journal.entries["a"].revision == revision  # a fork from it still begins before both
@@ -120,7 +122,7 @@ def test_another_kind_at_the_path_diverges():
     block = Block(journal)
     answer = block.ask("step", "a", "pure", "d", key="k")
     journal.apply(
-        events.Done(
+        events.StepDone(
             answer.path, Raw(b"1"), ordinal=1, kind="step", name="a", effect="pure", digest="d"
         )
     )
@@ -234,7 +236,7 @@ def test_variables_belong_to_the_block_that_declares_them():
     journal = Journal()
 
     def record(path: str, kind: str, value: bytes) -> None:
-        event = events.Done(path, Raw(value), ordinal=1, kind=kind, name="x", effect="pure")
+        event = events.StepDone(path, Raw(value), ordinal=1, kind=kind, name="x", effect="pure")
         journal.apply(event)
 
     record("let.x", "let", b"1")
@@ -251,7 +253,7 @@ def test_events_survive_their_bytes():
         events.Created("m:f", Raw(b'{"n":1}'), parent="p", path="child.x"),
         events.Claimed("w", 2),
         events.Intended("a", 1, "step", "a", "effect", inputs=Raw(b"{}"), due=5),
-        events.Done("a", Raw(b"null"), taken=(1, 2)),
+        events.StepDone("a", Raw(b"null"), taken=(1, 2)),
         events.Failed("a", fault, 2, 7),
         events.Settled("a", "done", "ada", Raw(b"1")),
         events.Refused("a", (3,), "no"),
@@ -302,7 +304,7 @@ def test_a_fork_forgets_how_its_origin_stood():
     journal.apply(events.Created("m:f", Raw(b"{}")))
     journal.apply(events.Claimed("w", 1))
     journal.apply(events.Intended("child.c", 1, "child", "c", "idempotent", child="k"))
-    journal.apply(events.Done("inbox", Raw(b"[]"), taken=(4,), ordinal=2, kind="inbox"))
+    journal.apply(events.StepDone("inbox", Raw(b"[]"), taken=(4,), ordinal=2, kind="inbox"))
     journal.apply(events.Ended("completed"))
     journal.apply(None)  # the log's own `forked`
     journal.apply(events.Forked("r", "ask", "drop", "drop"))

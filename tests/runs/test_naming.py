@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import NeedsAttentionError, Store
 from holdfast.runs import Context
-from holdfast.runs.variables import Variable
+from holdfast.runs.context import Variable
 from tests.runs.corpus import add, post
 from tests.runs.cuts import until
 from tests.runs.witness import Witness

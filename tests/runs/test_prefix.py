@@ -15,15 +15,15 @@ from msgspec import Raw
 import holdfast
 import holdfast.aio
 from holdfast.backends.protocol import Commit, Lease
-from holdfast.current import WRITER
+from holdfast.core.commit import ProposedCommit, StreamWrite, changed
+from holdfast.core.log import WRITER
+from holdfast.core.tree import set_op
 from holdfast.errors import UnavailableError
 from holdfast.runs import events
 from holdfast.runs.control import OwnerLost
 from holdfast.runs.driver import Context
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, Journal
-from holdfast.tree import set_op
-from holdfast.wanted import Part, Wanted, changed
 
 
 class Slow:
@@ -185,9 +185,9 @@ def put_behind(run: Execution, store: holdfast.Store, what: str) -> Callable[[],
         assert request is not None
         return lambda: store.log.wait(request)
     if what == "txn":
-        part = Part("team/t", (changed([set_op("n", 1)]),))
-        done = events.Done("parallel/b/move", kind="step", name="move", effect="txn")
-        request = run.join(done, Wanted((part,)), store.log.submit)
+        part = StreamWrite("team/t", (changed([set_op("n", 1)]),))
+        done = events.StepDone("parallel/b/move", kind="step", name="move", effect="txn")
+        request = run.join(done, ProposedCommit((part,)), store.log.submit)
         return lambda: store.log.wait(request)
     context = Context(run, Block(run.journal), None, store.engine)
     token = WRITER.set(context.writer if what == "write" else context.writer.fencing())
@@ -253,7 +253,7 @@ def test_a_late_commit_of_an_earlier_pass_is_read_before_the_run_is_claimed(
     def late(id: str) -> Journal:
         journal = read(id)
         monkeypatch.setattr(store.engine, "journal_of", read)
-        done = events.Done("random", Raw(b"0.5"), kind="random", effect="pure", ordinal=1)
+        done = events.StepDone("random", Raw(b"0.5"), kind="random", effect="pure", ordinal=1)
         lease = store.log.backend.leases.acquire("run/r", store.worker, ttl_s=30)
         store.engine.append("r", lease, [done], ())
         return journal

@@ -124,8 +124,8 @@ def test_an_inbox_that_cannot_be_read_keeps_nobody_from_resuming(
 ):
     here.start(asking, "inbox", id="r", queue="later")
     HERE["outage"].append(None)
-    outage = Outage(holdfast.inbox.Inbox.look)
-    monkeypatch.setattr(holdfast.inbox.Inbox, "look", lambda self: outage(self))
+    outage = Outage(holdfast.core.inbox.Inbox.look)
+    monkeypatch.setattr(holdfast.core.inbox.Inbox, "look", lambda self: outage(self))
     with pytest.raises(UnavailableError, match="the network is gone"):
         here.resume("r")
     assert here.resume("r").result() == GIVES["inbox"]

@@ -10,8 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 import holdfast
-from holdfast import RunCancelledError, Store, inbox
+from holdfast import RunCancelledError, Store
 from holdfast.backends.protocol import Lease
+from holdfast.core import inbox
 from holdfast.runs import define
 from tests.runs.corpus import post
 from tests.runs.cuts import until

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.intent import Done, NotDone, Unknown, verifier
+from holdfast.core.intent import Done, NotDone, Unknown, verifier
 
 Moment = Literal["before", "after"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 import holdfast
-from holdfast import copy as copying
+from holdfast.core import copy as copying
 
 
 def main(source: str, target: str) -> None:

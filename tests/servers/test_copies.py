@@ -16,8 +16,8 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast import copy as copying
-from holdfast.copy import copy
+from holdfast.core import copy as copying
+from holdfast.core.copy import copy
 from holdfast.errors import ConflictError, CorruptError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import accepted

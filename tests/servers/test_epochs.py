@@ -201,7 +201,7 @@ def test_epochs_grow_while_released_leases_are_being_deleted(
                     backend.leases.release(lease)
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
-            patch.setattr("holdfast.backends.postgresql.leases._FORGET_EVERY", 1)
+            patch.setattr("holdfast.backends.postgresql.backend._FORGET_EVERY", 1)
             deleting = [pool.submit(forget, backend) for backend in leases[:2]]
             taking = [pool.submit(take, backend, f"w{n}") for n, backend in enumerate(leases[2:])]
             for each in taking:

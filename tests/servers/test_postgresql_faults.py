@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgresql import PostgresqlBackend
-from holdfast.backends.postgresql.batch import lock_of
+from holdfast.backends.postgresql.rows import lock_of
 from holdfast.backends.protocol import START, Backend, Fence, Mark, Receipt, Refusal
 from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError

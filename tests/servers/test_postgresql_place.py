@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.postgresql.place import place_of
+from holdfast.backends.postgresql.connection import parse_url
 from holdfast.errors import UsageError
 
 
@@ -29,7 +29,7 @@ from holdfast.errors import UsageError
 )
 def test_a_bad_parameter_is_refused_at_once(query: str) -> None:
     with pytest.raises(UsageError) as caught:
-        place_of(f"postgresql://u:s3cret@h.invalid/d?{query}")
+        parse_url(f"postgresql://u:s3cret@h.invalid/d?{query}")
     assert "s3cret" not in str(caught.value)
 
 
@@ -44,4 +44,4 @@ def test_a_bad_parameter_is_refused_at_once(query: str) -> None:
 )
 def test_a_good_url_asks_no_server(url: str) -> None:
     """Nor a name server: these hosts do not exist."""
-    assert place_of(url).application == "default"
+    assert parse_url(url).application == "default"

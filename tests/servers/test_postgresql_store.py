@@ -11,17 +11,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends.postgresql import PostgresqlBackend, schema
+from holdfast.backends.postgresql import PostgresqlBackend, opening
 from holdfast.backends.protocol import START, Mark, Position, Receipt
 from holdfast.cli import main
 from holdfast.clock import SystemClock
-from holdfast.errors import (
-    CorruptError,
-    FormatError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-)
+from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
@@ -419,7 +413,7 @@ def test_the_tables_can_be_partitioned_by_their_keys(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every primary key begins with the application and the stream: no statement changes."""
-    whole = schema.file_text(1)
+    whole = opening.file_text(1)
     table, rest = whole.split("  PRIMARY KEY (application, stream, revision)\n);", 1)
     parts = "".join(
         f"CREATE TABLE holdfast.events_{number} PARTITION OF holdfast.events "
@@ -429,7 +423,7 @@ def test_the_tables_can_be_partitioned_by_their_keys(
     key = (
         "  PRIMARY KEY (application, stream, revision)\n) PARTITION BY HASH (application, stream);"
     )
-    monkeypatch.setattr(schema, "file_text", lambda number: f"{table}{key}\n{parts}{rest}")
+    monkeypatch.setattr(opening, "file_text", lambda number: f"{table}{key}\n{parts}{rest}")
     running = server(NEWEST)
     backend = _open(running.url(database))
     build = RecordBuilder()

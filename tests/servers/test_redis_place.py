@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.redis.errors import ReplyError, may_retry, translate
-from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.place import place_of
+from holdfast.backends.redis.connection import ReplyError, may_retry, translate
+from holdfast.backends.redis.entries import Keys
+from holdfast.backends.redis.server import parse_url
 from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
 
 
 def test_a_url_has_our_options_and_redis_pys() -> None:
-    place = place_of("redis://u:s3cret@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x")
+    place = parse_url("redis://u:s3cret@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x")
     assert (place.application, place.timeout_s, place.pool) == ("a b", 5.0, 3)
     assert place.parameters["host"] == "h"
     assert place.parameters["port"] == 7000
@@ -23,12 +23,12 @@ def test_a_url_has_our_options_and_redis_pys() -> None:
 
 
 def test_defaults() -> None:
-    place = place_of("redis://h")
+    place = parse_url("redis://h")
     assert (place.application, place.timeout_s, place.pool) == ("default", 30.0, 8)
 
 
 def test_a_socket_has_a_path_and_a_database() -> None:
-    place = place_of("unix://:s3cret@/run/redis.sock?db=3&password=other")
+    place = parse_url("unix://:s3cret@/run/redis.sock?db=3&password=other")
     assert (place.parameters["path"], place.parameters["db"]) == ("/run/redis.sock", 3)
     assert place.shown == "unix:///run/redis.sock?db=3"
 
@@ -70,18 +70,18 @@ def test_a_socket_has_a_path_and_a_database() -> None:
 )
 def test_what_is_no_url_of_a_store(url: str) -> None:
     with pytest.raises(UsageError):
-        place_of(url)
+        parse_url(url)
 
 
 def test_a_parameter_that_is_not_known_is_named_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="redis:// URL has no parameter 'ssl_password'") as caught:
-        place_of("redis://:s3cret@h?ssl_password=s3cret2")
+        parse_url("redis://:s3cret@h?ssl_password=s3cret2")
     assert "application" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
 def test_tls_has_parameters_of_its_own() -> None:
-    place = place_of("rediss://h?ssl_ca_certs=/ca.pem&ssl_password=s3cret&ssl_check_hostname=true")
+    place = parse_url("rediss://h?ssl_ca_certs=/ca.pem&ssl_password=s3cret&ssl_check_hostname=true")
     assert place.parameters["ssl_ca_certs"] == "/ca.pem"
     assert place.hide("bad s3cret") == "bad ***"
 
@@ -129,4 +129,4 @@ def test_every_key_has_the_applications_hash_tag() -> None:
 def test_what_a_servers_error_means(said: str, kind: type[Exception], again: bool) -> None:
     exc = ReplyError(said)
     assert may_retry(exc) == again
-    assert type(translate(exc, place_of("redis://h"), outcome_known=True)) is kind
+    assert type(translate(exc, parse_url("redis://h"), outcome_known=True)) is kind

@@ -20,8 +20,8 @@ import pytest
 import holdfast
 from holdfast import Event, LeaseLostError, Store, UnavailableError
 from holdfast.backends.protocol import Lease
-from holdfast.delivery import Delivery
-from holdfast.workers import Worker
+from holdfast.core.consumers import Delivery
+from holdfast.core.leases import Worker
 from tests.concurrency.player import PATIENCE_S, SHARED, Player
 from tests.servers import postgresql, redis
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import advising
-from holdfast.cli.stores import Tenths, progress_shown
+from holdfast.cli import advise
+from holdfast.cli.store import Tenths, progress_shown
 
 
 def test_advise_takes_options(cli: Any) -> None:
@@ -64,9 +64,9 @@ def test_advise_asks(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_option_of_needs_is_an_option_of_the_verb() -> None:
     import inspect
 
-    from holdfast.advise import Needs
+    from holdfast.contrib.advise import Needs
 
-    taken = set(inspect.signature(advising.advise_backend).parameters) - {"json"}
+    taken = set(inspect.signature(advise.advise_backend).parameters) - {"json"}
     assert taken == set(Needs.__struct_fields__)
 
 

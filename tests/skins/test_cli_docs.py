@@ -20,7 +20,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
-from holdfast.cli.runs_executing import Stay
+from holdfast.cli.runs import Stay
 from tests.skins.conftest import in_process
 
 ROOT = Path(__file__).resolve().parents[2]

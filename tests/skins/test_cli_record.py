@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import intent
+from holdfast.core import intent
 
 CHAT = "conversation/c"
 

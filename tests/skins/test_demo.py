@@ -16,8 +16,7 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.cli.demo import make_folder, scenes
-from holdfast.cli.demo.letters import REPLIES
-from holdfast.cli.demo.story import BEFORE_MISTAKE, DISPUTED, MORNING, SUBJECTS, TEAM
+from holdfast.cli.demo.agent import BEFORE_MISTAKE, DISPUTED, MORNING, REPLIES, SUBJECTS, TEAM
 from holdfast.errors import UnavailableError
 
 TITLES = ["shares", "killed", "missing", "resumes", "same line", "conflict", "rewound", "checked"]

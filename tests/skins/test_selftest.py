@@ -22,9 +22,9 @@ from holdfast import NotFoundError, UnavailableError, UsageError, selftest
 from holdfast.backends.files.disk import Disk
 from holdfast.clock import SystemClock
 from holdfast.selftest import ground, trials
-from holdfast.selftest.judged import Judged
+from holdfast.selftest.ground import Judged
 from holdfast.selftest.processes import Children, Silent
-from holdfast.selftest.trouble import Trouble
+from holdfast.selftest.trials import Trouble
 
 ROOT = Path(__file__).resolve().parents[2]
 EXT4 = "29 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"
@@ -264,7 +264,7 @@ def test_a_store_on_a_network_is_not_even_made(
     mounts.write_text(EXT4.replace("ext4", "nfs4"))
     disk = tmp_path / "disk"
     disk.mkdir()
-    monkeypatch.setattr("holdfast.backends.place._MOUNTINFO", mounts)
+    monkeypatch.setattr("holdfast.backends.local_path._MOUNTINFO", mounts)
     report = selftest.run(disk, seconds=SHORT, seed=1)
     assert report.verdict == "not sound"
     assert not any("kills" in each.check for each in report.checks)

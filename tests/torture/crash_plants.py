@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from holdfast.backends.files import directory, objects, recovery, ring
+from holdfast.backends.files import directory, journal, objects, recovery
 from holdfast.backends.files.directory import Directory
 from holdfast.backends.files.disk import Disk, write_all
-from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.journal import RingJournal
 from holdfast.backends.files.objects import TEMP, FileObjects
 from holdfast.backends.files.opening import Opened
-from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.text import Segments
 from holdfast.backends.sqlite import opening as sqlite_opening
 from tests.torture.crash_trace import ROOT, Event, Trace
 
@@ -74,7 +74,7 @@ def _rename_first(disk: Disk, name: str, data: bytes, *, at: int, temp: str, dur
 @contextmanager
 def _replace_by_rename_first() -> Generator[None]:
     with ExitStack() as stack:
-        for module in (directory, ring, objects, recovery):
+        for module in (directory, journal, objects, recovery):
             stack.enter_context(mock.patch.object(module, "replace_file", _rename_first))
         yield
 
@@ -113,8 +113,8 @@ PATCHES: dict[str, Patch] = {
     "way-unsynced": lambda: mock.patch.object(Directory, "_sync_way"),
     "rename-first": _replace_by_rename_first,
     "folders-trusted": _folders_trusted,
-    "slot-reused": _text_unsynced_in(Journal, "sync_text"),
-    "large-unsynced": _text_unsynced_in(Journal, "_write_large"),
+    "slot-reused": _text_unsynced_in(RingJournal, "sync_text"),
+    "large-unsynced": _text_unsynced_in(RingJournal, "_write_large"),
     "close-unsynced": _text_unsynced_in(Opened, "_close_cleanly"),
     "recovery-unsynced": _text_unsynced_in(recovery, "settle"),
     "synchronous-normal": _synchronous(1),

@@ -11,10 +11,12 @@ from typing import Any, cast
 import apsw
 
 import holdfast
-from holdfast import Store, blobs, snapshots
-from holdfast.backends.files import FilesBackend, catalog, journal, opening, ring
+from holdfast import Store
+from holdfast.backends.files import FilesBackend, catalog, journal, opening
+from holdfast.backends.files import journal as ring
 from holdfast.backends.sqlite import opening as sqlite_opening
-from holdfast.backends.sqlite import wal
+from holdfast.backends.sqlite import opening as wal
+from holdfast.core import blobs, snapshot
 from holdfast.testing import FakeClock
 from tests.crash.verdict import Said
 from tests.torture import crash_trace, crash_vfs
@@ -37,8 +39,8 @@ def make_tiny() -> None:
     setattr(wal, "_BEGIN_BYTES", 32 << 10)  # noqa: B010
     setattr(wal, "_AHEAD", bytes(48 << 10))  # noqa: B010
     blobs.BLOB_BYTES_MIN = 4096
-    snapshots.GROWTH_BYTES_MIN = 4 << 10
-    snapshots.CLOSE_BYTES_MIN = 1 << 10
+    snapshot.GROWTH_BYTES_MIN = 4 << 10
+    snapshot.CLOSE_BYTES_MIN = 1 << 10
 
 
 def place_of(backend: str, place: Path) -> Path:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError, codec
+from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError
+from holdfast.core import codec
 from holdfast.testing import FakeClock
 from tests.torture.faulty_life import in_child, scratch
 

@@ -23,11 +23,14 @@ from typing import Any, Protocol
 
 import apsw
 
-from holdfast.backends import liveness, place
-from holdfast.backends.files import directory, index, journal, opening, shared, verify
+from holdfast.backends import liveness, local_path
+from holdfast.backends.files import directory, index, journal, opening
+from holdfast.backends.files import directory as shared
+from holdfast.backends.files import inspection as verify
 from holdfast.backends.files.disk import Disk
-from holdfast.backends.sqlite import connection, inspection, wal
+from holdfast.backends.sqlite import connection, inspection
 from holdfast.backends.sqlite import opening as sqlite_opening
+from holdfast.backends.sqlite import opening as wal
 
 SHORT = -1
 """Half of the bytes are read or written."""
@@ -264,7 +267,7 @@ _MODULES = {
     "os": (
         _OS,
         (
-            *(directory, index, journal, liveness, place, shared, verify),
+            *(directory, index, journal, liveness, local_path, shared, verify),
             *(connection, inspection, sqlite_opening, wal),
         ),
     ),
@@ -426,17 +429,18 @@ def install() -> None:
 
 def make_small() -> None:
     """Makes everything happen early: rings wrap, segments rotate, indexes and snapshots come."""
-    from holdfast import snapshots
-    from holdfast.backends.files import catalog, ring, segments
+    from holdfast.backends.files import catalog, text
+    from holdfast.backends.files import journal as ring
+    from holdfast.core import snapshot
 
     for module, setting, value in (
         (ring, "RING_BYTES", 8192),
-        (segments, "RESERVE_BYTES", 4096),
+        (text, "RESERVE_BYTES", 4096),
         (journal, "SEGMENT_BYTES", 6000),
         (catalog, "FLUSH_BYTES", 5000),
         (opening, "WORTH_INDEXING_BYTES", 1000),
-        (snapshots, "GROWTH_BYTES_MIN", 2500),
-        (snapshots, "CLOSE_BYTES_MIN", 1500),
+        (snapshot, "GROWTH_BYTES_MIN", 2500),
+        (snapshot, "CLOSE_BYTES_MIN", 1500),
         (sqlite_opening, "PAGE_BYTES", 1024),
         (sqlite_opening, "WAL_PAGES", 40),
     ):

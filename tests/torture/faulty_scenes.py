@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import Store
-from holdfast.copy import copy
+from holdfast.core.copy import copy
 from tests.torture.faulty_life import Scene
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast import Scope, Store, aio
 from holdfast.backends.protocol import Lease
-from holdfast.compat import GlobalStateManager, StateScope
-from holdfast.together import PendingCommit
+from holdfast.contrib.compat import GlobalStateManager, StateScope
+from holdfast.core.transaction import PendingCommit
 
 Call = Callable[[Store, Any], Any]
 

@@ -20,9 +20,9 @@ from zlib import crc32
 import zstandard
 
 import holdfast
-from holdfast import codec, event
-from holdfast.backends.files.line import encode_line
+from holdfast.backends.files.text import encode_line
 from holdfast.backends.protocol import Append, Commit, Record
+from holdfast.core import codec, event
 from tests.torture.hostile_databases import databases, indexes
 from tests.torture.hostile_ground import Ground
 from tests.torture.hostile_words import TRAVERSAL, WORDS

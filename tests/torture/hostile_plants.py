@@ -52,7 +52,7 @@ def revival(undo: contextlib.ExitStack) -> None:
     """Values outside the domain are pickled, and come back as objects."""
     import pickle
 
-    from holdfast import codec
+    from holdfast.core import codec
 
     def convert(value: Any, path: Any) -> Any:
         with contextlib.suppress(Exception):
@@ -73,9 +73,9 @@ def revival(undo: contextlib.ExitStack) -> None:
 @plant
 def unchecked_names(undo: contextlib.ExitStack) -> None:
     """Names are taken as they come."""
-    from holdfast import levels
+    from holdfast import names
 
-    replaced(undo, levels, "check_name", lambda name, what: name)
+    replaced(undo, names, "check_name", lambda name, what: name)
 
 
 @plant
@@ -101,7 +101,7 @@ def unbounded(undo: contextlib.ExitStack) -> None:
     """Whatever is compressed is decompressed, however much that is."""
     import zstandard
 
-    from holdfast import codec
+    from holdfast.core import codec
     from holdfast.errors import CorruptError
 
     def decompress(data: bytes, *, size_max: int) -> bytes:

@@ -17,9 +17,9 @@ def _nothing(kind: str) -> None:
 def _no_deadline_on_connect(kind: str) -> None:
     """Whoever connects waits as long as it takes."""
     if kind == "postgresql":
-        from holdfast.backends.postgresql import lines as postgresql
+        from holdfast.backends.postgresql import connection as postgresql
 
-        sound: Any = postgresql.PostgresqlLines.connect
+        sound: Any = postgresql.PostgresqlPool.connect
         postgresql._CONNECT_S = int(AGES_S)  # type: ignore[misc]
 
         def connect(self: Any, deadline: float) -> Any:
@@ -27,9 +27,9 @@ def _no_deadline_on_connect(kind: str) -> None:
             line.deadline = deadline
             return line
 
-        postgresql.PostgresqlLines.connect = connect  # type: ignore[method-assign]
+        postgresql.PostgresqlPool.connect = connect  # type: ignore[method-assign]
     else:
-        from holdfast.backends.redis import lines as redis
+        from holdfast.backends.redis import connection as redis
 
         made: Any = redis._connection
 
@@ -42,23 +42,23 @@ def _no_deadline_on_connect(kind: str) -> None:
 def _deadline_anew(kind: str) -> None:
     """The time that is left begins anew with whatever comes in, as drivers' own timeouts do."""
     if kind == "postgresql":
-        from holdfast.backends.postgresql.lines import Line
+        from holdfast.backends.postgresql.connection import PostgresqlConnection
 
-        Line.deadline = property(  # type: ignore[assignment]
+        PostgresqlConnection.deadline = property(  # type: ignore[assignment]
             lambda self: monotonic() + 1.0, lambda self, value: None
         )
     else:
-        from holdfast.backends.redis.lines import Line as RedisLine
+        from holdfast.backends.redis.connection import RedisConnection as RedisLine
 
         RedisLine._left_s = lambda self: 1.0  # type: ignore[method-assign]
 
 
 def _said_known(kind: str) -> None:
     """A connection that broke is taken for a server that said no."""
-    from holdfast.backends.postgresql.lines import PostgresqlLines
-    from holdfast.backends.redis.lines import RedisLines
+    from holdfast.backends.postgresql.connection import PostgresqlPool
+    from holdfast.backends.redis.connection import RedisPool
 
-    for lines in (PostgresqlLines, RedisLines):
+    for lines in (PostgresqlPool, RedisPool):
         lines.is_lost = lambda self, exc: False  # type: ignore[method-assign]
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.backends.files import directory, objects, recovery, ring, segments
+from holdfast.backends.files import directory, journal, objects, recovery, text
 from holdfast.backends.files.disk import Disk, write_all
 from holdfast.backends.sqlite import opening
 from tests.crash import workload
@@ -39,13 +39,13 @@ def _rename_before_sync() -> None:
         if durable:
             disk.sync_directory(at)
 
-    for module in (directory, objects, recovery, ring):
+    for module in (directory, objects, recovery, journal):
         module.replace_file = write
 
 
 def _text_unsynced() -> None:
     """The ring is written over although the text that it held was not synced."""
-    segments.Segments.sync = lambda self, begin: None
+    text.Segments.sync = lambda self, begin: None
 
 
 def _early() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import holdfast
 from holdfast.backends.memory import MemoryBackend
-from holdfast.log import Log
+from holdfast.core.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
 from tests.torture.programme import Broken

@@ -16,9 +16,8 @@ from holdfast.backends.memory import MemoryBackend, _MemoryMarks
 from holdfast.backends.protocol import Commit, Mark, Receipt, Refusal
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.connection import Writer
-from holdfast.backends.sqlite.leases import SqliteLeases
-from holdfast.backends.sqlite.marks import SqliteMarks
-from holdfast.batch import Queue
+from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
+from holdfast.core.commit_queue import CommitQueue
 from tests.torture.schedule_judge import replaced
 from tests.torture.schedule_seams import TurnDisk
 
@@ -32,7 +31,7 @@ def lost_hand_over() -> AbstractContextManager[None]:
         queue._led = False
         return True
 
-    return replaced((Queue, "_pass_on", pass_on))
+    return replaced((CommitQueue, "_pass_on", pass_on))
 
 
 def _fenced_early(backend: Any, leases: Any) -> AbstractContextManager[None]:

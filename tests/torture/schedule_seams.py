@@ -16,12 +16,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast import batch
 from holdfast.backends import liveness, memory
 from holdfast.backends.files import backend as files_backend
-from holdfast.backends.files import catalog, ring, segments
+from holdfast.backends.files import catalog, journal, text
 from holdfast.backends.files.disk import Disk
-from holdfast.backends.sqlite import connection, driver, heads, opening
+from holdfast.backends.sqlite import batch as heads
+from holdfast.backends.sqlite import connection, opening
+from holdfast.backends.sqlite import connection as driver
+from holdfast.core import commit_queue
 from tests.torture.schedule_threads import Condition, Lock, Scheduler
 
 FLOCK = object()
@@ -134,13 +136,13 @@ def seams(scheduler: Scheduler) -> Iterator[None]:
         LOCK_UN=fcntl.LOCK_UN,
     )
     places: list[tuple[Any, str, Any]] = [
-        (batch, "threading", _threads(scheduler)),
+        (commit_queue, "threading", _threads(scheduler)),
         (memory, "Condition", condition("store")),
         (files_backend, "Lock", lock("committing")),
         (files_backend, "Condition", condition("changed", minor=True)),
-        (ring, "RING_BYTES", RING_BYTES),
+        (journal, "RING_BYTES", RING_BYTES),
         (catalog, "RLock", lock("catalog", minor=True, again=True)),
-        (segments, "Lock", lock("segments", minor=True)),
+        (text, "Lock", lock("segments", minor=True)),
         (liveness, "Lock", lock("workers", minor=True)),
         (liveness, "fcntl", flocking),
         (connection, "Lock", lock("connection")),

@@ -58,9 +58,9 @@ def _takes_any_server(kind: str) -> None:
 
 def _says_nothing(kind: str) -> None:
     """Nobody looks whether what was acknowledged is still there."""
-    from holdfast.backends.redis.witness import RedisWitness
+    from holdfast.backends.redis.backend import RedisAckTracker
 
-    RedisWitness.check = _nothing  # type: ignore[method-assign,assignment]
+    RedisAckTracker.check = _nothing  # type: ignore[method-assign,assignment]
 
 
 def _no_horizon(kind: str) -> None:

@@ -42,10 +42,10 @@ from holdfast.backends.files.leases import FileLeases
 from holdfast.backends.protocol import Found, Lease, Mark
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.batch import Batch
-from holdfast.backends.sqlite.marks import SqliteMarks
-from holdfast.codec import Thawable
+from holdfast.backends.sqlite.leases import SqliteMarks
+from holdfast.core.codec import Thawable
+from holdfast.core.event import Change
 from holdfast.errors import HoldfastError
-from holdfast.event import Change
 from holdfast.store import Store
 from holdfast.testing import FakeClock
 from tests.torture.programme import Broken, Point, Programme

@@ -28,9 +28,9 @@ from functools import partial
 from typing import Any
 
 from holdfast import Store, UnavailableError
-from holdfast.backends import open_backend
+from holdfast.backends.registry import open_backend
 from holdfast.clock import SystemClock
-from holdfast.log import Log
+from holdfast.core.log import Log
 from tests.servers.wire import DARK, KINDS, Fault, Wire
 from tests.torture import network_plants
 from tests.torture.network_calls import (

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import fold
 from holdfast.backends.files import directory
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.protocol import Receipt
 from holdfast.backends.sqlite import opening
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.cli import main
+from holdfast.core import event
 from holdfast.errors import HoldfastError
 from holdfast.testing import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -327,7 +327,7 @@ def last_event_forgotten() -> AbstractContextManager[None]:
 
 def unknown_dropped() -> AbstractContextManager[None]:
     """A fold that passes over what it cannot read."""
-    decode = fold.decode_ops
+    decode = event.decode_ops
 
     def lenient(payload: bytes) -> Any:
         try:
@@ -335,7 +335,7 @@ def unknown_dropped() -> AbstractContextManager[None]:
         except holdfast.CorruptError:
             return ()
 
-    return _put((fold, "decode_ops", lenient))
+    return _put((event, "decode_ops", lenient))
 
 
 class _Every(int):

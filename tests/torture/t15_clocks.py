@@ -25,12 +25,12 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import log
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Lease
-from holdfast.event import to_datetime
-from holdfast.log import Log
+from holdfast.core import log
+from holdfast.core.event import to_datetime
+from holdfast.core.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
 from tests.torture.programme import Broken, Point, Programme

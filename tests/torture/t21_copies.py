@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Store
-from holdfast import copy as copying
 from holdfast.backends.protocol import Backend, Commit, Mark, Record
+from holdfast.core import copy as copying
+from holdfast.core.log import Log
 from holdfast.errors import HoldfastError
-from holdfast.log import Log
 from tests.servers.contents import fill, fill_by_chance, logical
 from tests.servers.kinds import KINDS, url_of
 from tests.torture.programme import Broken, Point, Programme

@@ -28,9 +28,9 @@ from pathlib import Path
 from random import Random
 
 from holdfast import Store
-from holdfast.backends import open_backend
+from holdfast.backends.registry import open_backend
 from holdfast.clock import SystemClock
-from holdfast.log import Log
+from holdfast.core.log import Log
 from tests.servers import ground, postgresql, redis
 from tests.torture import servers_plants
 from tests.torture.power_disk import Volume, missing

@@ -133,18 +133,19 @@ def write_once() -> None:
 
 def read_once() -> None:
     """A short read is taken for the end of the file."""
-    from holdfast.backends.files import disk, ring, segments
+    from holdfast.backends.files import disk, journal
+    from holdfast.backends.files import text as segments
 
     def once(disk: Any, fd: int, size: int, offset: int = 0) -> bytes:
         return disk.pread(fd, size, offset)
 
-    for module in (disk, ring, segments):
+    for module in (disk, journal, segments):
         setattr(module, "read_all", once)  # noqa: B010
 
 
 def full_is_fine() -> None:
     """A text that could not be appended is passed over, and the commit acknowledged."""
-    from holdfast.backends.files.segments import Segments
+    from holdfast.backends.files.text import Segments
 
     real = Segments.append
 
@@ -187,9 +188,9 @@ def index_is_truth() -> None:
 
 def bare_errors() -> None:
     """SQLite's errors reach the caller as they are."""
-    from holdfast.backends.sqlite import errors
+    from holdfast.backends.sqlite import connection
 
-    setattr(errors, "translate", lambda exc, path: None)  # noqa: B010
+    setattr(connection, "translate", lambda exc, path: None)  # noqa: B010
 
 
 def leak_a_directory() -> None:

@@ -140,7 +140,7 @@ def go_on_after_failure() -> None:
     """A handle forgets that a write of its own failed in the middle."""
     from holdfast.backends.files.backend import FilesBackend
     from holdfast.backends.handle import Handle
-    from holdfast.backends.sqlite.connection import Gate
+    from holdfast.backends.sqlite.connection import SqliteCheckout
 
     def forget(self: Any) -> None:
         self._poison = None
@@ -150,7 +150,7 @@ def go_on_after_failure() -> None:
         Handle.check_open(self)
 
     FilesBackend.check_open = forget
-    Gate.check_open = forget
+    SqliteCheckout.check_open = forget
 
 
 def trust_the_cache() -> None:

@@ -23,7 +23,8 @@ from random import Random
 
 import holdfast
 from holdfast import HoldfastError, Store, UnavailableError
-from holdfast.backends.files import journal, ring
+from holdfast.backends.files import journal
+from holdfast.backends.files import journal as ring
 from holdfast.testing import FakeClock
 from tests.faults.mounts import may_mount, mounted
 from tests.torture.faulty_calls import FAULTS, Fault, FaultyDisk, install
@@ -191,7 +192,7 @@ def _tell(filling: Filling) -> str:
 
 def no_reserve() -> None:
     """Room for the text is not asked for, and text that does not fit is passed over."""
-    from holdfast.backends.files.segments import Segments
+    from holdfast.backends.files.text import Segments
 
     real = Segments.append
 

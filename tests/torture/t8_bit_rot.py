@@ -41,12 +41,12 @@ LARGE = {"files": Size(2, 3000), "sqlite": Size(2, 11000)}
 
 @cache
 def ready(plant: str, size: Size) -> None:
-    from holdfast import snapshots
-    from holdfast.backends.files import ring
+    from holdfast.backends.files import journal
+    from holdfast.core import snapshot
 
     make_small()
-    ring.RING_BYTES = 4096 if size == SMALL else 65536
-    snapshots.CLOSE_BYTES_MIN = 200
+    journal.RING_BYTES = 4096 if size == SMALL else 65536
+    snapshot.CLOSE_BYTES_MIN = 200
     if plant:
         for backend in ("files", "sqlite"):
             for state in states(backend):
@@ -162,7 +162,8 @@ def _is_known(whole: Victim, name: str, changed: bytes | None, found: list[Any])
 
 def no_crc() -> None:
     """Lines and rows are read without a look at their checksums."""
-    from holdfast.backends.files import catalog, line, recovery, verify
+    from holdfast.backends.files import catalog, recovery, text
+    from holdfast.backends.files import inspection as verify
     from holdfast.backends.protocol import Position, Record
     from holdfast.backends.sqlite import backend, inspection, rows
 
@@ -173,11 +174,11 @@ def no_crc() -> None:
         at = Position(ordinal if position is None else position)
         return Record(stream, revision, time, kind, actor, payload, link, key, name, subject, at)
 
-    def decode_line(encoded: bytes) -> line.Line:
+    def decode_line(encoded: bytes) -> text.LogLine:
         try:
-            return line._parse(encoded)  # pyright: ignore[reportPrivateUsage]
+            return text._parse(encoded)  # pyright: ignore[reportPrivateUsage]
         except ValueError as exc:
-            raise line.BadLine(str(exc)) from exc
+            raise text.BadLine(str(exc)) from exc
 
     for module in (catalog, recovery, verify):
         setattr(module, "decode_line", decode_line)  # noqa: B010

@@ -27,11 +27,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import Store, UnavailableError
-from holdfast.backends import open_backend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Backend
+from holdfast.backends.registry import open_backend
 from holdfast.clock import SystemClock
-from holdfast.log import Log
+from holdfast.core.log import Log
 from holdfast.testing import CrashPoints, FaultyBackend
 from tests.broken.plants import PLANTS, Plant, plants_of
 from tests.checker.anomalies import check

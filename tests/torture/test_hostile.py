@@ -15,10 +15,10 @@ import zstandard
 import holdfast
 from holdfast import CorruptError, HoldfastError, UnavailableError, UsageError, ValueDomainError
 from holdfast.backends.files import disk as files_disk
-from holdfast.backends.files.line import BadLine, parse_time
-from holdfast.backends.sqlite import wal
+from holdfast.backends.files.text import BadLine, parse_time
+from holdfast.backends.sqlite import connection
 from holdfast.cli import main
-from holdfast.cli.words import parse_path, parse_value
+from holdfast.cli.parsing import parse_path, parse_value
 from tests.torture.hostile_files import commit_of, lay
 from tests.torture.hostile_ground import Ground
 
@@ -73,7 +73,7 @@ def test_bytes_that_cannot_fit_are_refused_before_they_are_copied() -> None:
 def test_a_checkpoint_of_the_four_scopes_is_a_mapping(tmp_path: Path) -> None:
     import asyncio
 
-    from holdfast.compat import GlobalStateManager, StateScope
+    from holdfast.contrib.compat import GlobalStateManager, StateScope
 
     with holdfast.open("memory:") as store, pytest.raises(UsageError, match="mapping"):
         manager = GlobalStateManager(store)
@@ -153,10 +153,10 @@ def test_a_wal_with_a_hole_is_not_written_full(tmp_path: Path) -> None:
         file.write(b"head")
         file.truncate(1 << 40)
     with open(path, "rb") as file:
-        assert wal._data_from(file.fileno(), 0) == 0
-        assert wal._data_from(file.fileno(), 1 << 30) == -1
+        assert connection._data_from(file.fileno(), 0) == 0
+        assert connection._data_from(file.fileno(), 1 << 30) == -1
     with pytest.raises(OSError, match="descriptor"):
-        wal._data_from(-1, 0)
+        connection._data_from(-1, 0)
 
 
 def test_two_streams_of_one_name_are_damage(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.clock import SystemClock
-from holdfast.log import Log
+from holdfast.core.log import Log
 from holdfast.store import Store
 
 LARGE = "large " * 20_000

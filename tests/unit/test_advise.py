@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.advise import MATRIX, SIMPLEST_FIRST, Needs, advise
+from holdfast.contrib.advise import MATRIX, SIMPLEST_FIRST, Needs, advise
 from holdfast.errors import UsageError
 
 # As the text has it; "partly" where it says "Partially" or "Trigger-based".

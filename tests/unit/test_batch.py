@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.batch import Queue, Request
+from holdfast.core.commit_queue import CommitQueue, Request
 from holdfast.errors import ConflictError, UnavailableError, UsageError
 
 
@@ -35,7 +35,7 @@ def test_a_lone_caller_leads_its_own_batch_in_its_own_thread() -> None:
         threads.append(threading.current_thread().name)
         requests[0].succeed("done")
 
-    queue = Queue(run)
+    queue = CommitQueue(run)
     assert queue.commit(Request("x")) == "done"
     assert threads == [threading.current_thread().name]
     queue.close()
@@ -43,7 +43,7 @@ def test_a_lone_caller_leads_its_own_batch_in_its_own_thread() -> None:
 
 def test_what_gathers_while_one_is_written_goes_together() -> None:
     gate = Gate()
-    queue = Queue(gate)
+    queue = CommitQueue(gate)
     gate.open.clear()
     answers: list[object] = []
 
@@ -67,7 +67,7 @@ def test_what_gathers_while_one_is_written_goes_together() -> None:
 
 
 def test_an_error_belongs_to_its_request_alone() -> None:
-    queue = Queue(Gate())
+    queue = CommitQueue(Gate())
     with pytest.raises(ConflictError):
         queue.commit(Request(ConflictError("x", stream="s", expected=1, actual=2)))
     assert queue.commit(Request("fine")) == "fine"
@@ -82,7 +82,7 @@ def test_a_store_error_fails_the_batch_and_the_queue_goes_on() -> None:
         for request in requests:
             request.succeed(1)
 
-    queue = Queue(run)
+    queue = CommitQueue(run)
     with pytest.raises(UnavailableError, match="disk full"):
         queue.commit(Request("x"))
     broken = False
@@ -100,7 +100,7 @@ def test_an_interrupt_is_raised_where_it_happened_and_neighbours_learn_that_nobo
         else:
             raise KeyboardInterrupt
 
-    queue = Queue(run)
+    queue = CommitQueue(run)
     errors: list[BaseException] = []
 
     def caller(work: str) -> None:
@@ -128,7 +128,7 @@ def test_an_interrupt_is_raised_where_it_happened_and_neighbours_learn_that_nobo
 
 def test_submitted_requests_are_led_in_the_background_and_keep_their_order() -> None:
     gate = Gate()
-    queue = Queue(gate)
+    queue = CommitQueue(gate)
     woken: list[object] = []
     done = threading.Event()
 
@@ -146,7 +146,7 @@ def test_submitted_requests_are_led_in_the_background_and_keep_their_order() -> 
 
 
 def test_waiting_for_what_was_submitted() -> None:
-    queue = Queue(Gate())
+    queue = CommitQueue(Gate())
     requests = [Request(n) for n in range(20)]
     for request in requests:
         queue.submit(request)
@@ -157,7 +157,7 @@ def test_waiting_for_what_was_submitted() -> None:
 
 def test_a_batch_has_a_limit() -> None:
     gate = Gate()
-    queue = Queue(gate, batch_max=4)
+    queue = CommitQueue(gate, batch_max=4)
     gate.open.clear()
     requests = [Request(n) for n in range(11)]
     for request in requests:
@@ -170,7 +170,7 @@ def test_a_batch_has_a_limit() -> None:
 
 def test_close_finishes_what_waits_and_refuses_the_rest() -> None:
     gate = Gate()
-    queue = Queue(gate)
+    queue = CommitQueue(gate)
     gate.open.clear()
     requests = [Request(n) for n in range(5)]
     for request in requests:
@@ -188,7 +188,7 @@ def test_close_finishes_what_waits_and_refuses_the_rest() -> None:
 
 
 def test_many_threads_of_both_kinds_are_all_answered() -> None:
-    queue = Queue(Gate(), batch_max=7)
+    queue = CommitQueue(Gate(), batch_max=7)
     results: list[object] = []
     lock = threading.Lock()
 

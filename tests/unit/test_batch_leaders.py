@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.batch import Queue, Request
+from holdfast.core.commit_queue import CommitQueue, Request
 from holdfast.errors import UnavailableError, UsageError
 
 BACKGROUND = "holdfast-commit"
@@ -52,11 +52,13 @@ def turns() -> Turns:
 
 
 @pytest.fixture
-def queue(turns: Turns) -> Queue:
-    return Queue(turns)
+def queue(turns: Turns) -> CommitQueue:
+    return CommitQueue(turns)
 
 
-def test_what_was_submitted_meanwhile_is_led_by_the_background(turns: Turns, queue: Queue) -> None:
+def test_what_was_submitted_meanwhile_is_led_by_the_background(
+    turns: Turns, queue: CommitQueue
+) -> None:
     for round in range(2):  # the first has no thread yet, the second has one
         later = Request(f"later {round}")
         turns.meanwhile = lambda later=later: queue.submit(later)
@@ -68,7 +70,7 @@ def test_what_was_submitted_meanwhile_is_led_by_the_background(turns: Turns, que
 
 
 def test_the_background_goes_on_while_more_comes_and_begins_again(
-    turns: Turns, queue: Queue
+    turns: Turns, queue: CommitQueue
 ) -> None:
     first, during, after = Request("first"), Request("during"), Request("after")
     turns.meanwhile = lambda: queue.submit(during)
@@ -84,7 +86,7 @@ def test_the_background_goes_on_while_more_comes_and_begins_again(
 
 
 def test_a_leader_finishes_what_waits_when_the_queue_is_closed_meanwhile(
-    turns: Turns, queue: Queue
+    turns: Turns, queue: CommitQueue
 ) -> None:
     """No thread is started for a queue that is closing, and nobody else would come."""
     later = Request("later")
@@ -104,7 +106,7 @@ def test_a_leader_finishes_what_waits_when_the_queue_is_closed_meanwhile(
 
 
 def test_a_queue_closed_while_a_lone_caller_commits_waits_for_it(
-    turns: Turns, queue: Queue
+    turns: Turns, queue: CommitQueue
 ) -> None:
     closer = threading.Thread(target=queue.close)
 
@@ -119,7 +121,7 @@ def test_a_queue_closed_while_a_lone_caller_commits_waits_for_it(
     assert not closer.is_alive()
 
 
-def test_a_thread_that_waits_is_told_to_lead(turns: Turns, queue: Queue) -> None:
+def test_a_thread_that_waits_is_told_to_lead(turns: Turns, queue: CommitQueue) -> None:
     submitted = Request("submitted")
     committed = Request("committed")
     answers: list[object] = []
@@ -146,7 +148,7 @@ def test_a_thread_that_waits_is_told_to_lead(turns: Turns, queue: Queue) -> None
 
 
 def test_who_waits_for_what_is_being_written_is_woken_when_it_is(
-    turns: Turns, queue: Queue
+    turns: Turns, queue: CommitQueue
 ) -> None:
     request = Request("submitted")
     answers: list[object] = []
@@ -167,7 +169,7 @@ def test_who_waits_for_what_is_being_written_is_woken_when_it_is(
 
 
 def test_who_waits_leads_if_nobody_does(
-    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "_start_thread", lambda: None)  # it has not got the processor yet
     requests = [Request("one"), Request("two")]
@@ -179,7 +181,7 @@ def test_who_waits_leads_if_nobody_does(
 
 
 def test_what_was_submitted_before_is_committed_before(
-    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "_start_thread", lambda: None)
     submitted = Request("submitted")
@@ -194,7 +196,7 @@ def test_an_answer_that_was_given_stands_when_its_batch_fails_later() -> None:
         requests[0].succeed("written")
         raise UnavailableError("disk gone")
 
-    queue = Queue(run)
+    queue = CommitQueue(run)
     first = Request("first")
     queue._start_thread = lambda: None  # type: ignore[method-assign]
     queue.submit(first)
@@ -203,7 +205,9 @@ def test_an_answer_that_was_given_stands_when_its_batch_fails_later() -> None:
     assert first.outcome() == "written"
 
 
-def test_a_forked_child_can_do_nothing_with_its_parents_queue(turns: Turns, queue: Queue) -> None:
+def test_a_forked_child_can_do_nothing_with_its_parents_queue(
+    turns: Turns, queue: CommitQueue
+) -> None:
     """Clause 13: asked before any lock is taken, which a thread of the parent may have held."""
     vars(queue)["_process"] = os.getpid() + 1
     vars(queue)["_lock"] = None  # whoever tried to take it would fail
@@ -233,7 +237,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("is_leading", [False, True])
 def test_an_interrupt_of_one_who_waits_holds_up_nobody(
-    turns: Turns, queue: Queue, monkeypatch: pytest.MonkeyPatch, is_leading: bool
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch, is_leading: bool
 ) -> None:
     waiting = Request("waits")
     interrupted = threading.Event()
@@ -261,7 +265,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
         until(lambda: is_gated(waiting) or interrupted.is_set())
 
     waiter = threading.Thread(target=wait)
-    monkeypatch.setattr("holdfast.batch.threading", Threading)
+    monkeypatch.setattr("holdfast.core.commit_queue.threading", Threading)
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
     waiter.join(10)
@@ -278,7 +282,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
 
 @pytest.mark.parametrize("is_handed_on", [False, True])
 def test_all_who_wait_for_the_same_commit_are_answered(
-    turns: Turns, queue: Queue, is_handed_on: bool
+    turns: Turns, queue: CommitQueue, is_handed_on: bool
 ) -> None:
     """Of several threads that wait for what was submitted once, one may have to lead it."""
     submitted = Request("submitted")
@@ -309,7 +313,7 @@ def test_all_who_wait_for_the_same_commit_are_answered(
 
 
 def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
-    turns: Turns, queue: Queue
+    turns: Turns, queue: CommitQueue
 ) -> None:
     """Of two threads that wait for the same commit, one is interrupted: the other is answered."""
     submitted = Request("submitted")

@@ -10,19 +10,19 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Fence, Receipt, Record, Refusal
-from holdfast.batch import Request
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
+from holdfast.core.commit_queue import Request
+from holdfast.core.log import Log
+from holdfast.core.tree import append_op, set_op
 from holdfast.errors import ConflictError, LeaseLostError, UnavailableError
-from holdfast.log import Log
 from holdfast.testing import FakeClock, FaultyBackend
-from holdfast.tree import append_op, set_op
-from holdfast.wanted import Part, Proposal, Wanted, changed
 
 LOST = Fence("boss", "nobody", 1)
 
 
 def want(op: object, expected: int | None = None, fence: Fence | None = None) -> Request:
-    part = Part("team/a", (changed([op]),), expected)  # type: ignore[list-item]
-    return Request(Wanted((part,), fence=fence))
+    part = StreamWrite("team/a", (changed([op]),), expected)  # type: ignore[list-item]
+    return Request(ProposedCommit((part,), fence=fence))
 
 
 @pytest.fixture
@@ -63,10 +63,16 @@ def test_a_change_is_not_refused_for_what_a_neighbour_did_not_write(log: Log) ->
 def test_nothing_overtakes_a_commit_of_its_stream_that_waits_for_a_neighbour(log: Log) -> None:
     """Guarantee 5: what was put in line first is first in its stream, the end of a run last."""
     fenced = want(set_op("log", 2), fence=LOST)
-    noted = Proposal("test.noted", b"null")
-    both = Wanted((Part("run/r", (noted,)), Part("team/a", (changed([append_op("log", 3)]),))))
-    ended = Wanted((Part("run/r", (Proposal("test.ended", b"null"),)),))
-    waits, last, other = Request(both), Request(ended), Request(Wanted((Part("x", (noted,)),)))
+    noted = NewEvent("test.noted", b"null")
+    both = ProposedCommit(
+        (StreamWrite("run/r", (noted,)), StreamWrite("team/a", (changed([append_op("log", 3)]),)))
+    )
+    ended = ProposedCommit((StreamWrite("run/r", (NewEvent("test.ended", b"null"),)),))
+    waits, last, other = (
+        Request(both),
+        Request(ended),
+        Request(ProposedCommit((StreamWrite("x", (noted,)),))),
+    )
     log._run([fenced, waits, last, other])
     assert [record.type for record in log.records("run/r")] == ["test.noted", "test.ended"]
     assert (waits.outcome().revision, last.outcome().revision) == (1, 2)
@@ -88,9 +94,9 @@ def test_what_is_asked_right_before_it_is_sent_is_answered_alone(log: Log) -> No
     """`unless`: an error is the answer, and what was laid on it is laid again."""
     told: list[BaseException] = []
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
-    part = Part("team/a", (changed([set_op("n", 2)]),))
-    sent = Request(Wanted((part,), unless=lambda: None))
-    held = Request(Wanted((part,), unless=lambda: gone), failed=told.append)
+    part = StreamWrite("team/a", (changed([set_op("n", 2)]),))
+    sent = Request(ProposedCommit((part,), unless=lambda: None))
+    held = Request(ProposedCommit((part,), unless=lambda: gone), failed=told.append)
     behind = want(set_op("n", 3))
     log._run([sent, held, behind])
     assert (sent.outcome().revision, behind.outcome().revision) == (2, 3)
@@ -102,11 +108,11 @@ def test_what_is_asked_right_before_it_is_sent_is_answered_alone(log: Log) -> No
 def test_nothing_is_sent_where_nothing_is_to_be_written(log: Log) -> None:
     before = log.position()
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
-    part = Part("team/a", (changed([set_op("n", 2)]),))
+    part = StreamWrite("team/a", (changed([set_op("n", 2)]),))
     log.backend.commit = None  # type: ignore[method-assign]  # whoever calls it fails
     told: list[BaseException] = []
     with pytest.raises(LeaseLostError, match="has ended"):
-        log.commit(Wanted((part,), unless=lambda: gone, failed=told.append))
+        log.commit(ProposedCommit((part,), unless=lambda: gone, failed=told.append))
     assert (told, log.position()) == ([gone], before)
 
 
@@ -156,8 +162,8 @@ def test_guarantee_1_what_was_written_is_not_denied_with_a_neighbour_that_was_no
     log, other = (Log(backend, clock=FakeClock(), actor=actor) for actor in "wo")
     log.commit(want(set_op("n", 1)).work)
     other.commit(want(set_op("n", 2)).work)
-    elsewhere = Part("team/b", (changed([set_op("n", 1)]),))
-    late, written = want(set_op("n", 3)), Request(Wanted((elsewhere,)))
+    elsewhere = StreamWrite("team/b", (changed([set_op("n", 1)]),))
+    late, written = want(set_op("n", 3)), Request(ProposedCommit((elsewhere,)))
     backend.goes_down = True
     log._queue._execute([late, written])
     assert written.outcome().revision == 1

@@ -16,10 +16,10 @@ from tests.unit.mixture import memories, store_on
 def test_memory_does_not_grow_with_the_scopes_that_were_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("holdfast.lineage.KNOWN_MAX", "holdfast.blobs.KNOWN_MAX"):
+    for name in ("holdfast.core.log.KNOWN_MAX", "holdfast.core.blobs.KNOWN_MAX"):
         monkeypatch.setattr(name, 50)
-    monkeypatch.setattr("holdfast.snapshots.GROWING_MAX", 50)
-    monkeypatch.setattr("holdfast.lifetimes._KNOWN_MAX", 50)
+    monkeypatch.setattr("holdfast.core.snapshot.GROWING_MAX", 50)
+    monkeypatch.setattr("holdfast.core.expiry._KNOWN_MAX", 50)
     with holdfast.open("memory:") as store:
         log: Any = store.log
         log._folds_max = 50

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Position, Record
-from holdfast.log import READ_CHUNK, Log
+from holdfast.core.log import READ_CHUNK, Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import codec
+from holdfast.core import codec
+from holdfast.core.tree import freeze
 from holdfast.errors import CorruptError, ValueDomainError
-from holdfast.tree import freeze
 
 
 class Stage(enum.StrEnum):

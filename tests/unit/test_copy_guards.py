@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.copy import _Copy, copy  # pyright: ignore[reportPrivateUsage]
+from holdfast.core.copy import _Copy, copy  # pyright: ignore[reportPrivateUsage]
+from holdfast.core.expiry import EXPIRING
 from holdfast.errors import ConflictError, ExpiredError
-from holdfast.lifetimes import EXPIRING
 from holdfast.testing.clock import FakeClock
 
 

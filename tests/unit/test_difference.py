@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast import codec
-from holdfast.tree import (
+from holdfast.core import codec
+from holdfast.core.tree import (
     EMPTY,
     MISSING,
     Change,

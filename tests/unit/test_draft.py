@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast import codec
-from holdfast.draft import Draft
+from holdfast.core import codec
+from holdfast.core.draft import Draft
+from holdfast.core.tree import EMPTY, Op, append_op, apply, decode_ops, encode_ops, freeze, set_op
 from holdfast.errors import UsageError
-from holdfast.tree import EMPTY, Op, append_op, apply, decode_ops, encode_ops, freeze, set_op
 
 PLAIN: dict[str, Any] = {
     "n": 10,

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import UsageError
-from holdfast.arguments import check_duration
+from holdfast.core.arguments import check_duration
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.ids import new_id, short_id
+from holdfast.names import new_id, short_id
 from holdfast.testing import FakeClock
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"

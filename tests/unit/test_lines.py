@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends import lines
-from holdfast.backends.lines import DeadlineError, Lines, unavailable
+from holdfast.backends import connection_pool
+from holdfast.backends.connection_pool import ConnectionPool, DeadlineError, unavailable
 from holdfast.errors import HoldfastError, UnavailableError
 
 
@@ -26,13 +26,13 @@ class Refused(Exception):
     """A server's answer: not now."""
 
 
-class Slow(Lines[Line]):
+class Slow(ConnectionPool[Line]):
     """A server that takes 0.3 s to say that it cannot now, on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(Place())
         self.now = 0.0
-        monkeypatch.setattr(lines, "monotonic", lambda: self.now)
+        monkeypatch.setattr(connection_pool, "monotonic", lambda: self.now)
 
     def connect(self, deadline: float) -> Line:
         return Line()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends import liveness, place
+from holdfast.backends import liveness, local_path
 from holdfast.backends.liveness import Workers
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
 
@@ -105,16 +105,16 @@ def _close_if_in(fd: int, folder: Path, keep: int) -> None:
 def test_a_host_that_shows_no_mounts_is_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_MOUNTINFO", tmp_path / "none")
-    place.refuse_network(tmp_path)
+    monkeypatch.setattr(local_path, "_MOUNTINFO", tmp_path / "none")
+    local_path.refuse_network(tmp_path)
     (tmp_path / "mounts").write_text(f"1 0 0:1 / {tmp_path} rw - nfs4 host:/ rw\n")
-    monkeypatch.setattr(place, "_MOUNTINFO", tmp_path / "mounts")
+    monkeypatch.setattr(local_path, "_MOUNTINFO", tmp_path / "mounts")
     with pytest.raises(UsageError, match="network file system"):
-        place.refuse_network(tmp_path / "store")
+        local_path.refuse_network(tmp_path / "store")
 
 
 def test_what_cannot_be_looked_at_is_unavailable_and_not_absent(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
-        place.check_private(tmp_path / "none")
+        local_path.check_private(tmp_path / "none")
     with pytest.raises(UnavailableError, match="cannot be examined: File name too long"):
-        place.check_private(tmp_path / ("x" * 300))
+        local_path.check_private(tmp_path / ("x" * 300))

@@ -8,16 +8,9 @@ import pytest
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
-from holdfast.errors import (
-    ConflictError,
-    CorruptError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-)
-from holdfast.fold import EMPTY
-from holdfast.lineage import BACK_CHUNK
-from holdfast.log import Log
+from holdfast.core.event import EMPTY
+from holdfast.core.log import BACK_CHUNK, Log
+from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock, FaultyBackend
 
@@ -110,9 +103,9 @@ def test_an_unknown_event_type_leaves_the_state_as_it_is(clock: FakeClock) -> No
     hf = store_on(MemoryBackend(clock=clock), clock)
     chat = hf.conversation("c")
     chat.set("a", 1)
-    from holdfast.wanted import Part, Proposal, Wanted
+    from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 
-    hf.log.commit(Wanted((Part(chat.name, (Proposal("note.taken", b'{"x":1}'),)),)))
+    hf.log.commit(ProposedCommit((StreamWrite(chat.name, (NewEvent("note.taken", b'{"x":1}'),)),)))
     assert chat.state == {"a": 1}
     assert [event.data for event in chat.history(after=1)] == [{"x": 1}]
     assert hf.check().ok
@@ -194,19 +187,19 @@ def test_writers_that_always_lose_are_told(clock: FakeClock) -> None:
 
 def test_requests_laid_on_a_refused_one_are_laid_again(clock: FakeClock) -> None:
     """Two stores, batches of several: a follower in a batch must not land on a stranger's event."""
-    from holdfast.arguments import update_ops
-    from holdfast.batch import Request
-    from holdfast.wanted import Wanted
+    from holdfast.core.arguments import update_ops
+    from holdfast.core.commit import ProposedCommit
+    from holdfast.core.commit_queue import Request
 
     backend = MemoryBackend(clock=clock)
     mine, other = store_on(backend, clock), store_on(backend, clock)
     chat = mine.conversation("c")
     chat.set("n", 0)
     requests = [
-        Request(Wanted((chat.change_part(update_ops({f"k{n}": n}), None, None, None),)))
+        Request(ProposedCommit((chat.change_part(update_ops({f"k{n}": n}), None, None, None),)))
         for n in range(4)
     ]
-    guarded = Request(Wanted((chat.change_part(update_ops({"g": 1}), 2, None, None),)))
+    guarded = Request(ProposedCommit((chat.change_part(update_ops({"g": 1}), 2, None, None),)))
     other.conversation("c").set("stranger", True)
     mine.log._run([*requests, guarded])  # pyright: ignore[reportPrivateUsage]
     assert [request.outcome().revision for request in requests] == [3, 4, 5, 6]

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import codec, event, tree
-from holdfast.arguments import update_ops
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Head, Position
+from holdfast.core import codec, event, tree
+from holdfast.core.arguments import update_ops
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.log import Log
+from holdfast.core.snapshot import Snapshots
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -21,11 +24,8 @@ from holdfast.errors import (
     UnavailableError,
     ValueDomainError,
 )
-from holdfast.log import Log
-from holdfast.snapshots import Snapshots
 from holdfast.store import Store
 from holdfast.testing import FakeClock, RecordBuilder
-from holdfast.wanted import Part, Proposal, Wanted
 
 
 def store_on(backend: Any, clock: FakeClock) -> Store:
@@ -61,10 +61,10 @@ def test_a_guard_is_judged_by_what_is_there_and_not_by_what_is_remembered(clock:
     mine.conversation("c").set("n", 1)
     other.conversation("c").set("n", 2)
     part = mine.conversation("c").change_part(update_ops({"n": 3}), 2, None, None)
-    assert mine.log.commit(Wanted((part,))).revision == 3
+    assert mine.log.commit(ProposedCommit((part,))).revision == 3
     stale = mine.conversation("c").change_part(update_ops({"n": 4}), 1, None, None)
     with pytest.raises(ConflictError) as caught:
-        mine.log.commit(Wanted((stale,)))
+        mine.log.commit(ProposedCommit((stale,)))
     assert (caught.value.expected, caught.value.actual) == (1, 3)
 
 
@@ -80,7 +80,7 @@ def test_a_conflict_names_the_stream_that_was_read_too_early(clock: FakeClock, s
     reads = [(name, 1) for name in names]
     reads[stale] = (names[stale], 7)
     with pytest.raises(ConflictError) as caught:
-        store.log.commit(Wanted((part,), reads=tuple(reads)))
+        store.log.commit(ProposedCommit((part,), reads=tuple(reads)))
     assert (caught.value.stream, caught.value.expected, caught.value.actual) == (names[stale], 7, 1)
     assert store.log.head("conversation/c") is None
 
@@ -240,7 +240,7 @@ def test_a_damaged_snapshot_that_cannot_be_deleted_is_reported_and_passed_over(
 def test_a_snapshot_that_cannot_be_written_costs_no_commit(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.snapshots.GROWTH_BYTES_MIN", 1000)
+    monkeypatch.setattr("holdfast.core.snapshot.GROWTH_BYTES_MIN", 1000)
     backend = MemoryBackend(clock=clock)
 
     def put(kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
@@ -319,8 +319,8 @@ def test_check_reads_the_blobs_of_every_event() -> None:
         scope = store.team("red")
         op = store.log.blobs.spill(tree.set_op("value", "large " * 20_000), scope.name)
         payload = b'{"said":[' + bytes(op.value) + b"]}"
-        part = Part(scope.name, (Proposal("layer.said", payload),))
-        store.log.commit(Wanted((part,)))
+        part = StreamWrite(scope.name, (NewEvent("layer.said", payload),))
+        store.log.commit(ProposedCommit((part,)))
         assert store.check().ok
         [name] = store.log.backend.objects.names("blob")
         store.log.backend.objects.delete("blob", name)

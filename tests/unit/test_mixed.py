@@ -11,14 +11,14 @@ import pytest
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend, level_of
 from holdfast.backends.protocol import START, Fence, Mark, Receipt, Refusal
-from holdfast.batch import Request
 from holdfast.clock import SystemClock
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.commit_queue import Request
+from holdfast.core.tree import set_op
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FaultyBackend, RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, write
-from holdfast.tree import set_op
-from holdfast.wanted import Wanted
 from tests.unit.mixture import LARGE, chats, memories, rest, store_on
 
 
@@ -205,7 +205,7 @@ def test_what_was_answered_before_its_backend_failed_stays_answered() -> None:
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
     unless = [None, lambda: gone, None]
     parts = [store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names]
-    wanted = [Wanted((part,), unless=one) for part, one in zip(parts, unless, strict=True)]
+    wanted = [ProposedCommit((part,), unless=one) for part, one in zip(parts, unless, strict=True)]
     requests = [Request(one) for one in wanted]
     store.log._run(requests)
     assert requests[0].outcome().revision == 1
@@ -240,7 +240,7 @@ def test_what_a_backend_wrote_before_it_failed_stays_answered() -> None:
     part = {
         name: store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names
     }
-    requests = [Request(Wanted((part[name],))) for name in names]
+    requests = [Request(ProposedCommit((part[name],))) for name in names]
     chats.broken = "conversation/late"
     store.log._run(requests)
     assert [request.outcome().revision for request in requests[:2]] == [1, 1]

@@ -12,9 +12,8 @@ import pytest
 
 from holdfast import aio
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.mixed import MixedBackend
+from holdfast.backends.mixed import MixedBackend, Vector
 from holdfast.backends.protocol import START, Mark, Position
-from holdfast.backends.vector import Vector
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.store import Store

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import CorruptError, UsageError
-from holdfast.tree import (
+from holdfast.core.tree import (
     EMPTY,
     Op,
     append_op,
@@ -21,6 +20,7 @@ from holdfast.tree import (
     set_op,
     truncate_op,
 )
+from holdfast.errors import CorruptError, UsageError
 
 
 def test_ops_have_the_documented_form() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import UsageError
-from holdfast.arguments import check_path
+from holdfast.core.arguments import check_path
 
 
 class Name(enum.StrEnum):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.place import check_private, refuse_network
+from holdfast.backends.local_path import check_private, refuse_network
 from holdfast.errors import NotFoundError, UsageError
 
 _MOUNTS = """\

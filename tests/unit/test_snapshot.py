@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast import codec, snapshot
-from holdfast.errors import CorruptError
-from holdfast.snapshot import pack, unpack
-from holdfast.tree import (
+from holdfast.core import codec, snapshot
+from holdfast.core.snapshot import pack, unpack
+from holdfast.core.tree import (
     EMPTY,
     Map,
     Op,
@@ -24,6 +23,7 @@ from holdfast.tree import (
     encode_ops,
     set_op,
 )
+from holdfast.errors import CorruptError
 
 LONG = {"role": "user", "content": "x" * 100}
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.protocol import START, Found, Head, Mark, Receipt, Record
-from holdfast.backends.sqlite import SqliteBackend, heads
+from holdfast.backends.sqlite import SqliteBackend, batch
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite.rows import prefix_end
 from holdfast.testing import FakeClock, RecordBuilder
@@ -88,7 +88,7 @@ def test_a_stale_writer_is_told_the_head_by_another_handle(tmp_path: Path) -> No
 def test_a_small_cache_answers_like_a_large_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "_STREAMS_MAX", 3)
+    monkeypatch.setattr(batch, "_STREAMS_MAX", 3)
     one, two, build = _open(tmp_path), _open(tmp_path), RecordBuilder()
     expected: dict[str, int] = {}
     for n in range(60):
@@ -105,8 +105,8 @@ def test_a_small_cache_answers_like_a_large_one(
 
 def test_heads_that_come_late_do_not_replace_newer_ones() -> None:
     """A thread may look further between another's commit and the news of it."""
-    cache = heads.Heads()
-    stream = {"a": heads.Stream(1, 1)}
+    cache = batch.Heads()
+    stream = {"a": batch.Stream(1, 1)}
     old, new = (Head(n, b"", 0, START, 1) for n in (1, 2))
     cache.publish(1, {"a": old}, stream)
     cache.advance(3, [1])

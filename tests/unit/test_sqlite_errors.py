@@ -13,10 +13,9 @@ import apsw
 import pytest
 
 from holdfast.backends.protocol import START, Head, Mark
-from holdfast.backends.sqlite import SqliteBackend, backend, driver, heads, inspection, opening
-from holdfast.backends.sqlite.connection import Reader
-from holdfast.backends.sqlite.errors import translate
-from holdfast.backends.sqlite.wal import Wal, write_again
+from holdfast.backends.sqlite import SqliteBackend, backend, batch, inspection, opening
+from holdfast.backends.sqlite import connection as driver
+from holdfast.backends.sqlite.connection import Reader, Wal, translate, write_again
 from holdfast.errors import CorruptError, FormatError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, RecordBuilder
 
@@ -96,7 +95,9 @@ def test_a_reading_connection_that_fails_takes_the_writing_one_along(
 def test_a_file_that_cannot_be_looked_at_is_not_used(
     store: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
-    monkeypatch.setattr(backend, "Gate", _raising(OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(
+        backend, "SqliteCheckout", _raising(OSError(errno.EIO, "Input/output error"))
+    )
     _refused(store, "cannot be examined: Input/output error", read_only=read_only)
 
 
@@ -194,9 +195,9 @@ def test_a_snapshot_that_did_not_begin_is_not_ended() -> None:
 
 def test_a_head_without_its_streams_number_is_not_remembered() -> None:
     """`advance` is told numbers: it would never find such a head to forget it."""
-    cache = heads.Heads()
+    cache = batch.Heads()
     head = Head(1, b"", 0, START, 1)
-    cache.publish(1, {"a": head, "b": head}, {"a": heads.Stream(1, 1)})
+    cache.publish(1, {"a": head, "b": head}, {"a": batch.Stream(1, 1)})
     assert cache.heads == {"a": head}
 
 

@@ -15,17 +15,9 @@ from msgspec.structs import replace
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import (
-    Backend,
-    Commit,
-    Fence,
-    Head,
-    Mark,
-    Position,
-    Refusal,
-)
+from holdfast.backends.protocol import Backend, Commit, Fence, Head, Mark, Position, Refusal
+from holdfast.core.event import ORIGIN, record_link
 from holdfast.errors import UnavailableError, UsageError
-from holdfast.event import ORIGIN, record_link
 from holdfast.testing import CrashPoints, FakeClock, FaultyBackend, RecordBuilder
 
 ROOT = Path(__file__).resolve().parents[2]

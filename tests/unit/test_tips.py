@@ -9,15 +9,15 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Receipt, Record, Refusal
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
+from holdfast.core.log import Log
+from holdfast.core.snapshot import REPLAYED_EVENTS_MIN
+from holdfast.core.tree import set_op
 from holdfast.errors import ClosedError, ConflictError, CorruptError, NotFoundError, UsageError
-from holdfast.log import Log
-from holdfast.snapshots import REPLAYED_EVENTS_MIN
 from holdfast.store import Store
 from holdfast.testing import FakeClock
-from holdfast.tree import set_op
-from holdfast.wanted import Part, Proposal, Wanted, changed
 
-NOTE = Proposal("note.taken", b'{"text":"hi"}')
+NOTE = NewEvent("note.taken", b'{"text":"hi"}')
 
 
 class Counting(MemoryBackend):
@@ -49,7 +49,7 @@ def long_scope(backend: MemoryBackend, events: int = 500, **options: Any) -> Non
 
 
 def note(store: Store, *, name: str = "conversation/c", **options: Any) -> Any:
-    return store.log.commit(Wanted((Part(name, (NOTE,), **options),)))
+    return store.log.commit(ProposedCommit((StreamWrite(name, (NOTE,), **options),)))
 
 
 def test_an_unread_stream_is_not_folded(backend: Counting) -> None:
@@ -140,7 +140,9 @@ def test_a_key_answers_without_a_fold(backend: Counting) -> None:
     assert note(hf, name="conversation/new", key="k").before[0].revision == 0
     assert fresh.revision == 1
     with pytest.raises(UsageError, match="another change"):
-        hf.log.commit(Wanted((Part("conversation/c", (Proposal("x.y", b"1"),), key="k"),)))
+        hf.log.commit(
+            ProposedCommit((StreamWrite("conversation/c", (NewEvent("x.y", b"1"),), key="k"),))
+        )
 
 
 def test_the_parent_is_known_from_the_first_event(backend: Counting) -> None:
@@ -193,12 +195,12 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
     long_scope(backend, events=3)
     log = open_on(backend).log
     backend.batches = []
-    from holdfast.batch import Request
+    from holdfast.core.commit_queue import Request
 
     wanted = [
-        Wanted((Part("conversation/c", (NOTE,)),)),
-        Wanted((Part("conversation/c", (changed([set_op("n", 9)]),)),)),
-        Wanted((Part("conversation/c", (NOTE,)),)),
+        ProposedCommit((StreamWrite("conversation/c", (NOTE,)),)),
+        ProposedCommit((StreamWrite("conversation/c", (changed([set_op("n", 9)]),)),)),
+        ProposedCommit((StreamWrite("conversation/c", (NOTE,)),)),
     ]
     requests = [Request(one) for one in wanted]
     log._run(requests)  # pyright: ignore[reportPrivateUsage]
@@ -211,7 +213,9 @@ def test_commits_that_are_put_in_line_together_are_one_batch() -> None:
     backend = Late(clock=FakeClock())
     backend.batches = []
     log = open_on(backend).log
-    wanted = [Wanted((Part("conversation/c", (NOTE,), key=f"k{n}"),)) for n in range(5)]
+    wanted = [
+        ProposedCommit((StreamWrite("conversation/c", (NOTE,), key=f"k{n}"),)) for n in range(5)
+    ]
     requests = log.submit_all(wanted)
     assert [log.wait(request).revision for request in requests] == [1, 2, 3, 4, 5]
     assert backend.batches == [5]
@@ -223,7 +227,7 @@ def test_who_had_to_fold_a_long_stream_leaves_a_snapshot(backend: Counting) -> N
     hf = open_on(backend)
     hf.conversation("c").set("n", 1)
     proposals = tuple([NOTE] * REPLAYED_EVENTS_MIN)
-    hf.log.commit(Wanted((Part("conversation/c", proposals),)))
+    hf.log.commit(ProposedCommit((StreamWrite("conversation/c", proposals),)))
     hf.log.snapshots.flush({})
     for name in backend.objects.names("snapshot"):
         backend.objects.delete("snapshot", name)

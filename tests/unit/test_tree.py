@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast import codec
-from holdfast.errors import UsageError, ValueDomainError
-from holdfast.tree import (
+from holdfast.core import codec
+from holdfast.core.tree import (
     EMPTY,
     Lazy,
     Map,
@@ -32,7 +31,8 @@ from holdfast.tree import (
     set_op,
     truncate_op,
 )
-from holdfast.tree.frozen import dump
+from holdfast.core.tree.frozen import dump
+from holdfast.errors import UsageError, ValueDomainError
 from tests.unit.ticket import TICKET, changed, state
 
 # --- frozen values -------------------------------------------------------------------------------

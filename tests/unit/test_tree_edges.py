@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast import codec
-from holdfast.errors import CorruptError, UsageError
-from holdfast.snapshot import pack, unpack
-from holdfast.tree import (
+from holdfast.core import codec
+from holdfast.core.snapshot import pack, unpack
+from holdfast.core.tree import (
     EMPTY,
     MISSING,
     Change,
@@ -21,7 +20,7 @@ from holdfast.tree import (
     List,
     Map,
     Op,
-    Run,
+    OpBatch,
     append_op,
     apply,
     decode_ops,
@@ -34,7 +33,8 @@ from holdfast.tree import (
     set_op,
     touched,
 )
-from holdfast.tree.frozen import WIDE, dump, enter, enter_level
+from holdfast.core.tree.frozen import WIDE, dump, enter, enter_level
+from holdfast.errors import CorruptError, UsageError
 
 PRINTABLE = "".join(map(chr, (*range(35, 92), *range(93, 127))))
 WIDE_STATE: dict[str, Any] = {f"k{n:03}": n for n in range(WIDE + 30)}
@@ -177,7 +177,7 @@ def test_a_path_deeper_than_any_state_is_refused() -> None:
 def test_an_op_on_the_whole_state_sees_what_a_run_has_gathered(op: Op) -> None:
     ops = [append_op("l", 1), append_op("l", 2), op, append_op("l", 3)]
     start = apply(EMPTY, [append_op("l", 0)], revision=1)
-    run = Run(start)
+    run = OpBatch(start)
     run.apply(ops, revision=2, blobs=None)
     assert run.root() == apply(start, ops, revision=2)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.tree import trie
-from holdfast.tree.trie import Trie, changed_keys, from_entries
+from holdfast.core.tree import trie
+from holdfast.core.tree.trie import Trie, changed_keys, from_entries
 
 
 class Clashing(str):

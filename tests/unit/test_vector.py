@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.tree import vector
-from holdfast.tree.vector import EMPTY, Vector, changed_indexes, from_items, from_source
+from holdfast.core.tree import vector
+from holdfast.core.tree.vector import EMPTY, Vector, changed_indexes, from_items, from_source
 
 SIZES = [0, 1, 31, 32, 33, 64, 65, 1023, 1024, 1025, 1056, 1057, 2080, 32 * 1024 + 33]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.backends.connection_pool import AckTracker
 from holdfast.backends.protocol import Commit, Refusal
-from holdfast.backends.witness import Witness
 from holdfast.testing import RecordBuilder
 
 STREAM = "conversation/c"
@@ -15,13 +15,13 @@ def commit() -> Commit:
 
 def test_a_commit_that_is_there_already_was_acknowledged_too() -> None:
     """Found by `t2-redis-everysec-power`: the answer to a key that was used before is "done"."""
-    witness = Witness("here")
+    witness = AckTracker("here")
     witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
     assert witness.told() == (0, [(STREAM, (2, None))])
 
 
 def test_what_is_known_better_stays() -> None:
-    witness = Witness("here")
+    witness = AckTracker("here")
     witness._remember(STREAM, 2, b"link")  # pyright: ignore[reportPrivateUsage]
     witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
     witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=1)])
@@ -29,6 +29,6 @@ def test_what_is_known_better_stays() -> None:
 
 
 def test_other_refusals_acknowledge_nothing() -> None:
-    witness = Witness("here")
+    witness = AckTracker("here")
     witness.note([commit()], [Refusal("fenced", "lease")])
     assert witness.told() == (0, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.tree import EMPTY, Map, Op, apply, decode_ops, encode_ops, set_op
+from holdfast.core.tree import EMPTY, Map, Op, apply, decode_ops, encode_ops, set_op
 
 TICKET: dict[str, Any] = {
     "stage": "triage",

@@ -18,10 +18,10 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from holdfast.backends.protocol import Position
-from holdfast.batch import Request
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.commit_queue import Request
 from holdfast.errors import UsageError
 from holdfast.store import Store
-from holdfast.wanted import Wanted, Written
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Loop:
         """Runs a synchronous write in our executor and waits for its outcome, come what may."""
         return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
 
-    async def commit(self, wanted: Wanted, then: Callable[[Written], T]) -> T:
+    async def commit(self, wanted: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
 
         `then` makes the answer of it, and is called also if the caller was cancelled meanwhile:
@@ -91,12 +91,12 @@ class Loop:
             raise
         return then(request.outcome())
 
-    def enqueue(self, wanted: Wanted) -> asyncio.Task[Written]:
+    def enqueue(self, wanted: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
         future: asyncio.Future[Request] = self.loop.create_future()
         request = self.store.log.submit(wanted, waker=self.wake, context=future)
 
-        async def outcome() -> Written:
+        async def outcome() -> CommitResult:
             await future
             return request.outcome()
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from holdfast.aio.loop import Loop
-from holdfast.record.decision import Decision
+from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.backends.protocol import Position
+from holdfast.core.arguments import check_timeout
+from holdfast.core.consumers import STANDBY_S, Delivery, Group, Start
+from holdfast.core.event import Moment
+from holdfast.record.decision_events import Decision
+from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, Shelf
-from holdfast.record.open_decision import OpenDecision
+from holdfast.record.message_events import Message
+from holdfast.record.messages import History, Messages
 from holdfast.record.tasks import Tasks
+from holdfast.record.turns import OpenTurn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -175,3 +191,228 @@ class AsyncMemory:
             yield
         finally:
             await self.end("turn")
+
+
+# --- messages -------------------------------------------------------------------------------------
+#
+# Messages for asyncio. Adding goes through the group-commit queue, without a thread of its own.
+
+
+def _like(
+    function: Callable[Concatenate[Any, P], T],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Awaitable[T]]]:
+    """Gives a method the name, parameters and documentation of the synchronous one."""
+
+    def named(method: Callable[..., Any]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+        return cast("Any", wraps(function)(method))
+
+    return named
+
+
+class AsyncHistory:
+    """Messages to read; see `History`. In place of `len` there is `length`."""
+
+    def __init__(self, loop: Loop, history: History) -> None:
+        self._loop = loop
+        self.sync = history
+        self.name = history.name
+
+    def __repr__(self) -> str:
+        return f"<AsyncMessages of {self.name}>"
+
+    @property
+    def revision(self) -> Reading[int]:
+        async def read() -> int:
+            return await self._loop.hop(lambda: self.sync.revision)
+
+        return Reading(read)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async for message in self._loop.steps(iter(self.sync)):
+            yield message
+
+    async def at(self, moment: Moment) -> AsyncHistory:
+        return AsyncHistory(self._loop, await self._loop.hop(self.sync.at, moment))
+
+    def original(self) -> AsyncHistory:
+        return AsyncHistory(self._loop, self.sync.original())
+
+    length = mirror(History.length)
+    last = mirror(History.last)
+    page = mirror(History.page)
+    cursor = mirror(History.cursor)
+    get = mirror(History.get)
+    items = mirror(History.items)
+    for_request = mirror(History.for_request)
+    render = mirror(History.render)
+    select = mirror(History.select)
+    turns = mirror(History.turns)
+    summaries = mirror(History.summaries)
+    file_changes = mirror(History.file_changes)
+
+
+class _Large(Exception):
+    """Something is so large that it becomes a blob, which takes more than the queue."""
+
+
+def _refuse(_raw: bytes) -> NoReturn:
+    raise _Large
+
+
+class AsyncMessages(AsyncHistory):
+    """The messages of one conversation; see `Messages`."""
+
+    sync: Messages
+
+    def __init__(self, loop: Loop, messages: Messages) -> None:
+        super().__init__(loop, messages)
+        self.sync = messages
+
+    @_like(Messages.add)
+    async def add(
+        self, role: str | None = None, content: str | list[Any] | None = None, **fields: Any
+    ) -> Message:
+        turn: AsyncTurn | None = fields.pop("turn", None)
+        options = {name: fields.pop(name, None) for name in ("state", "key", "expected")}
+        item = {"role": role, "content": content, **fields}
+        quick = turn is None and options["state"] is None and fields.get("foreign_id") is None
+        made = await self._add([item], options) if quick else None
+        if made is not None:
+            return made[0]
+        options["turn"] = None if turn is None else turn.sync
+        return await self._loop.hop_shielded(self.sync.add, **item, **options)
+
+    @_like(Messages.add_many)
+    async def add_many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        turn: AsyncTurn | None = None,
+        state: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        expected: int | None = None,
+    ) -> list[Message]:
+        own = None if turn is None else turn.sync
+        return await self._loop.hop_shielded(
+            self.sync.add_many, items, turn=own, state=state, key=key, expected=expected
+        )
+
+    async def _add(
+        self, items: list[dict[str, Any]], options: dict[str, Any]
+    ) -> list[Message] | None:
+        """Adds by way of the queue; None if that would have to write a blob first."""
+        key, expected = options["key"], options["expected"]
+        try:
+            said = self.sync.prepare(items, key=key, expected=expected, spill=_refuse)
+        except _Large:
+            return None
+        return await self._loop.commit(said.wanted, partial(self.sync.made, said))
+
+    def turn(self) -> AsyncTurn:
+        return AsyncTurn(self, self.sync.turn())
+
+    is_there = mirror(Messages.is_there)
+    edit = mirror(Messages.edit)
+    delete = mirror(Messages.delete)
+    pop = mirror(Messages.pop)
+    clear = mirror(Messages.clear)
+    rewind = mirror(Messages.rewind)
+    compact = mirror(Messages.compact)
+    summarise = mirror(Messages.summarise)
+
+    @_like(Messages.merge)
+    async def merge(self, other: Any) -> list[Message]:
+        return await self._loop.hop_shielded(self.sync.merge, getattr(other, "sync", other))
+
+
+class AsyncTurn:
+    """The block of `async with chat.turn() as turn:`; see `OpenTurn`."""
+
+    def __init__(self, messages: AsyncMessages, turn: OpenTurn) -> None:
+        self._messages = messages
+        self._loop = messages._loop  # pyright: ignore[reportPrivateUsage]
+        self.sync = turn
+        self.id = turn.id
+        self.name = turn.name
+
+    add = mirror(OpenTurn.add)
+    add_many = mirror(OpenTurn.add_many)
+    end = mirror(OpenTurn.end)
+
+    async def __aenter__(self) -> AsyncTurn:
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, _: object
+    ) -> Literal[False]:
+        await self._loop.hop_shielded(self.sync.__exit__, kind, error, None)
+        return False
+
+
+# --- group ----------------------------------------------------------------------------------------
+#
+# Consumer groups for asyncio.
+
+
+class AsyncGroup:
+    """A consumer group; see `Group`. A delivery's `done` waits for nothing and is not awaited."""
+
+    def __init__(self, loop: Loop, group: Group) -> None:
+        self._loop = loop
+        self._group = group
+        self.name = group.name
+
+    @property
+    def after(self) -> Position | None:
+        return self._group.after
+
+    async def take(self, n: int = 1) -> list[Delivery]:
+        taking = asyncio.ensure_future(self._loop.hop(self._group.take, n))
+        try:
+            return await shielded(taking)
+        except asyncio.CancelledError:
+            if not taking.cancelled() and taking.exception() is None:
+                # Nobody was given these, so nobody would ever say that they are done.
+                for delivery in reversed(taking.result()):
+                    delivery.put_back()
+            raise
+
+    async def deliveries(self, *, timeout_s: float | None = None) -> AsyncIterator[Delivery]:
+        check_timeout(timeout_s)
+        began = self._loop.loop.time()
+        while True:
+            for delivery in await self.take():
+                yield delivery
+                began = self._loop.loop.time()
+                break
+            else:
+                left_s = 1.0 if timeout_s is None else timeout_s - self._loop.loop.time() + began
+                if left_s <= 0:
+                    await self.save()
+                    return
+                after = await self._loop.hop(lambda: self._group.after)
+                if after is None:
+                    await asyncio.sleep(min(left_s, STANDBY_S))
+                else:
+                    await self._loop.wait_behind(after, min(left_s, 1.0))
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self.deliveries()
+
+    async def restart(self, start: Start) -> None:
+        await self._loop.hop_shielded(self._group.restart, start)
+
+    async def save(self) -> None:
+        await self._loop.hop_shielded(self._group.save)
+
+    async def close(self) -> None:
+        await self._loop.hop_shielded(self._group.close)
+
+    async def __aenter__(self) -> AsyncGroup:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncGroup {self.name}>"

@@ -13,8 +13,9 @@ from typing import Any, Concatenate, ParamSpec
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.record import mirror
 from holdfast.aio.scope import AsyncScope
-from holdfast.arguments import check_timeout
-from holdfast.current import WRITER
+from holdfast.core.arguments import check_timeout
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
 from holdfast.runs import acts
 from holdfast.runs.acts import Operation
@@ -22,17 +23,13 @@ from holdfast.runs.blocks import Joining, Progress, branch_body
 from holdfast.runs.context import Operations
 from holdfast.runs.control import Cancelled, Control, Stopped
 from holdfast.runs.define import CURRENT, RunFunction, Step
+from holdfast.runs.driver import PoolCall
 from holdfast.runs.ending import life
-from holdfast.runs.engine import SLICE_S, Engine
+from holdfast.runs.engine import SLICE_S, Engine, Run, result_of
 from holdfast.runs.events import Status
-from holdfast.runs.execution import Execution
-from holdfast.runs.flights import Flight
-from holdfast.runs.handle import Run, result_of
+from holdfast.runs.execution import Execution, InFlightCommit, StepWriter
 from holdfast.runs.journal import Block, Journal
-from holdfast.runs.offered import RunStore
-from holdfast.runs.pool import Job
-from holdfast.runs.writers import StepWriter
-from holdfast.wanted import Wanted, Written
+from holdfast.store import RunStore
 
 P = ParamSpec("P")
 
@@ -116,7 +113,7 @@ class AsyncContext(Operations):
 
     # --- acts ------------------------------------------------------------------------------------
 
-    async def _commit(self, act: acts.Commit) -> None:
+    async def _commit(self, act: acts.CommitNow) -> None:
         await self._put(())
 
     async def _finish(self, act: acts.Finish) -> None:
@@ -135,7 +132,7 @@ class AsyncContext(Operations):
         if run.has_news(written):
             await self._home.hop(run.look)
 
-    def _launch(self, wanted: Wanted, flight: Flight) -> asyncio.Task[Written]:
+    def _launch(self, wanted: ProposedCommit, flight: InFlightCommit) -> asyncio.Task[CommitResult]:
         task = self._home.enqueue(wanted)
         task.add_done_callback(lambda done: flight.land(_error_of(done)))
         return task
@@ -199,7 +196,7 @@ class AsyncContext(Operations):
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(settle, value, error)
 
-        self.engine.pool.submit(Job(work))
+        self.engine.pool.submit(PoolCall(work))
         try:
             return await (future if drop is None else asyncio.shield(future))
         except asyncio.CancelledError:
@@ -288,7 +285,7 @@ def _error_of(done: asyncio.Task[Any]) -> BaseException | None:
 
 
 _PERFORM: dict[type, Any] = {
-    acts.Commit: AsyncContext._commit,  # pyright: ignore[reportPrivateUsage]
+    acts.CommitNow: AsyncContext._commit,  # pyright: ignore[reportPrivateUsage]
     acts.CommitWith: AsyncContext._commit_with,  # pyright: ignore[reportPrivateUsage]
     acts.Call: AsyncContext._call,  # pyright: ignore[reportPrivateUsage]
     acts.Enter: AsyncContext._enter,  # pyright: ignore[reportPrivateUsage]

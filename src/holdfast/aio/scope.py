@@ -7,28 +7,33 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal, overload
 
-from holdfast import tree
 from holdfast.aio.loop import Loop, Reading
-from holdfast.aio.messages import AsyncMessages, AsyncTurn
-from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncTasks, deciding, mirror
-from holdfast.arguments import Path, check_path, update_ops
-from holdfast.draft import Draft
+from holdfast.aio.record import (
+    AsyncFacts,
+    AsyncMemory,
+    AsyncMessages,
+    AsyncTasks,
+    AsyncTurn,
+    deciding,
+    mirror,
+)
+from holdfast.core import tree
+from holdfast.core.arguments import Path, check_path, update_ops
+from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
+from holdfast.core.draft import Draft
+from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
+from holdfast.core.tree import Map, Op
 from holdfast.errors import ConflictError
-from holdfast.event import Change, Checkpoint, Event, Moment, to_datetime
-from holdfast.fold import Folded
-from holdfast.record.message import Message
-from holdfast.record.policy import check_effect
-from holdfast.record.scope import RecordedScope
+from holdfast.record.decisions import check_effect
+from holdfast.record.message_events import Message
 from holdfast.record.sessions import Status
-from holdfast.scope import Subscriber
-from holdfast.tree import Map, Op
-from holdfast.wanted import Part, Wanted, Written
+from holdfast.scope import Scope, Subscriber
 
 
 class AsyncScope:
     """One scope of an AsyncStore; see `Scope` for what each method does."""
 
-    def __init__(self, loop: Loop, scope: RecordedScope) -> None:
+    def __init__(self, loop: Loop, scope: Scope) -> None:
         self._loop = loop
         self.sync = scope
         self.level = scope.level
@@ -38,7 +43,7 @@ class AsyncScope:
     def __repr__(self) -> str:
         return f"<AsyncScope {self.name}>"
 
-    async def _newest(self) -> Folded:
+    async def _newest(self) -> StreamState:
         log = self._loop.store.log
         folded = log.peek(self.name)
         return folded if folded is not None else await self._loop.hop(log.newest, self.name)
@@ -84,7 +89,7 @@ class AsyncScope:
     def parent(self) -> Reading[AsyncScope | None]:
         async def read() -> AsyncScope | None:
             parent = await self._loop.hop(lambda: self.sync.parent)
-            return AsyncScope(self._loop, parent) if isinstance(parent, RecordedScope) else None
+            return AsyncScope(self._loop, parent) if isinstance(parent, Scope) else None
 
         return Reading(read)
 
@@ -238,8 +243,8 @@ class AsyncScope:
     async def close(self, *, keep: bool | None = None) -> int:
         return await self._loop.hop_shielded(self.sync.close, keep=keep)
 
-    decide = deciding(RecordedScope.decide)
-    recall = mirror(RecordedScope.recall)
+    decide = deciding(Scope.decide)
+    recall = mirror(Scope.recall)
 
     @asynccontextmanager
     async def effect(self, name: str) -> AsyncGenerator[None]:
@@ -283,12 +288,12 @@ class AsyncScope:
             part = make(ops, expected, key, checkpoint)
         return (await self._commit(part)).after[0].revision
 
-    async def _commit(self, part: Part) -> Written:
-        def tell(written: Written) -> Written:
+    async def _commit(self, part: StreamWrite) -> CommitResult:
+        def tell(written: CommitResult) -> CommitResult:
             self.sync.subscribers.tell(part, written.before[0], written.after[0])
             return written
 
-        return await self._loop.commit(Wanted((part,)), tell)
+        return await self._loop.commit(ProposedCommit((part,)), tell)
 
 
 class AsyncEdit:

@@ -3,30 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+)
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal
 
-from holdfast import tree
-from holdfast.aio.audit import AsyncAudit
-from holdfast.aio.group import AsyncGroup
 from holdfast.aio.loop import Loop, Reading, shielded
-from holdfast.aio.record import mirror
+from holdfast.aio.record import AsyncGroup, mirror
 from holdfast.aio.runs import AsyncRuns, AsyncRunStore
 from holdfast.aio.scope import AsyncScope
-from holdfast.arguments import Path, check_path, check_timeout, check_whole
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
-from holdfast.check import Report
-from holdfast.event import Change, Event
-from holdfast.follow import LOOK_S, Follower
-from holdfast.groups import GroupStatus, Start
-from holdfast.log import READ_CHUNK
-from holdfast.record.policy import Mode, Policy
+from holdfast.core import tree
+from holdfast.core.arguments import Path, check_call, check_path, check_timeout, check_whole
+from holdfast.core.check import Report
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
+from holdfast.core.event import Change, Event
+from holdfast.core.leases import Worker
+from holdfast.core.log import READ_CHUNK
+from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.tree import Map
+from holdfast.record.audit import Attempt, Audit, Place, Trial, Tried
+from holdfast.record.decisions import Mode, Policy
 from holdfast.store import Store
-from holdfast.together import PendingCommit, PendingScope, View
-from holdfast.tree import Map
-from holdfast.wanted import Wanted, Written
-from holdfast.workers import Worker
+
+Job = Callable[[AsyncScope], Awaitable[Any]]
+
+
+class AsyncAudit:
+    """What `store.audit(scope)` returns; see `Audit` for what each method does."""
+
+    def __init__(self, loop: Loop, audit: Audit) -> None:
+        self._loop = loop
+        self.sync = audit
+        self.name = audit.name
+
+    def __repr__(self) -> str:
+        return f"<AsyncAudit of {self.name}>"
+
+    async def __aenter__(self) -> AsyncAudit:
+        self.sync.__enter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> Literal[False]:
+        return self.sync.__exit__()
+
+    @property
+    def reads(self) -> list[Place]:
+        return self.sync.reads
+
+    items = mirror(Audit.items)
+    unread = mirror(Audit.unread)
+
+    async def without(self, path: Path, job: Job) -> Trial:
+        check_call(job, "a job")
+        place = await self._loop.hop(self.sync.check_item, path)
+        whole = await self._attempt(job, place, with_it=True)
+        return Trial(place, whole, await self._attempt(job, place, with_it=False))
+
+    async def _attempt(self, job: Job, item: Place, *, with_it: bool) -> Tried:
+        attempt = await self._loop.hop_shielded(Attempt, self.sync.scope, item, with_it=with_it)
+        returned: Any = None
+        failure: Exception | None = None
+        try:
+            returned = await job(AsyncScope(self._loop, attempt.scope))
+        except Exception as raised:
+            failure = raised
+        except BaseException:
+            await self._loop.hop_shielded(attempt.drop)
+            raise
+        return await self._loop.hop_shielded(attempt.end, returned, failure)
 
 
 class AsyncPendingCommit:
@@ -40,8 +92,8 @@ class AsyncPendingCommit:
         self._loop = loop
         self._pending = pending
         self._waits = waits
-        self._wanted: Wanted | None = None
-        self._outcome: asyncio.Task[Written] | None = None
+        self._wanted: ProposedCommit | None = None
+        self._outcome: asyncio.Task[CommitResult] | None = None
 
     def scope(self, scope: AsyncScope) -> PendingScope:
         return self._pending.scope(scope.sync)
@@ -60,7 +112,7 @@ class AsyncPendingCommit:
         return self._pending.news
 
     @property
-    def written(self) -> Written | None:
+    def written(self) -> CommitResult | None:
         return self._pending.written
 
     async def __aenter__(self) -> AsyncPendingCommit:
@@ -74,7 +126,7 @@ class AsyncPendingCommit:
                 await self.wait()
         return False
 
-    async def wait(self) -> Written:
+    async def wait(self) -> CommitResult:
         if self._outcome is None or self._wanted is None or self.written is not None:
             return self._pending.wait()
         try:
@@ -296,3 +348,34 @@ class AsyncStore(AsyncRunStore):
 
     def __repr__(self) -> str:
         return f"<AsyncStore {self.url}>"
+
+
+# --- thread ---------------------------------------------------------------------------------------
+#
+# An event loop in a thread, for a program without one that executes `async def` runs.
+
+
+THREADS = 4
+
+
+@contextmanager
+def looping(store: Store) -> Generator[Store]:
+    """Lets a store execute `async def` runs, on a loop of their own; closes the store at the end.
+
+    The caller's thread stays free to look on, and an interrupt reaches it at once.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="holdfast-loop", daemon=True)
+    thread.start()
+
+    async def attach() -> AsyncStore:
+        return AsyncStore(store, ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-aio"))
+
+    attached = asyncio.run_coroutine_threadsafe(attach(), loop).result()
+    try:
+        yield store
+    finally:
+        asyncio.run_coroutine_threadsafe(attached.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

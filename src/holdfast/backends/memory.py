@@ -40,7 +40,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
-from holdfast.ids import new_id
+from holdfast.names import new_id
 
 
 class MemoryBackend:
@@ -50,7 +50,7 @@ class MemoryBackend:
         self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
     ) -> None:
         self.durability: Durability = durability
-        self._gate = gate = _Gate(clock, read_only)
+        self._gate = gate = _Checkout(clock, read_only)
         self._leases = _MemoryLeases(gate)
         self._marks = _MemoryMarks(gate)
         self.leases: Leases = self._leases
@@ -169,7 +169,7 @@ class MemoryBackend:
         self._gate.close()
 
 
-class _Gate(Handle):
+class _Checkout(Handle):
     """The one lock, the clock, and whether the store may still be used."""
 
     def __init__(self, clock: Clock, read_only: bool) -> None:
@@ -198,7 +198,7 @@ class _Gate(Handle):
 
 
 class _MemoryObjects:
-    def __init__(self, gate: _Gate) -> None:
+    def __init__(self, gate: _Checkout) -> None:
         self._gate = gate
         self._data: dict[tuple[str, str], bytes] = {}
 
@@ -222,7 +222,7 @@ class _MemoryObjects:
 class _MemoryLeases:
     """The greatest epoch of what was released is kept: it is never given again (clause 16)."""
 
-    def __init__(self, gate: _Gate) -> None:
+    def __init__(self, gate: _Checkout) -> None:
         self._gate = gate
         self._leases: dict[str, Lease] = {}
         self._released = 0
@@ -286,7 +286,7 @@ class _MemoryLeases:
 
 
 class _MemoryMarks:
-    def __init__(self, gate: _Gate) -> None:
+    def __init__(self, gate: _Checkout) -> None:
         self._gate = gate
         self._marks: dict[tuple[str, str], Mark] = {}
         self._claims: dict[tuple[str, str], tuple[str, int]] = {}  # owner, end on the boot clock

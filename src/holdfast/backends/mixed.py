@@ -11,14 +11,19 @@ two-phase commit here, because a worker that died between its phases would leave
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import tomllib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any, cast
 
 from msgspec.structs import replace
 
-from holdfast.backends.gate import in_parts
+from holdfast.backends.connection_pool import in_parts
 from holdfast.backends.protocol import (
     START,
     Backend,
@@ -42,8 +47,184 @@ from holdfast.backends.protocol import (
     Refusal,
     Routing,
 )
-from holdfast.backends.vector import Vectors, Watch
-from holdfast.errors import HoldfastError, UnavailableError, UsageError
+from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
+
+# --- vector ---------------------------------------------------------------------------------------
+#
+# Positions of a store that is kept in several backends: one number for a vector of them.
+#
+# Each backend counts for itself, so a place in the whole store is one position per backend. The
+# numbers are written one behind the other into a single int, which can be stored, printed and given
+# back like any position. Two of them are compared number by number: `a <= b` says that whatever was
+# visible at `a` is visible at `b`; of two places neither need be the later one.
+
+
+_BITS = 64
+_MASK = (1 << _BITS) - 1
+_NUMBER_MAX = (1 << 63) - 1
+_TAG_BITS = 16
+_GLANCE_S = 1.0
+
+
+class Vector(int):
+    """A position that knows its numbers, one per backend."""
+
+    numbers: tuple[int, ...]
+
+    def __le__(self, other: int) -> bool:
+        return all(a <= b for a, b in zip(self.numbers, self._of(other), strict=True))
+
+    def __ge__(self, other: int) -> bool:
+        return all(a >= b for a, b in zip(self.numbers, self._of(other), strict=True))
+
+    def __lt__(self, other: int) -> bool:
+        return self <= other and self.numbers != self._of(other)
+
+    def __gt__(self, other: int) -> bool:
+        return self >= other and self.numbers != self._of(other)
+
+    def _of(self, other: int) -> tuple[int, ...]:
+        return other.numbers if isinstance(other, Vector) else split(other, len(self.numbers))
+
+
+def split(number: int, width: int) -> tuple[int, ...]:
+    """Returns the numbers that an int holds, the first in its lowest bits."""
+    return tuple(number >> _BITS * at & _MASK for at in range(width))
+
+
+class Moments(Moment, frozen=True):
+    """What was visible in each of several backends."""
+
+    parts: tuple[Moment, ...]
+
+    def has(self, position: Position) -> bool:
+        numbers = split(position, len(self.parts))
+        return all(
+            not number or part.has(Position(number))
+            for number, part in zip(numbers, self.parts, strict=True)
+        )
+
+
+class Vectors:
+    """Makes and reads the positions of one mix of backends.
+
+    `shape` says which levels are kept together. A digest of it stands in front of the numbers: a
+    position of another mix would be read as other numbers, and a follower would pass events over
+    in silence; it is refused instead.
+    """
+
+    def __init__(self, width: int, shape: str) -> None:
+        self._width = width
+        self._tag = (zlib.crc32(shape.encode()) & (1 << _TAG_BITS) - 1 | 1) << _BITS * width
+
+    def join(self, numbers: Sequence[int]) -> Position:
+        """Returns the position with these numbers."""
+        number = 0
+        for at, one in enumerate(numbers):
+            number |= one << _BITS * at
+        vector = Vector(number | self._tag if number else START)
+        vector.numbers = tuple(numbers)
+        return Position(vector)
+
+    def only(self, at: int, number: int) -> Position:
+        """Returns the place of a record in its own backend, without regard to the others."""
+        return self.join([number if each == at else 0 for each in range(self._width)])
+
+    def moment(self, parts: Sequence[Moment]) -> Moment:
+        """Returns what is visible at moments of all the backends together."""
+        return Moments(self.join([part.position for part in parts]), tuple(parts))
+
+    def split(self, position: object) -> tuple[int, ...]:
+        """Returns the numbers of a position that this mix gave, or raises UsageError."""
+        if isinstance(position, Vector) and len(position.numbers) == self._width:
+            return position.numbers
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+            raise UsageError(f"a position is a whole number, found {show_value(position)}")
+        numbers = split(position, self._width)
+        tag = position >> _BITS * self._width << _BITS * self._width
+        if (position and tag != self._tag) or max(numbers) > _NUMBER_MAX:
+            raise UsageError(
+                f"{show_value(position)} is not a position of this store: it was given by another "
+                "one, or before its levels were routed as they are now",
+                hint="follow from position 0, and skip what is known already",
+            )
+        return numbers
+
+
+class Watch:
+    """Waits for several backends at once, each watched by a thread while anybody waits.
+
+    A backend's `wait` cannot be interrupted, so whoever waits does not call it but is told by the
+    threads; they look up every second whether they are still needed, and end if not.
+    """
+
+    def __init__(self, parts: Sequence[Backend]) -> None:
+        self._parts = parts
+        self._changed = Condition()
+        self._seen = [0] * len(parts)
+        self._watched = [False] * len(parts)
+        self._waiting = 0
+        self._error: Exception | None = None
+
+    def now(self) -> list[int]:
+        """Returns the newest position of each backend."""
+        return [part.wait(START, timeout_s=0) for part in self._parts]
+
+    def wait(self, after: Sequence[int], timeout_s: float) -> list[int]:
+        """Returns the newest positions, as soon as one is behind `after` or the time is up."""
+        deadline = monotonic() + timeout_s
+        newest = self.now()
+        while not _is_behind(newest, after) and (left_s := deadline - monotonic()) > 0:
+            with self._changed:
+                self._note(newest)
+                self._waiting += 1
+                self._error = None
+                self._start()
+                self._changed.wait_for(
+                    lambda: self._error is not None or _is_behind(self._seen, after), left_s
+                )
+                self._waiting -= 1
+                if self._error is not None:
+                    raise self._error
+            newest = self.now()
+        # A backend may have begun anew, in memory or behind a loss, and be before where the caller
+        # is. Told as it is, the place would be neither behind the caller's nor at it: who compares
+        # the two would ask again, at once and for ever.
+        return [max(pair) for pair in zip(newest, after, strict=True)]
+
+    def _start(self) -> None:
+        for at in range(len(self._parts)):
+            if not self._watched[at]:
+                self._watched[at] = True
+                name = f"holdfast-watch-{at}"
+                Thread(target=self._watch, args=(at,), name=name, daemon=True).start()
+
+    def _watch(self, at: int) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting or self._error is not None:
+                    self._watched[at] = False
+                    return
+                seen = self._seen[at]
+            try:
+                newest = self._parts[at].wait(Position(seen), timeout_s=_GLANCE_S)
+            except Exception as error:  # whatever it is: who waits must be told
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                continue
+            with self._changed:
+                if newest > seen:
+                    self._seen[at] = max(self._seen[at], newest)
+                    self._changed.notify_all()
+
+    def _note(self, newest: Sequence[int]) -> None:
+        self._seen = [max(pair) for pair in zip(self._seen, newest, strict=True)]
+
+
+def _is_behind(newest: Sequence[int], after: Sequence[int]) -> bool:
+    return any(a > b for a, b in zip(newest, after, strict=True))
+
 
 REST = "*"
 """Stands for every level that is not named."""
@@ -469,3 +650,142 @@ class _MixedInspection:
             for finding in part.inspect.verify(read_all=read_all):
                 where = f"{self._mixed.shown(place)}: {finding.where}"
                 yield replace(finding, where=where)
+
+
+# --- mixing ---------------------------------------------------------------------------------------
+#
+# Which URLs make up a mixed store: a mapping from level to URL, or a TOML file that holds one.
+#
+#     [store]
+#     conversation = "redis://cache.example/0"
+#     "*" = "postgresql://db.example/agents"
+#
+#     [levels]                        # levels of the application's own, each with the one above it
+#     session = "conversation"
+#
+# Paths in the file are those of its own folder.
+
+
+_FILE_BYTES_MAX = 1 << 20
+_LOCAL = ("sqlite:", "files:", "file:")
+
+Opener = Callable[[object], tuple[Backend, str]]
+
+
+def read_mix(path: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the URLs and the levels that a TOML file names, or raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_FILE_BYTES_MAX + 1)
+        if len(text) > _FILE_BYTES_MAX:
+            raise UsageError(
+                f'"{path}" has more than {_FILE_BYTES_MAX} bytes: expected a few lines'
+            )
+        document = tomllib.loads(text.decode())
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f'there is no file "{path}": a name that ends in .toml is a file that names stores',
+            hint=_EXAMPLE,
+        ) from error
+    except OSError as error:
+        raise UsageError(f'"{path}" cannot be read: {error.strerror}') from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        # What stands in the file is not repeated: it may hold a password.
+        raise UsageError(f'"{path}" is not TOML', hint=_EXAMPLE) from error
+    if unknown := document.keys() - {"store", "levels"}:
+        raise UsageError(f'"{path}" has a table {sorted(unknown)[0]!r}', hint=_EXAMPLE)
+    urls, levels = (_table(path, document, name) for name in ("store", "levels"))
+    folder = os.path.dirname(os.path.abspath(path))
+    return {level: _beside(folder, url) for level, url in urls.items()}, levels
+
+
+_EXAMPLE = (
+    """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
+)
+
+
+def _table(path: str, document: dict[str, Any], name: str) -> dict[str, str]:
+    table = document.get(name, {})
+    if not isinstance(table, dict) or not all(
+        isinstance(value, str) for value in cast("dict[str, object]", table).values()
+    ):
+        raise UsageError(f'"{path}" must have text for every key of [{name}]', hint=_EXAMPLE)
+    return cast("dict[str, str]", table)
+
+
+def _beside(folder: str, url: str) -> str:
+    """Returns the URL with a relative path in it taken from the file's folder."""
+    scheme = next((one for one in _LOCAL if url.startswith(one)), "")
+    path = url[len(scheme) :].removeprefix("//")
+    if not path or (not scheme and ":" in path.partition("/")[0]):
+        return url
+    return scheme + os.path.join(folder, path)
+
+
+def open_mix(
+    urls: Mapping[Any, Any], levels: Sequence[str], open_one: Opener
+) -> tuple[Backend, str]:
+    """Opens every backend that is named, and returns them as one, with how that is shown."""
+    _check(urls, levels)
+    opened: dict[object, tuple[Backend, str]] = {}
+    try:
+        for url in urls.values():
+            # The same URL twice is one backend, so its levels can be committed to together.
+            if _same(url) not in opened:
+                opened[_same(url)] = open_one(url)
+        shown = {level: opened[_same(url)][1] for level, url in urls.items()}
+        if len(opened) == 1:
+            return next(iter(opened.values()))
+        routes = {level: opened[_same(url)][0] for level, url in urls.items()}
+        mixed = MixedBackend(routes, shown)
+        _check_apart(mixed)
+        mixed.check_places()
+    except BaseException:
+        for backend, _ in opened.values():
+            try:
+                backend.close()
+            except HoldfastError:
+                continue  # what was wrong first is told
+        raise
+    return mixed, ", ".join(f"{level}={shown[level]}" for level in sorted(shown))
+
+
+def _same(url: object) -> object:
+    return os.fspath(cast("os.PathLike[str]", url)) if isinstance(url, os.PathLike) else url
+
+
+def _check(urls: Mapping[Any, Any], levels: Sequence[str]) -> None:
+    for level, url in urls.items():
+        if level != REST and level not in levels:
+            raise UsageError(
+                f"there is no level {show_value(level)} to route: expected one of "
+                f'{", ".join(levels)}, or "*" for all others',
+                hint='a level of your own is named when the store is opened: levels={"mine": '
+                '"conversation"} registers it below "conversation"',
+            )
+        if str(_same(url)).endswith(".toml") and not os.path.isdir(str(_same(url))):
+            raise UsageError(
+                f'level "{level}" is routed to {show_value(url)}: expected a store, not a file '
+                "that names some",
+                hint="name the stores themselves",
+            )
+        if not isinstance(url, str | os.PathLike):
+            raise UsageError(f'level "{level}" is routed to {show_value(url)}: expected a URL')
+    if REST not in urls:
+        left = [level for level in levels if level not in urls]
+        raise UsageError(
+            f'"*" is missing: {", ".join([*left, "leases and workers"])} would be kept nowhere',
+            hint='name a backend for the rest, such as {"*": "sqlite:state.db"}',
+        )
+
+
+def _check_apart(mixed: MixedBackend) -> None:
+    """Raises UsageError if two different URLs lead to one store."""
+    seen: dict[str, int] = {}
+    for place, part in enumerate(mixed.parts):
+        store = str(part.inspect.describe()["store"])
+        if (other := seen.setdefault(store, place)) != place:
+            raise UsageError(
+                f"{mixed.shown(other)} and {mixed.shown(place)} are the same store",
+                hint="write both as the same URL: then they are one backend",
+            )

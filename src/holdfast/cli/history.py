@@ -6,26 +6,30 @@ import shlex
 from collections.abc import Sequence
 
 import holdfast
-from holdfast.cli.options import DEFAULTS, Options, command, open_reading
+from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading
+from holdfast.cli.parsing import find_revision, find_scope, newest_revision
 from holdfast.cli.printing import (
     is_terminal,
     print_json,
+    print_json_line,
+    print_line,
     print_note,
     print_table,
-    shorten,
 )
-from holdfast.cli.shapes import (
+from holdfast.core.event import Change, Event, Position
+from holdfast.core.log import Log
+from holdfast.errors import UsageError
+from holdfast.render import (
     change_shape,
     checkpoint_shape,
+    clean,
     event_shape,
     preview,
+    shorten,
+    show_path,
     show_summary,
     show_time,
 )
-from holdfast.cli.words import find_revision, find_scope, newest_revision, show_path
-from holdfast.errors import UsageError
-from holdfast.event import Change, Event, Position
-from holdfast.log import Log
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -214,3 +218,71 @@ def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
         print_table(("revision", "time", "name"), rows)
     else:
         print_note(f"{scope} has no checkpoints")
+
+
+# --- following ------------------------------------------------------------------------------------
+#
+# The verb that goes on: follow.
+
+
+def follow(
+    scope: str | None = None,
+    /,
+    *,
+    all: Flag = False,
+    after: int | None = None,
+    timeout: float | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print each change as it is committed, until interrupted.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support; it need not exist yet.
+    all
+        Follow every scope, event by event.
+    after
+        Begin behind this revision (with --all: position) instead of now.
+    timeout
+        Stop when nothing came for this many seconds.
+    """
+    if (scope is None) != all:
+        raise UsageError("follow takes one scope or --all", hint="holdfast follow team/support")
+    if timeout is not None and not timeout >= 0:
+        raise UsageError(f"--timeout is a number of seconds, at least 0, found {timeout}")
+    if after is not None and after < 0:
+        raise UsageError(f"--after is at least 0, found {after}")
+    with open_reading(options) as store:
+        if scope is None:
+            follow_store(store, after, timeout, options)
+        else:
+            follow_scope(store, scope, after, timeout, options)
+
+
+def follow_store(store: Store, after: int | None, timeout: float | None, options: Options) -> None:
+    start = store.position if after is None else Position(after)
+    print_note(f"following every scope from position {start}; Ctrl-C ends it")
+    for event in store.events(after=start, timeout_s=timeout):
+        if options.json:
+            print_json_line(event_shape(event))
+        else:
+            print_line("\t".join(clean(cell) for cell in event_row(event, with_scope=True)))
+
+
+def follow_scope(
+    store: Store, name: str, after: int | None, timeout: float | None, options: Options
+) -> None:
+    scope = find_scope(store, name, must_exist=False)
+    start = scope.revision if after is None else after
+    print_note(f"following {name} from revision {start}; Ctrl-C ends it")
+    for change in store.follow(scope, after=start, timeout_s=timeout):
+        if options.json:
+            print_json_line(change_shape(change))
+        else:
+            print_line(show_change(change))
+
+
+def show_change(change: Change) -> str:
+    """Returns a line with revision, sign, path, old and new, parted by tabs."""
+    return "\t".join(clean(cell) for cell in (str(change.revision), *change_row(change)))

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 import holdfast
 from holdfast.cli.printing import warn
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError
+from holdfast.names import without_secrets
 from holdfast.store import DEFAULT_PLACE, Store
-from holdfast.url import without_secrets
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"

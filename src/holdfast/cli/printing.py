@@ -7,53 +7,22 @@ goes through it.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import UnavailableError
+from holdfast.render import WIDTH_MAX, clean, encode_json, escape_json, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH_MAX = 60
 LAST_WIDTH_MIN = 12
 CHILDREN_MAX = 50
-
-# C0 and C1 controls, line separators, bidirectional controls, lone surrogates, the byte order mark.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-_UNSAFE_IN_JSON = re.compile(
-    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def clean(text: str, *, keep: str = "") -> str:
-    """Returns the text with every character that could drive a terminal written as an escape."""
-
-    def escape(match: re.Match[str]) -> str:
-        character = match.group()
-        if character in keep:
-            return character
-        if character in _SHORT:
-            return _SHORT[character]
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-    return _UNSAFE.sub(escape, text)
-
-
-def shorten(text: str, width: int = WIDTH_MAX) -> str:
-    """Returns the text cut to a width, saying so with an ellipsis."""
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def is_terminal() -> bool:
@@ -103,33 +72,6 @@ def print_json(document: Any) -> None:
 def print_json_line(document: Any) -> None:
     """Prints one document of many, always on a line of its own."""
     print_raw(f"{escape_json(encode_json(document).decode())}\n".encode())
-
-
-def encode_json(document: Any) -> bytes:
-    """Returns a document as JSON; a word typed that is no text stands in it as an escape.
-
-    Python hands bytes that are not UTF-8 on as lone surrogates, which JSON writes as `\\udcff`.
-    """
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_escaped(document))
-
-
-def _escaped(document: Any) -> Any:
-    if isinstance(document, str):
-        return document if document.isascii() else msgspec.Raw(json.dumps(document))
-    if isinstance(document, dict):
-        table = cast("dict[str, Any]", document)
-        return {key: _escaped(value) for key, value in table.items()}
-    if isinstance(document, list | tuple):
-        return [_escaped(item) for item in cast("list[Any]", document)]
-    return document
-
-
-def escape_json(text: str) -> str:
-    """Returns equal JSON in which no character could drive a terminal."""
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def print_raw(data: bytes) -> None:
@@ -204,7 +146,7 @@ def print_tree(title: str, state: Any, show: Callable[[Any], str]) -> None:
     from rich.text import Text
     from rich.tree import Tree
 
-    from holdfast.tree import List, Map
+    from holdfast.core.tree import List, Map
 
     def grow(branch: Tree, value: Any) -> None:
         pairs: Iterator[tuple[str, Any]] = (

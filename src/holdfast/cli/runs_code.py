@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.cli.deciding import load_config
+from holdfast.cli.decisions import load_config
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.runs.define import RunFunction, find_run, is_run
 

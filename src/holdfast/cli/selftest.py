@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from holdfast.cli.options import Flag
-from holdfast.cli.printing import clean, is_terminal, print_json, print_line
+from holdfast.cli.printing import is_terminal, print_json, print_line
+from holdfast.render import clean
 
 if TYPE_CHECKING:
-    from holdfast.selftest.judged import Judged
+    from holdfast.selftest.ground import Judged
 
 
 def selftest(

@@ -1,6 +1,6 @@
 """The record: what was decided, said and claimed, by whom, why, and whether it still holds.
 
-scope       RecordedScope: a scope with its record; what `Store.scope` returns
+scope       Scope: a scope with its record; what `Store.scope` returns
 book        Book: what all parts of one store's record share
 thing       things with numbered events of their own, found and guarded by key
 within      what of all this can be done in the body of a run

@@ -16,25 +16,25 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from threading import Lock
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
-from holdfast import codec, tree
-from holdfast.arguments import Path, check_call, check_path
+from holdfast.core import codec, tree
+from holdfast.core.arguments import Path, check_call, check_path
+from holdfast.core.event import StreamState, ops_of, state_of, to_datetime
+from holdfast.core.tree import MISSING, Lazy, List, Map, Op
+from holdfast.core.tree.frozen import enter_level
 from holdfast.errors import ClosedError, NotFoundError, UsageError, show_error, show_value
-from holdfast.event import to_datetime
-from holdfast.fold import Folded, ops_of, state_of
-from holdfast.ids import new_id
-from holdfast.levels import GLOBAL
-from holdfast.record.book import Book, Note
-from holdfast.record.scope import RecordedScope
-from holdfast.record.within import refuse_in_body
-from holdfast.tree import MISSING, Lazy, List, Map, Op
-from holdfast.tree.frozen import enter_level
+from holdfast.names import GLOBAL, new_id
+from holdfast.record.context import Note, RecordContext
+from holdfast.record.in_run import refuse_in_body
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
 
 Place = tuple[str | int, ...]
-Job = Callable[[RecordedScope], Any]
+Job = Callable[["Scope"], Any]
 
 _lock = Lock()
 
@@ -78,7 +78,7 @@ class Trial(Struct, frozen=True):
 class Audit:
     """What `store.audit(scope)` returns; reads are noted in its block."""
 
-    def __init__(self, book: Book, scope: RecordedScope) -> None:
+    def __init__(self, book: RecordContext, scope: Scope) -> None:
         self.scope = scope
         self.name = scope.name
         self._book = book
@@ -195,7 +195,7 @@ class Audit:
 class Attempt:
     """A fork for one run of a job, with an item or without it."""
 
-    def __init__(self, scope: RecordedScope, item: Place, *, with_it: bool) -> None:
+    def __init__(self, scope: Scope, item: Place, *, with_it: bool) -> None:
         self.scope = scope.fork(f"audit-{new_id(scope.book.log.clock)}")
         if with_it:
             self.scope.checkpoint("audit")  # so that revisions are the same with and without it
@@ -294,7 +294,7 @@ class _Entries(dict[str, Any]):
         return both
 
 
-def _show(readers: dict[str, list[Note]], folded: Folded, name: str) -> Map:
+def _show(readers: dict[str, list[Note]], folded: StreamState, name: str) -> Map:
     """Returns a scope's state, noting its readers if somebody wants to know."""
     root = state_of(folded, name)
     notes = tuple(readers.get(name, ()))
@@ -304,7 +304,7 @@ def _show(readers: dict[str, list[Note]], folded: Folded, name: str) -> Map:
 # --- what is stored ------------------------------------------------------------------------------
 
 
-def _frequency(scope: RecordedScope) -> dict[str | int, tuple[int, int]]:
+def _frequency(scope: Scope) -> dict[str | int, tuple[int, int]]:
     """Returns for each key how many events changed it, and when the newest did."""
     found: dict[str | int, tuple[int, int]] = {}
     for event in scope.history():
@@ -316,7 +316,7 @@ def _frequency(scope: RecordedScope) -> dict[str | int, tuple[int, int]]:
     return found
 
 
-def _level(scope: RecordedScope, op: Op) -> list[str]:
+def _level(scope: Scope, op: Op) -> list[str]:
     """Returns the keys of a mapping that an op puts in the place of the whole state."""
     if op.kind == "delete":
         return []

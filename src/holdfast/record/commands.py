@@ -22,9 +22,9 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from holdfast import codec
+from holdfast.core import codec
+from holdfast.core.intent import Done, NotDone, Unknown, verifiers
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.intent import Done, NotDone, Unknown, verifiers
 from holdfast.record.facts import Contradicted, Fact, Holds
 
 FILE = "holdfast.toml"

@@ -8,40 +8,111 @@ its worker dead, and `recovery.py` judges it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast import codec
-from holdfast.arguments import check_flag, check_whole
+from holdfast.core import codec
+from holdfast.core.arguments import (
+    TEXT_CHARACTERS_MAX,
+    check_flag,
+    check_text,
+    check_whole,
+    name_of,
+    older_bound,
+)
+from holdfast.core.commit import Cleared, Mark, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import Event, from_datetime, to_datetime
+from holdfast.core.intent import acts, verifiers
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     ExistsError,
     ExpiredError,
+    HoldfastError,
     NotFoundError,
+    UndecidedError,
     UsageError,
     show_error,
     show_value,
 )
-from holdfast.event import Event, from_datetime, to_datetime
-from holdfast.ids import new_id
-from holdfast.intent import acts, verifiers
-from holdfast.record import decision as forms
-from holdfast.record import thing as things
-from holdfast.record.arguments import TEXT_CHARACTERS_MAX, check_text, name_of, older_bound
-from holdfast.record.book import Book
-from holdfast.record.decision import Decision, Link, split_id
-from holdfast.record.open_decision import OpenDecision
-from holdfast.record.recorder import Recorder
-from holdfast.record.thing import Thing
-from holdfast.record.within import is_within, next_place
-from holdfast.scope import Scope
-from holdfast.wanted import Cleared, Mark, Proposal, Wanted
+from holdfast.names import new_id
+from holdfast.record import decision_events as forms
+from holdfast.record import keyed_item as things
+from holdfast.record.context import RecordContext
+from holdfast.record.decision_events import NO_OUTCOME, Decision, Link, split_id
+from holdfast.record.in_run import is_within, next_place, unjournalled
+from holdfast.record.keyed_item import KeyedItem, Recorder
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
+
+    pass  # moved
+
+
+# --- policy ---------------------------------------------------------------------------------------
+#
+# The policy that nothing is done undecided: an effect without an open decision is caught.
+#
+# An effect is covered by the decision in whose block it runs, or by one that this worker has open
+# in the same scope. Each that is not leaves the event `policy.breached` in the stream of its scope,
+# so that it can be found later (BOOT-46); the mode "refuse" then raises before the effect.
+
+
+BREACHED = "policy.breached"
+
+Mode = Literal["off", "warn", "refuse"]
+
+
+class UndecidedWarning(UserWarning):
+    """An effect was not covered by an open decision; the policy "warn" lets it pass."""
+
+
+class Policy:
+    """What `store.policy(mode)` returns: it counts from then on, or for a block if used as one."""
+
+    def __init__(self, book: RecordContext, mode: Mode) -> None:
+        if mode not in get_args(Mode):
+            raise UsageError(
+                f"a policy is one of {', '.join(get_args(Mode))}, found {show_value(mode)}"
+            )
+        self._book = book
+        self._before = book.policy
+        book.policy = mode
+
+    def __enter__(self) -> Policy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._book.policy = self._before
+
+
+def is_covered(book: RecordContext, scope: Scope) -> bool:
+    """Says whether an open decision stands behind what is done in this scope now."""
+    if any(id in book.open_here for id in book.deciding.get()):
+        return True
+    return scope.name in book.open_here.values()
+
+
+def check_effect(book: RecordContext, scope: Scope, effect: str) -> None:
+    """Call before an effect: records one that no open decision covers, and may refuse it."""
+    mode = book.policy
+    if mode == "off" or is_covered(book, scope):
+        return
+    said = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": book.worker}
+    part = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(said)),))
+    with unjournalled():
+        book.log.commit(ProposedCommit((part,)))
+    message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
+    if mode == "refuse":
+        raise UndecidedError(message, hint="decide() first, and do it inside the block")
+    warnings.warn(message, UndecidedWarning, stacklevel=3)
+
 
 KIND = "decision"
 INDEX_OPEN = "decision"
@@ -58,7 +129,7 @@ IfExists = Literal["raise", "attach"]
 class Decisions:
     """The decisions of one store."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: RecordContext) -> None:
         self.book = book
         self.log = book.log
 
@@ -121,20 +192,20 @@ class Decisions:
     def _named(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
         for name, until in things.lineage(self.log, stream):
-            found = self._read(Thing(KIND, name, key))
+            found = self._read(KeyedItem(KIND, name, key))
             if found is not None and (until is None or found.revision <= until):
                 return found
         return None
 
     def _open(self, scope: Recorder, key: str, said: dict[str, Any]) -> OpenDecision:
-        thing = Thing(KIND, scope.name, key)
+        thing = KeyedItem(KIND, scope.name, key)
         said = {"key": key, **said, "owner": self.book.worker}
         index = INDEX_STANDING if said.get("standing") else INDEX_OPEN
         now_us = self.log.clock.now_us()
         marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
         if "supersedes" in said:
             marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
-        part = scope.event_part(Proposal(forms.OPENED, codec.encode(said)), key=thing.key(1))
+        part = scope.event_part(NewEvent(forms.OPENED, codec.encode(said)), key=thing.key(1))
         written = things.append(self.log, thing, 1, part, marks=tuple(marks))
         after = written.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
@@ -178,7 +249,7 @@ class Decisions:
             self.book.open_here.pop(older.id, None)
             if done in cleared:
                 return
-        self.log.commit(Wanted((), marks=(done,)))
+        self.log.commit(ProposedCommit((), marks=(done,)))
 
     def abandon(self, scope: Scope, why: str) -> None:
         """Closes what still counts in a scope that is about to end, each in its own commit."""
@@ -287,7 +358,7 @@ class Decisions:
         self, entry: Decision, type: str, said: dict[str, Any], *marks: Mark | Cleared
     ) -> Decision:
         thing, number = _thing(entry), entry.events + 1
-        part = things.next_part(thing, number, Proposal(type, codec.encode(said)))
+        part = things.next_part(thing, number, NewEvent(type, codec.encode(said)))
         written = things.append(self.log, thing, number, part, marks=marks)
         time = to_datetime(written.after[0].time)
         return self._look(forms.advance(entry, time, type, said))
@@ -307,14 +378,14 @@ class Decisions:
     def get(self, id: str) -> Decision:
         """Returns the decision with that id, as it is now."""
         key, stream = split_id(id)
-        entry = self._read(Thing(KIND, stream, key)) or self._read_old(id, stream)
+        entry = self._read(KeyedItem(KIND, stream, key)) or self._read_old(id, stream)
         if entry is None:
             raise NotFoundError(
                 f'there is no decision "{id}"', hint="list the decisions: each has its id"
             )
         return entry
 
-    def _read(self, thing: Thing) -> Decision | None:
+    def _read(self, thing: KeyedItem) -> Decision | None:
         found = forms.fold(Event(record) for record in things.records_of(self.log, thing))
         return None if found is None else self._look(found)
 
@@ -451,8 +522,8 @@ class _Envelope(Struct, frozen=True):
     actor: str
 
 
-def _thing(entry: Decision) -> Thing:
-    return Thing(KIND, entry.scope, entry.key)
+def _thing(entry: Decision) -> KeyedItem:
+    return KeyedItem(KIND, entry.scope, entry.key)
 
 
 def _index(entry: Decision) -> str:
@@ -468,3 +539,89 @@ def _check_not_closed(entry: Decision) -> None:
         f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{said}',
         hint="an outcome is never replaced; make a new decision that supersedes it",
     )
+
+
+# --- open_decision --------------------------------------------------------------------------------
+#
+# The handle of a decision that this worker answers for.
+
+
+FOUND_OUT = ("verified", "done again")
+"""How recovery closes a decision."""
+
+
+class OpenDecision:
+    """A decision that this worker answers for: the block of `with scope.decide(…) as d:`.
+
+    It is durable already. `outcome` closes it; leaving the block without one closes it as "no
+    outcome stated"; an exception that leaves the block is recorded, and the decision stays open.
+    """
+
+    def __init__(self, decisions: Decisions, entry: Decision) -> None:
+        self._decisions = decisions
+        self.stored = entry
+        self.id = entry.id
+        self.key = entry.key
+        self._was_closed = entry.status == "closed"
+
+    def outcome(self, text: str, *, output: Any = None) -> Decision:
+        """Closes it: what came of it, and what it gave. Returns the decision as it is now.
+
+        A handle that was attached to a closed decision may say the same once more: a program that
+        is run again from its start does. What recovery found out meanwhile stands.
+        """
+        if self._was_closed and (text == self.stored.outcome or self.stored.how in FOUND_OUT):
+            return self.stored
+        self.stored = self._decisions.close_entry(self.stored, text, output=output)
+        return self.stored
+
+    def prioritise(self, priority: int | str) -> Decision:
+        """Gives it another priority: a whole number, or low, normal or high."""
+        self.stored = self._decisions.prioritise(self.id, priority)
+        return self.stored
+
+    def enter(self) -> None:
+        """Says that what runs in this context from here on is covered by this decision."""
+        if self.stored.status == "standing":
+            raise UsageError(
+                "a standing order has no block: it counts until it is superseded",
+                hint="keep what decide() returns, or leave standing out",
+            )
+        deciding = self._decisions.book.deciding
+        self._token = deciding.set((*deciding.get(), self.id))
+
+    def leave(self) -> None:
+        """Ends what `enter` began."""
+        self._decisions.book.deciding.reset(self._token)
+
+    def settle(self, error: BaseException | None) -> None:
+        """Records how the block ended. Never hides the error that ended it."""
+        if not self.stored.is_open:
+            return
+        if error is not None and not isinstance(error, Exception) and is_within():
+            return  # a run that waits, or is stopped: it comes back to this block
+        try:
+            if error is None:
+                stated = NO_OUTCOME
+                self.stored = self._decisions.close_entry(self.stored, stated, how="unstated")
+            else:
+                self.stored = self._decisions.fail(self.stored, error)
+        except ExistsError:
+            # By its id, or by a decision that supersedes it: whoever did was in the block too.
+            self.stored = self._decisions.get(self.id)
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            error.add_note(f'decision "{self.id}" is open, without this error: {trouble}')
+
+    def __enter__(self) -> OpenDecision:
+        self.enter()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
+        self.leave()
+        self.settle(error)
+        return False
+
+    def __repr__(self) -> str:
+        return f"<OpenDecision {self.id} {self.stored.status}>"

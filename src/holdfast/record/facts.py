@@ -21,8 +21,12 @@ from typing import Any, cast
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast import codec
-from holdfast.arguments import check_duration
+from holdfast.core import codec
+from holdfast.core.arguments import check_duration, check_text, older_bound
+from holdfast.core.commit import Cleared, Mark, NewEvent, Record, StreamWrite
+from holdfast.core.event import to_datetime
+from holdfast.core.intent import Unknown, verifiers
+from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -32,16 +36,10 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.event import to_datetime
-from holdfast.intent import Unknown, verifiers
-from holdfast.record import thing as things
-from holdfast.record.arguments import check_text, older_bound
-from holdfast.record.book import Book
-from holdfast.record.recorder import Recorder
-from holdfast.record.thing import Thing
-from holdfast.record.within import refuse_in_body
-from holdfast.tree import Op
-from holdfast.wanted import Cleared, Mark, Part, Proposal, Record
+from holdfast.record import keyed_item as things
+from holdfast.record.context import RecordContext
+from holdfast.record.in_run import refuse_in_body
+from holdfast.record.keyed_item import KeyedItem, Recorder
 
 STATED = "fact.stated"
 VERIFIED = "fact.verified"
@@ -105,7 +103,7 @@ class Found(Struct, frozen=True):
 class Facts:
     """The facts of one scope; a fork's inherited ones included."""
 
-    def __init__(self, book: Book, scope: Recorder) -> None:
+    def __init__(self, book: RecordContext, scope: Recorder) -> None:
         self._book = book
         self._log = book.log
         self._scope = scope
@@ -124,7 +122,7 @@ class Facts:
         `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
         """
         refuse_in_body("a fact")
-        thing = Thing(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
+        thing = KeyedItem(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
         said: dict[str, Any] = {"name": name, "by": self._book.worker}
         if about is not None:
             said["about"] = check_text(about, "about")
@@ -136,9 +134,9 @@ class Facts:
         op = Op("set", ("value",), Raw(codec.encode(value)))
         raw = self._log.blobs.spill(op, thing.stream).value
         parts = {key: Raw(codec.encode(part)) for key, part in said.items()}
-        proposal = Proposal(STATED, codec.encode_plain({**parts, "value": raw}))
+        proposal = NewEvent(STATED, codec.encode_plain({**parts, "value": raw}))
 
-        def make(number: int, _of: int) -> Part:
+        def make(number: int, _of: int) -> StreamWrite:
             return self._scope.event_part(proposal, thing.key(number))
 
         append(self._book, thing, make, _due(said.get("at", 0), said.get("valid_s")))
@@ -183,27 +181,29 @@ class Facts:
         """Takes a fact back; its history stays."""
         refuse_in_body("withdrawing a fact")
         fact = self.get(name)
-        thing = Thing(KIND, self._scope.name, fact.name)
+        thing = KeyedItem(KIND, self._scope.name, fact.name)
         said = {"name": fact.name, "by": self._book.worker}
         append(self._book, thing, _about(thing, WITHDRAWN, said), None)
 
     def _find(self, name: str) -> Fact | None:
         for stream, until in things.lineage(self._log, self._scope.name):
-            thing = Thing(KIND, stream, name)
+            thing = KeyedItem(KIND, stream, name)
             records = read(self._book, thing, until)
             if records is not None:
                 return fold(self._book, *records)
         return None
 
 
-def read(book: Book, thing: Thing, until: int | None = None) -> tuple[Record, Record] | None:
+def read(
+    book: RecordContext, thing: KeyedItem, until: int | None = None
+) -> tuple[Record, Record] | None:
     """Returns the statement that counts and the newest event about it; None if it has none."""
     found = _standing(book, thing, until)
     return None if found is None else found[1:]
 
 
 def _standing(
-    book: Book, thing: Thing, until: int | None = None
+    book: RecordContext, thing: KeyedItem, until: int | None = None
 ) -> tuple[int, Record, Record] | None:
     """The same, with the number of the statement before them."""
     known = book.numbers.get(thing, 0)
@@ -219,7 +219,7 @@ def _standing(
     return of, things.record_at(book.log, thing, things.find(book.log, thing, of)), record
 
 
-def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
+def fold(book: RecordContext, stated: Record, newest: Record) -> Fact | None:
     """Returns the fact that a statement and the newest event about it make; None if withdrawn."""
     if newest.type == WITHDRAWN:
         return None
@@ -252,9 +252,9 @@ def fold(book: Book, stated: Record, newest: Record) -> Fact | None:
 
 
 def append(
-    book: Book,
-    thing: Thing,
-    make: Callable[[int, int], Part],
+    book: RecordContext,
+    thing: KeyedItem,
+    make: Callable[[int, int], StreamWrite],
     due: int | None,
     *,
     about: int | None = None,
@@ -281,7 +281,7 @@ def append(
         return
 
 
-def marked(book: Book, *, due_before: int | None = None) -> Iterator[Fact]:
+def marked(book: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
     for mark in _marks(book, due_before):
         try:
@@ -293,7 +293,7 @@ def marked(book: Book, *, due_before: int | None = None) -> Iterator[Fact]:
             yield fact
 
 
-def put_away(book: Book, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
+def put_away(book: RecordContext, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
     """Returns what becomes of the marks of a scope's facts when it is closed."""
     changed: list[Mark | Cleared] = []
     for mark in _marks(book, None):
@@ -304,13 +304,13 @@ def put_away(book: Book, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ..
     return tuple(changed)
 
 
-def check_fact(book: Book, fact: Fact) -> Found:
+def check_fact(book: RecordContext, fact: Fact) -> Found:
     """Asks a fact's verifier and records what it said, if that is news.
 
     That a fact without a time limit still holds is no news; an answer that nobody can give
     changes nothing.
     """
-    thing = Thing(KIND, fact.scope, fact.name)
+    thing = KeyedItem(KIND, fact.scope, fact.name)
     found = _standing(book, thing)
     now = None if found is None else fold(book, *found[1:])
     if found is None or now is None:
@@ -364,11 +364,11 @@ def ask(fact: Fact) -> Holds | Contradicted | Unknown:
     )
 
 
-def _about(thing: Thing, type: str, said: dict[str, Any]) -> Callable[[int, int], Part]:
+def _about(thing: KeyedItem, type: str, said: dict[str, Any]) -> Callable[[int, int], StreamWrite]:
     """Returns what makes the event of that type about a statement."""
 
-    def make(number: int, of: int) -> Part:
-        proposal = Proposal(type, codec.encode({**said, "of": of}))
+    def make(number: int, of: int) -> StreamWrite:
+        proposal = NewEvent(type, codec.encode({**said, "of": of}))
         return things.next_part(thing, number, proposal)
 
     return make
@@ -404,11 +404,11 @@ def _past_its_time(since_us: int, valid_s: float, now_us: int) -> str | None:
     return None
 
 
-def _marks(book: Book, due_before: int | None) -> list[Mark]:
+def _marks(book: RecordContext, due_before: int | None) -> list[Mark]:
     return book.log.backend.marks.list(INDEX, due_before=due_before, limit=_ALL)
 
 
-def _data(book: Book, record: Record) -> dict[str, Any]:
+def _data(book: RecordContext, record: Record) -> dict[str, Any]:
     def blob(name: str, size: int) -> Any:
         return codec.decode(book.log.blobs.read(name, size))
 

@@ -18,19 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from msgspec import Struct
 
-from holdfast.draft import Draft
+from holdfast.core.arguments import older_bound
+from holdfast.core.draft import Draft
+from holdfast.core.event import to_datetime
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.event import to_datetime
-from holdfast.ids import check_name, new_id
-from holdfast.levels import CONVERSATION, GLOBAL
-from holdfast.record.arguments import older_bound
-from holdfast.record.book import Book
-from holdfast.record.within import refuse_in_body
-from holdfast.scope import Scope
+from holdfast.names import CONVERSATION, GLOBAL, check_name, new_id
+from holdfast.record.context import RecordContext
+from holdfast.record.in_run import refuse_in_body
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
 
 KEY = "working_memory"
 RETRIES = 1000
@@ -151,7 +152,9 @@ class Shelf:
 class Memory:
     """The working memory of one scope."""
 
-    def __init__(self, book: Book, scope: Scope, upwards: Callable[[], Iterator[Scope]]) -> None:
+    def __init__(
+        self, book: RecordContext, scope: Scope, upwards: Callable[[], Iterator[Scope]]
+    ) -> None:
         self.book = book
         self.scope = scope
         self._upwards = upwards

@@ -7,18 +7,42 @@ reads nothing but the newest event. `message.py` has the events, `history.py` ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+import binascii
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from holdfast import codec
-from holdfast.arguments import update_ops
-from holdfast.errors import UsageError, show_value
-from holdfast.record import message as forms
-from holdfast.record.changing import Changing
-from holdfast.record.message import (
+from holdfast.core import codec
+from holdfast.core.arguments import check_flag, check_whole, update_ops
+from holdfast.core.commit import (
+    Cleared,
+    CommitResult,
+    Mark,
+    NewEvent,
+    ProposedCommit,
+    Record,
+    changed,
+)
+from holdfast.core.event import Moment, to_datetime
+from holdfast.core.tree import Op
+from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.record import message_events as forms
+from holdfast.record.context import RecordContext
+from holdfast.record.decisions import Decisions
+from holdfast.record.facts import Fact, Facts
+from holdfast.record.in_run import refuse_in_body
+from holdfast.record.keyed_item import Recorder
+from holdfast.record.message_events import (
+    COMPACTED,
+    SUMMARISED,
     FileChange,
     Message,
     Spill,
@@ -27,10 +51,743 @@ from holdfast.record.message import (
     key_of,
     make_id,
 )
-from holdfast.record.scan import Scan
-from holdfast.record.turns import OpenTurn, make_turn
-from holdfast.record.within import refuse_in_body
-from holdfast.wanted import Cleared, Mark, Proposal, Record, Wanted, Written, changed
+from holdfast.record.message_scan import Scan, check_kept
+from holdfast.record.repair import repair
+from holdfast.record.turns import OpenTurn, Turn, make_turn, read_turns
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
+
+# --- choosing -------------------------------------------------------------------------------------
+#
+# Which messages a prompt needs, where the newest few are not the ones: by a scorer or by names.
+#
+# It reads every message of the conversation. Pure.
+
+
+Score = Callable[[Message], float]
+By = Score | Iterable[str]
+"""What messages are chosen by: a function that scores one, or names that they mention."""
+
+
+def check_names(by: object) -> tuple[str, ...] | None:
+    """Returns the names to choose by, None for a function, or raises UsageError."""
+    if callable(by):
+        return None
+    names = (by,) if isinstance(by, str) else by
+    if isinstance(names, Iterable):
+        found = tuple(cast("Iterable[object]", names))
+        if found and all(isinstance(name, str) and name.strip() for name in found):
+            return cast("tuple[str, ...]", found)
+    raise UsageError(
+        f"messages are chosen by a function that scores one, or by names, found {show_value(by)}"
+    )
+
+
+def choose(messages: Iterable[Message], by: By, n: int) -> list[Message]:
+    """Returns the n messages with the highest score above 0, of equals the newest, oldest first."""
+    names = check_names(by)
+    score = cast("Score", by) if names is None else _mentions(names)
+    scored: list[tuple[float, int, Message]] = []
+    for at, message in enumerate(messages):
+        found = _check_score(score(message))
+        if found > 0:
+            scored.append((found, at, message))
+    best = sorted(scored, key=lambda one: one[:2])[-n:] if n else []
+    return [message for _, _, message in sorted(best, key=lambda one: one[1])]
+
+
+def _check_score(score: object) -> float:
+    if not isinstance(score, int | float) or score != score:
+        raise UsageError(f"a score is a number, found {show_value(score)}")
+    return score
+
+
+def about(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
+    """Returns a line for each fact that is about one of the names; a stale one says so."""
+    has = _pattern(names)
+    return [
+        f"{fact.name}: {fact.value}{f' (stale: {fact.reason})' if fact.stale else ''}"
+        for fact in facts
+        if has.search(fact.about or "") or has.search(fact.name)
+    ]
+
+
+def _mentions(names: tuple[str, ...]) -> Score:
+    has = _pattern(names)
+    return lambda message: len(has.findall(message.text))
+
+
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns what finds a name as a word of its own, however it is capitalised."""
+    words = "|".join(re.escape(name.strip()) for name in names)
+    return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
+
+
+# --- merging --------------------------------------------------------------------------------------
+#
+# Two histories as one: ordered by time, nothing twice. Pure.
+
+
+def merged_order(mine: list[Message], theirs: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Returns both histories in one order, and those messages of it that only the second has.
+
+    Each side keeps its own order. A message that both have, by foreign id or by id, counts as the
+    first one's; of two of the second that have a name in common, the earlier one is taken.
+    """
+    known = {name for message in mine for name in _names(message)}
+    new: list[Message] = []
+    for message in theirs:
+        if not known.intersection(_names(message)):
+            new.append(message)
+            known.update(_names(message))
+    merged: list[Message] = []
+    at = 0
+    for message in mine:
+        while at < len(new) and new[at].time_us < message.time_us:
+            merged.append(new[at])
+            at += 1
+        merged.append(message)
+    return merged + new[at:], new
+
+
+def _names(message: Message) -> tuple[str, ...]:
+    foreign_id = message.foreign_id
+    own = f"id:{message.id}"
+    return (own,) if foreign_id is None else (own, f"foreign:{foreign_id}")
+
+
+def moved_fields(message: Message) -> dict[str, Any]:
+    """Returns the fields of a message that is written once more, elsewhere: it keeps its time."""
+    fields = {**message.fields, "said_at": message.time_us}
+    if "foreign" in fields:
+        fields["foreign"] = fields.pop("foreign")  # it stands last, where a reader expects it
+    return fields
+
+
+# --- history --------------------------------------------------------------------------------------
+#
+# The messages of a conversation as a sequence: lazy, read from either end, never folded.
+
+
+PAGE = 50
+CHUNK = 1000
+_MARK = b"m1:"
+
+
+class Page(Struct, frozen=True):
+    """Some messages, oldest first, and where to go on; None where there are no more."""
+
+    messages: list[Message]
+    older: str | None
+    newer: str | None
+
+
+class Summary(Struct, frozen=True):
+    """What was said, in fewer words. A compacted one stands in the place of what it is of."""
+
+    text: str
+    through: int
+    tokens_before: int
+    tokens_after: int
+    time: datetime
+    is_compacted: bool
+
+
+class _Item(Struct, gc=False):
+    foreign: Any
+
+
+_decode_item = msgspec.json.Decoder(_Item).decode
+
+
+class History(Sequence[Message]):
+    """Messages, oldest first. Nothing is read before it is asked for.
+
+    `last(n)`, `[-n:]` and pages cost what they return, however long the conversation is; `len`,
+    an index from the front and iteration look at all of it once, and are quick from then on.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        book: RecordContext,
+        *,
+        until: int | None = None,
+        is_original: bool = False,
+    ) -> None:
+        self.name = scope.name
+        self._scope = scope
+        self._book = book
+        self._log = book.log
+        self._until = until
+        self._is_original = is_original
+        self._past: Scan | None = None
+
+    def __repr__(self) -> str:
+        return f"<Messages of {self.name}>"
+
+    @property
+    def revision(self) -> int:
+        """The revision of the conversation that it is read at."""
+        return self._scope.revision if self._until is None else self._until
+
+    def _scan(self) -> Scan:
+        if self._until is None:
+            scan = self._book.scans.newest(self.name, original=self._is_original)
+        else:
+            if self._past is None:
+                self._past = self._book.scans.at(self.name, self._until, original=self._is_original)
+            scan = self._past
+        with scan.mutex:
+            check_kept(scan)
+        return scan
+
+    def _message(self, scan: Scan, record: Record) -> Message:
+        return Message(record, self._log.blobs.read, scan.edits_of(record))
+
+    def _messages(self, scan: Scan, records: list[Record]) -> list[Message]:
+        if scan.edits:
+            return [self._message(scan, record) for record in records]
+        read = self._log.blobs.read
+        return [Message(record, read) for record in records]
+
+    # --- like a list -----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def length(self) -> int:
+        """Returns how many there are, as `len` does."""
+        scan = self._scan()
+        with scan.mutex:
+            scan.finish()
+            return scan.count
+
+    def __bool__(self) -> bool:
+        return bool(self.last(1))
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            start, stop, step = index.start, index.stop, index.step
+            if any(type(one) not in (int, type(None)) for one in (start, stop, step)):
+                raise UsageError(f"a slice has whole numbers, found {show_value(index)}")
+            if isinstance(start, int) and start < 0 and stop is None and step in (None, 1):
+                return self.last(-start)
+            return self._all()[index]
+        if isinstance(index, bool) or not isinstance(index, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"an index is a whole number or a slice, found {show_value(index)}")
+        found = self.last(-index) if index < 0 else self._all()
+        if len(found) < -index or index >= len(found):
+            raise IndexError(f"there is no message {index}: there are {len(found)}")
+        return found[0] if index < 0 else found[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        place = -1
+        while True:
+            scan = self._scan()
+            with scan.mutex:
+                records = scan.after(place, CHUNK)
+                messages = self._messages(scan, records)
+                if not records:
+                    return
+                place = scan.place(records[-1])
+            yield from messages
+
+    def __reversed__(self) -> Iterator[Message]:
+        cursor: str | None = None
+        while True:
+            page = self.page(CHUNK, before=cursor)
+            yield from reversed(page.messages)
+            cursor = page.older
+            if cursor is None:
+                return
+
+    def _all(self) -> list[Message]:
+        scan = self._scan()
+        with scan.mutex:
+            return self._messages(scan, scan.all())
+
+    # --- parts of it -----------------------------------------------------------------------------
+
+    def last(self, n: int = 20) -> list[Message]:
+        """Returns the newest n, oldest of them first; fewer if there are fewer."""
+        check_whole(n, "n")
+        scan = self._scan()
+        with scan.mutex:
+            return self._messages(scan, scan.last(n))
+
+    def page(
+        self,
+        limit: int = PAGE,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        oldest: bool = False,
+    ) -> Page:
+        """Returns the newest messages, the `oldest` ones, or those next to a cursor.
+
+        A page's `older` and `newer` are the cursors to go on with. They stay good whatever is
+        added, edited or deleted meanwhile.
+        """
+        check_whole(limit, "limit", least=1)
+        if sum((before is not None, after is not None, check_flag(oldest, "oldest"))) > 1:
+            raise UsageError("a page is the one before, the one after, or the oldest: found two")
+        scan = self._scan()
+        with scan.mutex:
+            if after is not None or oldest:
+                place = -1 if after is None else parse_cursor(after)
+                records = scan.after(place, limit)
+                has_older = after is not None
+                has_newer = len(records) == limit
+            else:
+                place = scan.until + 1 if before is None else parse_cursor(before)
+                records = scan.before(place, limit + 1)
+                has_older = len(records) > limit
+                records = records[-limit:]
+                has_newer = before is not None
+            places = [scan.place(record) for record in records]
+            older = make_cursor(places[0]) if has_older and places else None
+            newer = make_cursor(places[-1]) if has_newer and places else None
+            return Page(self._messages(scan, records), older, newer)
+
+    def cursor(self, message: Message) -> str:
+        """Returns the cursor of a message: for the page before it, or after it."""
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a cursor is of a message, found {show_value(message)}")
+        scan = self._scan()
+        with scan.mutex:
+            return make_cursor(scan.place(message.record))
+
+    def get(self, id: str) -> Message:
+        """Returns a message by its id, or raises NotFoundError; it looks from the newest on."""
+        if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a message is named by its id, found {show_value(id)}")
+        for message in reversed(self):
+            if message.id == id:
+                return message
+        raise NotFoundError(f'scope "{self.name}" has no message {show_value(id)}')
+
+    def at(self, moment: Moment) -> History:
+        """Returns the messages as they were at a revision, a checkpoint or a datetime."""
+        until = self._scope.revision_of(moment)
+        newest = self._scope.revision
+        if not 0 <= until <= newest:
+            raise NotFoundError(f'scope "{self.name}" has no revision {until}: it has {newest}')
+        return History(self._scope, self._book, until=until, is_original=self._is_original)
+
+    def original(self) -> History:
+        """Returns the messages without any compaction: what was really said."""
+        return History(self._scope, self._book, until=self._until, is_original=True)
+
+    # --- for other programs ----------------------------------------------------------------------
+
+    def items(self, last: int | None = None) -> list[Any]:
+        """Returns foreign items, exactly as they were given; of other messages what stands for one.
+
+        Nothing but the item is decoded: for a framework that wants its whole history back.
+        """
+        scan = self._scan()
+        with scan.mutex:
+            records = scan.all() if last is None else scan.last(check_whole(last, "last"))
+            if scan.edits or scan.summary is not None:
+                return [message.item for message in self._messages(scan, records)]
+        needs_more = codec.may_have_tags
+        read = self._log.blobs.read
+        with contextlib.suppress(msgspec.MsgspecError):  # unless one has no foreign item
+            return [
+                Message(record, read).item
+                if needs_more(record.payload)
+                else _decode_item(record.payload).foreign
+                for record in records
+            ]
+        return [Message(record, read).item for record in records]
+
+    def for_request(self, last: int | None = None) -> list[Any]:
+        """Returns what the next request to a model is made of: `items`, repaired.
+
+        A tool call that has no result gets one that says so: a turn that a crash interrupted must
+        not make the model refuse, nor believe that something was done.
+        """
+        return repair(self.items(last)).history
+
+    def select(self, by: By, n: int = 10) -> list[Message]:
+        """Returns the n messages that a prompt needs most, oldest first.
+
+        `by` is a function that scores a message (0: not this one), for retrieval by whatever you
+        have; or names, and then it is those that mention one. All messages are read for it.
+        """
+        return choose(self, by, check_whole(n, "n"))
+
+    def render(
+        self, max_messages: int = 10, *, decisions: int = 20, select: By | None = None
+    ) -> str:
+        """Returns the simplest prompt context: "role: content" lines, then what was decided.
+
+        They are the last messages, or those that `select` chooses; with names, the facts about
+        them come first. Decisions are looked for as far back as it takes to find so many; 0 leaves
+        them out, and then nothing but the last messages is read.
+        """
+        names = None if select is None else check_names(select)
+        by = names or select
+        chosen = self.last(max_messages) if by is None else self.select(by, max_messages)
+        lines = [] if names is None else self._known_about(names)
+        lines += [f"{message.role}: {message.text}" for message in chosen]
+        decided = self._decided(check_whole(decisions, "decisions"))
+        if decided:
+            lines.append("Decisions made this session:")
+            lines += [f"  - {line}" for line in decided]
+        return "\n".join(lines)
+
+    def _known_about(self, names: tuple[str, ...]) -> list[str]:
+        # Facts are only read here, for which a scope's name is enough.
+        known = about(Facts(self._book, cast("Recorder", self._scope)).list(), names)
+        return ["Known:", *(f"  - {line}" for line in known)] if known else []
+
+    def _decided(self, n: int) -> list[str]:
+        recent = Decisions(self._book).recent(self._scope, n)
+        return [
+            f"{one.decision}: {one.rationale}" if one.rationale else one.decision
+            for one in reversed(recent)
+        ]
+
+    # --- what else was recorded ------------------------------------------------------------------
+
+    def turns(self, last: int = 20) -> list[Turn]:
+        """Returns the newest turns, newest first: completed, failed, open or interrupted."""
+        check_whole(last, "last")
+        scan = self.original()._scan()
+        head = self._log.head(self.name)
+        forked_at = 0 if head is None else head.first - 1
+        turns = read_turns(
+            scan.events(), self.name, self._book.heart, seam=lambda: max(scan.seam, forked_at)
+        )
+        return list(islice(turns, last))
+
+    def summaries(self) -> list[Summary]:
+        """Returns the summaries and compactions, oldest first."""
+        found: list[Summary] = []
+        for record in self.original()._scan().events():
+            if record.type in (SUMMARISED, COMPACTED):
+                found.append(self._summary(record))
+        return found[::-1]
+
+    def _summary(self, record: Record) -> Summary:
+        is_compacted = record.type == COMPACTED
+        data = codec.decode(record.payload)
+        text = Message(record, self._log.blobs.read).text if is_compacted else data["text"]
+        return Summary(
+            text,
+            data["through"],
+            data["tokens_before"],
+            data["tokens_after"],
+            to_datetime(record.time),
+            is_compacted,
+        )
+
+    def file_changes(self, path: str | None = None) -> list[tuple[Message, FileChange]]:
+        """Returns the file changes that messages caused, oldest first; of one path if given."""
+        return [
+            (message, change)
+            for message in self
+            for change in message.files
+            if path is None or change.path == path
+        ]
+
+
+def make_cursor(place: int) -> str:
+    """Returns a place among the messages as an opaque word."""
+    return base64.urlsafe_b64encode(_MARK + str(place).encode()).decode().rstrip("=")
+
+
+def parse_cursor(cursor: object) -> int:
+    """Returns the place that a cursor names, or raises UsageError."""
+    try:
+        padded = str(cursor).encode() + b"=" * (-len(str(cursor)) % 4)
+        raw = base64.b64decode(padded, altchars=b"-_", validate=True)
+        if isinstance(cursor, str) and raw.startswith(_MARK) and raw[len(_MARK) :].isdigit():
+            return int(raw[len(_MARK) : len(_MARK) + 18])
+    except (binascii.Error, UnicodeEncodeError):
+        pass
+    raise UsageError(f"{show_value(cursor)} is no cursor: expected `older` or `newer` of a page")
+
+
+# --- changing -------------------------------------------------------------------------------------
+#
+# What becomes of messages that are there: edits, deletions, summaries, merges. All are events.
+
+
+RETRIES = 100
+BYTES_PER_TOKEN = 4
+"""What tokens are estimated by where nobody counted them."""
+
+
+class Changing(History):
+    """Messages that can be changed. Nothing is lost by it: `at` reads what was there before.
+
+    What changes messages that are there is judged by what is there, and says so in its event. When
+    the body of a run is entered again it would find something else there, so it is refused in a
+    body, before it can make the run diverge; `clear` says the same each time, and is not.
+    """
+
+    def __init__(self, scope: Scope, recorder: Recorder, book: RecordContext) -> None:
+        super().__init__(scope, book)
+        self._recorder = recorder
+
+    def edit(self, message: Message | str, **fields: Any) -> Message:
+        """Sets fields of a message, takes away those given as None, and returns it as it is now.
+
+        What it was before stays in the history: `messages.at(…)` reads it.
+        """
+        refuse_in_body("an edit of a message")
+        unknown = fields.keys() - set(forms.EDITABLE)
+        if unknown or not fields:
+            found = f"{sorted(unknown)[0]!r}" if unknown else "nothing"
+            raise UsageError(f"edit sets {', '.join(forms.EDITABLE)}, found {found}")
+        target = self._target(message)
+        checked = check_fields({"role": target.role, **fields})
+        values = dict.fromkeys(fields) | checked
+        if "role" not in fields:
+            del values["role"]
+        payload = encode({"at": target.revision, "set": values}, self._spill)
+        self.commit((NewEvent(forms.EDITED, payload),))
+        return self._target(target)
+
+    def delete(self, message: Message | str) -> None:
+        """Takes a message away; it is still read by `at`, and by whoever has an earlier fork."""
+        refuse_in_body("deleting a message")
+        target = self._target(message)
+        self.commit((_pointing(forms.DELETED, at=target.revision),))
+
+    def pop(self) -> Message | None:
+        """Takes the newest message away and returns it; None if there is none."""
+        refuse_in_body("pop of a message")
+        for _ in range(RETRIES):
+            scan = self._scan()
+            with scan.mutex:
+                newest = self._messages(scan, scan.last(1))
+                until = scan.until
+            if not newest:
+                return None
+            if self._guarded(until, _pointing(forms.POPPED, at=newest[0].revision)):
+                return newest[0]
+        raise self._contended("pop")
+
+    def clear(self) -> None:
+        """Takes all messages away; the history keeps them."""
+        self.commit((_pointing(forms.CLEARED, to=0),))
+
+    def rewind(self, to: Message | Moment) -> None:
+        """Takes every message away that came behind one, or behind a moment; state stays."""
+        refuse_in_body("rewinding messages")
+        revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
+        if not 0 <= revision <= self._scope.revision:
+            raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
+        self.commit((_pointing(forms.REWOUND, to=revision),))
+
+    def commit(
+        self, proposals: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
+    ) -> CommitResult:
+        """Commits events of the conversation."""
+        return self._log.commit(
+            ProposedCommit((self._recorder.events_part(proposals),), marks=marks)
+        )
+
+    def _guarded(self, until: int, *proposals: NewEvent) -> CommitResult | None:
+        """Commits if nobody did since a revision was read; None if somebody did."""
+        part = self._recorder.events_part(proposals, expected=until)
+        try:
+            return self._log.commit(ProposedCommit((part,)))
+        except ConflictError:
+            return None
+
+    def _contended(self, what: str) -> ConflictError:
+        revision = self._scope.revision
+        return ConflictError(
+            f'scope "{self.name}" changed {RETRIES} times during {what}: nothing was written',
+            stream=self.name,
+            expected=revision,
+            actual=revision,
+        )
+
+    def _target(self, message: Message | str) -> Message:
+        """Returns a message as it is now, or raises NotFoundError."""
+        if not isinstance(message, Message):
+            return self.get(message)
+        scan = self._scan()
+        with scan.mutex:
+            found = scan.before(scan.place(message.record) + 1, 1)
+            if not found or found[0].revision != message.revision:
+                raise NotFoundError(
+                    f'message {message.revision} of "{self.name}" is not there: it was deleted, '
+                    "rewound, or belongs to another conversation"
+                )
+            return self._message(scan, found[0])
+
+    def _spill(self, raw: bytes) -> bytes:
+        op = self._log.blobs.spill(Op("set", "message", Raw(raw)), self.name)
+        return bytes(op.value)
+
+    # --- fewer words -----------------------------------------------------------------------------
+
+    def compact(
+        self,
+        summary: str,
+        *,
+        keep_last: int = 0,
+        role: str = "system",
+        tokens_before: int | None = None,
+        tokens_after: int | None = None,
+    ) -> Message:
+        """Puts a summary in the place of all messages but the last few, and returns it.
+
+        `original()` still has every one of them. Tokens that nobody counted are estimated.
+        """
+        refuse_in_body("compacting messages")
+        fields = check_fields({"role": role, "content": summary})
+        fields = {"id": make_id(self._log.clock, fields), **fields}
+        raw = encode(fields, self._spill)
+        check_whole(keep_last, "keep_last")
+        for _ in range(RETRIES):
+            scan = self._scan()
+            with scan.mutex:
+                kept = scan.last(keep_last + 1)
+                if len(kept) <= keep_last:
+                    raise UsageError(
+                        f'scope "{self.name}" has {len(kept)} messages: with {keep_last} of them '
+                        "kept there is nothing to compact"
+                    )
+                through, until = scan.place(kept[0]), scan.until
+                before = _count(tokens_before, "tokens_before") or _estimate(scan.all())
+            after = _count(tokens_after, "tokens_after")
+            said = {
+                "through": through,
+                "summary": Raw(raw),
+                "tokens_before": before,
+                "tokens_after": after or _estimate(kept[1:]) + len(raw) // BYTES_PER_TOKEN,
+            }
+            if self._guarded(until, NewEvent(forms.COMPACTED, codec.encode_plain(said))):
+                return self._standing_summary()
+        raise self._contended("compact")
+
+    def _standing_summary(self) -> Message:
+        scan = self._scan()
+        with scan.mutex:
+            scan.finish()
+            assert scan.summary is not None, "BUG: compacted without a summary"
+            return self._message(scan, scan.summary)
+
+    def summarise(
+        self,
+        text: str,
+        *,
+        through: Message | None = None,
+        tokens_before: int | None = None,
+        tokens_after: int | None = None,
+    ) -> None:
+        """Writes a summary of everything up to a message down, by default up to the newest.
+
+        What is read stays as it is; `summaries()` lists it.
+        """
+        refuse_in_body("a summary of messages")
+        if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a summary is text, found {show_value(text)}")
+        newest = self.last(1)
+        if through is None and not newest:
+            raise UsageError(f'scope "{self.name}" has no messages: there is nothing to summarise')
+        at = (newest[0] if through is None else self._target(through)).record
+        scan = self._scan()
+        with scan.mutex:
+            counted = _count(tokens_before, "tokens_before")
+            before = counted or _estimate(scan.before(scan.place(at) + 1, 1 << 40))
+        after = _count(tokens_after, "tokens_after")
+        said = {
+            "through": at.revision,
+            "text": text,
+            "tokens_before": before,
+            "tokens_after": after or len(text.encode(errors="replace")) // BYTES_PER_TOKEN,
+        }
+        self.commit((NewEvent(forms.SUMMARISED, codec.encode(said)),))
+
+    # --- two histories ---------------------------------------------------------------------------
+
+    def merge(self, other: Scope | History) -> list[Message]:
+        """Puts the messages of another conversation among these, by time; returns what was new.
+
+        Each side keeps its order. One that both have, by foreign id or by id, stays as it is here.
+        It is one commit: the messages behind the first new one are written again behind it.
+        """
+        refuse_in_body("a merge of messages")
+        theirs = other if isinstance(other, History) else _history_of(other)
+        known: set[str] = set()
+        for _ in range(RETRIES):
+            scan = self._scan()
+            with scan.mutex:
+                mine = self._messages(scan, scan.all())
+                until = scan.until
+            merged, new = merged_order(mine, list(theirs))
+            if not new:
+                return []
+            if self._make_known(new, known):
+                continue  # which moved the stream on
+            stays = next(at for at, one in enumerate(merged) if one in new)
+            to = merged[stays - 1].revision if stays else 0
+            origin = {"to": to, "from": theirs.name, "until": theirs.revision}
+            begun = NewEvent(forms.MERGED, codec.encode_plain(origin))
+            again = [
+                NewEvent(forms.ADDED, encode(moved_fields(one), self._spill))
+                for one in merged[stays:]
+            ]
+            if self._guarded(until, begun, *again):
+                return new
+        raise self._contended("merge")
+
+    def _make_known(self, new: list[Message], known: set[str]) -> bool:
+        """Takes the keys of foreign items that are about to be merged; False if it took none.
+
+        Sent again, an item is found by its key; but a commit has one key, so those of several items
+        cannot be in the commit that brings them. They come before it. A crash between the two then
+        leaves keys without items, which read as items that were taken away, and may be said once
+        more. The other way round it would leave items that nobody knows by their id, to be added a
+        second time; so would another writer who is faster than the keys.
+        """
+        ids = [one.foreign_id for one in new if one.foreign_id is not None]
+        wanted: list[ProposedCommit] = []
+        for id in ids:
+            if id not in known:
+                known.add(id)
+                proposal = NewEvent(forms.MOVED, codec.encode({"foreign_id": id}))
+                wanted.append(
+                    ProposedCommit((self._recorder.events_part((proposal,), key=key_of(id)),))
+                )
+        for request in self._log.submit_all(wanted):
+            with suppress(UsageError):  # that id was used here before
+                self._log.wait(request)
+        return bool(wanted)
+
+
+def _history_of(other: object) -> History:
+    messages = getattr(other, "messages", None)
+    if not isinstance(messages, History):
+        raise UsageError(f"merge takes a conversation or its messages, found {show_value(other)}")
+    return messages
+
+
+def _pointing(type: str, **revisions: int) -> NewEvent:
+    return NewEvent(type, codec.encode_plain(revisions))
+
+
+def _count(tokens: int | None, what: str) -> int | None:
+    return None if tokens is None else check_whole(tokens, what)
+
+
+def _estimate(records: list[Record]) -> int:
+    return sum(len(record.payload) for record in records) // BYTES_PER_TOKEN
+
 
 _END = 1 << 62
 """No stream is so long."""
@@ -39,7 +796,7 @@ _END = 1 << 62
 class Said(Struct, frozen=True):
     """Messages on their way: the commit that adds them, and which of its events they are."""
 
-    wanted: Wanted
+    wanted: ProposedCommit
     first: int
     count: int
     turn: OpenTurn | None
@@ -131,7 +888,7 @@ class Messages(Changing):
     ) -> Said:
         """Returns the commit that adds messages; large parts of them are written by now."""
         clock = self._log.clock
-        proposals: list[Proposal] = []
+        proposals: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
         if turn is not None:
             begun, marks = _check_turn(turn, self).begin()
@@ -149,14 +906,14 @@ class Messages(Changing):
                 if fields["foreign"] is None:
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
-            proposals.append(Proposal(forms.ADDED, payload))
+            proposals.append(NewEvent(forms.ADDED, payload))
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             proposals.append(changed(ops))
         part = self._recorder.events_part(tuple(proposals), expected=expected, key=key)
-        return Said(Wanted((part,), marks=marks), first, len(given), turn)
+        return Said(ProposedCommit((part,), marks=marks), first, len(given), turn)
 
-    def made(self, said: Said, written: Written) -> list[Message]:
+    def made(self, said: Said, written: CommitResult) -> list[Message]:
         """Returns the messages that a commit added, now that it is durable."""
         part = said.wanted.parts[0]
         after = written.after[0]

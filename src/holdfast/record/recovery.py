@@ -10,10 +10,17 @@ next one asks the verifier again, and finds what was done.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast import codec
+from holdfast.core import codec
+from holdfast.core.arguments import TEXT_CHARACTERS_MAX
+from holdfast.core.commit import Cleared, Mark, ProposedCommit
+from holdfast.core.expiry import EXPIRING
+from holdfast.core.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
+from holdfast.core.intent import verdict_name as name_verdict
+from holdfast.core.log import Log
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -24,13 +31,69 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
-from holdfast.intent import verdict_name as name_verdict
-from holdfast.record.arguments import TEXT_CHARACTERS_MAX
-from holdfast.record.decision import Decision
+from holdfast.record import decisions, facts, task_table, turns
+from holdfast.record.context import RecordContext
+from holdfast.record.decision_events import Decision
 from holdfast.record.decisions import Decisions
-from holdfast.record.sweep import sweep
-from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
+
+# --- sweep ----------------------------------------------------------------------------------------
+#
+# Marks that lead nowhere any more, taken away by `recover`.
+#
+# A mark is cleared in the commit that ends what it stands for. Two ends come without a commit: a
+# scope that expires, and a worker that dies in a turn, which then reads as interrupted for good.
+# Readers pass such marks over; swept away they do not pile up.
+
+
+_ALL = 1 << 31
+_INDEXES = (
+    decisions.INDEX_OPEN,
+    decisions.INDEX_STANDING,
+    decisions.INDEX_SUPERSEDING,
+    facts.INDEX,
+    facts.INDEX_KEPT,
+    task_table.INDEX,
+    task_table.INDEX_CLAIMED,
+    turns.INDEX,
+)
+
+
+def sweep(book: RecordContext) -> int:
+    """Clears the marks of the record that lead nowhere; returns how many."""
+    found = {(mark.index, mark.key) for mark in (*_expired(book.log), *_interrupted(book))}
+    for index, key in found:
+        # One commit each: in a store over several backends they may be kept apart.
+        book.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
+    return len(found)
+
+
+def _expired(log: Log) -> Iterator[Mark]:
+    if not log.backend.marks.list(EXPIRING, limit=1):
+        return  # nothing here expires
+    ended: dict[str, bool] = {}
+    for index in _INDEXES:
+        for mark in log.backend.marks.list(index, limit=_ALL):
+            if mark.group not in ended:
+                ended[mark.group] = _has_ended(log, mark.group)
+            if ended[mark.group]:
+                yield mark
+
+
+def _has_ended(log: Log, stream: str) -> bool:
+    try:
+        log.head(stream)
+    except ExpiredError:
+        return True
+    return False
+
+
+def _interrupted(book: RecordContext) -> Iterator[Mark]:
+    for mark in book.log.backend.marks.list(turns.INDEX, limit=_ALL):
+        if not book.heart.is_alive(turns.worker_of(mark)):
+            yield mark
 
 
 def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recovery:

@@ -18,16 +18,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast import codec
+from holdfast.core import codec
+from holdfast.core.commit import Cleared, NewEvent
+from holdfast.core.event import to_datetime
 from holdfast.errors import ClosedError, ConflictError, ExpiredError
-from holdfast.event import to_datetime
-from holdfast.record import thing as things
+from holdfast.record import keyed_item as things
 from holdfast.record import turns
-from holdfast.record.book import Book
-from holdfast.record.recorder import Recorder
+from holdfast.record.context import RecordContext
+from holdfast.record.keyed_item import KeyedItem, Recorder
 from holdfast.record.stale import Stale
-from holdfast.record.thing import Thing
-from holdfast.wanted import Cleared, Proposal
 
 BEGUN = "session.begun"
 CRASHED = "session.crashed"
@@ -54,29 +53,29 @@ class _Begun(Struct):
     keep: bool = False
 
 
-def _thing(stream: str) -> Thing:
-    return Thing(INDEX, stream, "begun")
+def _thing(stream: str) -> KeyedItem:
+    return KeyedItem(INDEX, stream, "begun")
 
 
-def begin(book: Book, recorder: Recorder, *, keep: bool) -> None:
+def begin(book: RecordContext, recorder: Recorder, *, keep: bool) -> None:
     """Writes down that this worker is in a session now; its mark lasts until it has ended."""
     book.heart.beat()
     thing = _thing(recorder.name)
     newest = things.newest_of(book.log, thing)
     number = 1 if newest is None else newest[0] + 1
-    proposal = Proposal(BEGUN, codec.encode({"worker": book.worker, "keep": keep}))
+    proposal = NewEvent(BEGUN, codec.encode({"worker": book.worker, "keep": keep}))
     part = recorder.event_part(proposal, key=thing.key(number))
     things.append(book.log, thing, number, part, marks=(thing.mark(INDEX),))
 
 
-def note_crash(book: Book, stream: str) -> None:
+def note_crash(book: RecordContext, stream: str) -> None:
     """Writes down, before a session is let go, that its worker did not end it."""
     thing = _thing(stream)
     newest = things.newest_of(book.log, thing)
     if newest is None or newest[1].type == CRASHED:
         return
     number = newest[0] + 1
-    part = things.next_part(thing, number, Proposal(CRASHED, b"{}"))
+    part = things.next_part(thing, number, NewEvent(CRASHED, b"{}"))
     with suppress(ConflictError, ClosedError):  # another lets it go at the same time
         things.append(book.log, thing, number, part)
 
@@ -86,7 +85,7 @@ def unmarked(stream: str) -> Cleared:
     return _thing(stream).cleared(INDEX)
 
 
-def read_session(book: Book, stream: str) -> Session | None:
+def read_session(book: RecordContext, stream: str) -> Session | None:
     """Returns the newest session of a scope, None if there was none.
 
     Raises ExpiredError if the scope has ended by itself.
@@ -118,7 +117,7 @@ def read_session(book: Book, stream: str) -> Session | None:
     )
 
 
-def status_of(book: Book, stream: str) -> Status:
+def status_of(book: RecordContext, stream: str) -> Status:
     """Returns what became of a conversation: crashed if a worker died in its session or turn."""
     session = read_session(book, stream)
     if session is not None:
@@ -131,7 +130,7 @@ def status_of(book: Book, stream: str) -> Status:
     return "active"
 
 
-def marked(book: Book) -> Iterator[tuple[str, Session | None]]:
+def marked(book: RecordContext) -> Iterator[tuple[str, Session | None]]:
     """Yields the scopes whose session was not seen to its end; None for one that expired."""
     for mark in book.log.backend.marks.list(INDEX, limit=_ALL):
         try:
@@ -140,13 +139,13 @@ def marked(book: Book) -> Iterator[tuple[str, Session | None]]:
             yield mark.group, None
 
 
-def unended(book: Book) -> list[Session]:
+def unended(book: RecordContext) -> list[Session]:
     """Returns the sessions that have not ended, active or crashed, oldest first."""
     found = [one for _, one in marked(book) if one is not None and one.status != "completed"]
     return sorted(found, key=lambda one: (one.begun_at, one.scope))
 
 
-def left_behind(book: Book) -> Iterator[Stale]:
+def left_behind(book: RecordContext) -> Iterator[Stale]:
     """Yields the sessions whose worker died in them."""
     for one in unended(book):
         if one.status == "crashed":

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.errors import ExpiredError
 from holdfast.record import facts
-from holdfast.record.book import Book
+from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 
 Why = Literal["past its time", "contradicted", "owner silent"]
@@ -31,7 +31,7 @@ class Stale(Struct, frozen=True):
     since: datetime
 
 
-def stale_facts(book: Book, *, verify: bool) -> Iterator[Stale]:
+def stale_facts(book: RecordContext, *, verify: bool) -> Iterator[Stale]:
     """Yields the facts that are stale; with `verify` every verifier is asked about the world now.
 
     A verifier that says a fact still holds makes it fresh again, also one past its time.
@@ -60,7 +60,7 @@ def left_open(decisions: Decisions) -> Iterator[Stale]:
             yield Stale("decision", entry.id, entry.scope, "owner silent", said, entry.updated_at)
 
 
-def stale(book: Book, *, verify: bool) -> list[Stale]:
+def stale(book: RecordContext, *, verify: bool) -> list[Stale]:
     """Returns all of it: facts first, then what each source of the book has."""
     found = [*stale_facts(book, verify=verify), *left_open(Decisions(book))]
     for source in book.stale_sources:

@@ -9,30 +9,201 @@ because the new claim has its number (`table.py`). No clock has a part in that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.arguments import check_duration, check_whole
+from holdfast.core import codec
+from holdfast.core.arguments import check_duration, check_text, check_whole, older_bound
+from holdfast.core.commit import Cleared, Lease, Mark, NewEvent
+from holdfast.core.event import to_datetime
 from holdfast.errors import (
     ConflictError,
     ExistsError,
+    ExpiredError,
     LeaseLostError,
     NotFoundError,
     UsageError,
     show_value,
 )
-from holdfast.record import task as forms
-from holdfast.record import thing as things
-from holdfast.record.arguments import check_text, older_bound
-from holdfast.record.book import Book
-from holdfast.record.owners import Eyes, waits_for
-from holdfast.record.recorder import Recorder
-from holdfast.record.table import Table
-from holdfast.record.task import Task, Wish, check_fields, check_wish
-from holdfast.record.within import next_place, refuse_in_body
-from holdfast.wanted import Lease
+from holdfast.record import keyed_item as things
+from holdfast.record import task_events as forms
+from holdfast.record.context import RecordContext
+from holdfast.record.in_run import next_place, refuse_in_body
+from holdfast.record.keyed_item import KeyedItem, Recorder
+from holdfast.record.stale import Stale
+from holdfast.record.task_events import Said, Task, Wish, check_fields, check_wish
+from holdfast.record.task_table import INDEX, INDEX_CLAIMED, Table, indexes
+
+# --- owners ---------------------------------------------------------------------------------------
+#
+# Who owns tasks, and whether they live: what only the moment of reading can tell.
+
+
+class OwnerStatus:
+    """What one moment tells of the owners of tasks; each worker is asked about once."""
+
+    def __init__(self, book: RecordContext) -> None:
+        self._book = book
+        self._leases: dict[str, Lease | None] = {}
+        self._heartbeats: dict[str, datetime] | None = None
+
+    def is_held(self, task: Task) -> bool:
+        """Says whether the claim of a task in progress stands."""
+        if task.until is not None:
+            return to_datetime(self._book.log.clock.now_us()) < task.until
+        assert task.worker is not None, "BUG: in progress without an owner"
+        if task.worker not in self._leases:
+            name = f"worker/{task.worker}"
+            self._leases[task.worker] = self._book.log.backend.leases.holder(name)
+        lease = self._leases[task.worker]
+        # A worker that was silent too long lives on in a new epoch: what it had claimed in the old
+        # one it may have lost already, and has to claim again.
+        return lease is not None and lease.epoch == task.epoch
+
+    def look(self, scope: str, tasks: dict[str, Task], task: Task) -> Task:
+        """Returns one of a scope's tasks with what only this moment can tell."""
+        is_claimed = task.status == "in_progress"
+        return replace(
+            task,
+            scope=scope,
+            suspect=is_claimed and not self.is_held(task),
+            heartbeat=self._heartbeat(task) if is_claimed else None,
+            waits_for=waits_for(tasks, task),
+        )
+
+    def _heartbeat(self, task: Task) -> datetime | None:
+        if task.worker is None:
+            return task.held_at
+        if self._heartbeats is None:
+            workers = self._book.heart.workers()
+            self._heartbeats = {worker.id: worker.last_heartbeat for worker in workers}
+        return self._heartbeats.get(task.worker)
+
+
+def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
+    """Returns the dependencies of a task that are not closed; none once it is closed itself."""
+    if task.is_closed:
+        return ()
+    return tuple(id for id in task.dependencies if not tasks[id].is_closed)
+
+
+# --- backlog --------------------------------------------------------------------------------------
+#
+# The tasks of all scopes of a store, and what becomes of a scope's when it ends or goes back.
+#
+# They are found by their marks, without reading a stream that has none.
+
+
+_EVERY = 1 << 31
+
+
+def across(book: RecordContext, index: str = INDEX) -> Iterator[tuple[Table, Task]]:
+    """Yields the tasks of all scopes that a mark leads to, highest priority first."""
+    gone: set[str] = set()
+    tables: dict[str, Table] = {}
+    for mark in book.log.backend.marks.list(index, limit=_EVERY):
+        thing = things.of_mark(INDEX, mark)
+        if thing.stream not in tables and thing.stream not in gone:
+            table = book.tables.of(thing.stream)
+            try:
+                table.refresh()
+            except ExpiredError:
+                gone.add(thing.stream)  # with its scope, which ended by itself: the mark stayed
+                continue
+            tables[thing.stream] = table
+        table = tables.get(thing.stream)
+        task = None if table is None else table.tasks.get(thing.name)
+        # It may have been closed since the marks were listed.
+        if table is not None and task is not None and index in indexes(task):
+            yield table, task
+
+
+def unclosed(
+    book: RecordContext,
+    *,
+    status: str | Sequence[str] | None,
+    owner: str | None,
+    epic: str | None,
+    tag: str | None,
+    suspect: bool | None,
+    limit: int | None,
+) -> list[Task]:
+    """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
+    wish = check_wish(status, owner, epic, tag, suspect)
+    limit = _EVERY if limit is None else check_whole(limit, "limit", least=1)
+    eyes = OwnerStatus(book)
+    found = [
+        seen
+        for table, task in across(book)
+        if wish.fits(task)
+        and suspect in (None, (seen := eyes.look(table.stream, table.tasks, task)).suspect)
+    ]
+    return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]
+
+
+def left_in_progress(book: RecordContext) -> Iterator[Stale]:
+    """Yields the tasks whose owner is silent (BOOT-70)."""
+    eyes = OwnerStatus(book)
+    for table, task in across(book, INDEX_CLAIMED):
+        if not eyes.is_held(task):
+            said = f'"{task.owner}" is silent: {task.title}'
+            yield Stale("task", task.id, table.stream, "owner silent", said, task.updated_at)
+
+
+def end(book: RecordContext, scope: Recorder, outcome: str) -> None:
+    """Cancels what is not closed, in one commit, because the scope is being closed."""
+    table = book.tables.of(scope.name)
+    with table.lock:
+        while True:
+            table.refresh()
+            if all(task.is_closed for task in table.tasks.values()):
+                return
+            try:
+                table.commit(scope, forms.ENDED, {"outcome": outcome, "by": book.worker})
+            except ConflictError:
+                continue
+            return
+
+
+def left_in(book: RecordContext, stream: str) -> bool:
+    """Says whether a scope has a task that is not closed."""
+    table = book.tables.of(stream)
+    with table.lock:
+        table.refresh()
+        return not all(task.is_closed for task in table.tasks.values())
+
+
+class Restored(Struct, frozen=True):
+    """What a restore of a scope must add to its commit so that its tasks go back too."""
+
+    events: KeyedItem
+    number: int
+    proposal: NewEvent
+    marks: tuple[Mark | Cleared, ...]
+
+    @property
+    def key(self) -> str:
+        return self.events.key(self.number)
+
+
+def restored(book: RecordContext, stream: str, to: int) -> Restored | None:
+    """Returns what brings a scope's tasks back to a revision; None if they are as they were."""
+    table = book.tables.of(stream)
+    with table.lock:
+        table.refresh()
+        back = forms.bring_back(table.tasks, table.at(to)) if table.number else None
+        if not back:
+            return None
+        number = table.number + 1
+        said = {"to": to, "tasks": back, "by": book.worker}
+        marks = table.marks(forms.advance(table.tasks, Said(forms.RESTORED, said, 0, number)))
+        proposal = NewEvent(forms.RESTORED, codec.encode_plain(said))
+        return Restored(table.events, number, proposal, marks)
+
 
 _ALL = 1 << 31
 
@@ -42,7 +213,7 @@ Step = tuple[str, dict[str, Any]]
 class Tasks:
     """The tasks of one scope; a fork's inherited ones included."""
 
-    def __init__(self, book: Book, scope: Recorder) -> None:
+    def __init__(self, book: RecordContext, scope: Recorder) -> None:
         self._book = book
         self._log = book.log
         self._scope = scope
@@ -54,7 +225,7 @@ class Tasks:
         """Returns a task as it is now."""
         table = self._fresh()
         with table.lock:
-            return self._seen(table.tasks, self._find(table, id), Eyes(self._book))
+            return self._seen(table.tasks, self._find(table, id), OwnerStatus(self._book))
 
     def list(
         self,
@@ -79,7 +250,7 @@ class Tasks:
         table = self._fresh()
         with table.lock:
             known = table.tasks if at is None else self._at(table, at)
-            eyes = Eyes(self._book) if at is None else None
+            eyes = OwnerStatus(self._book) if at is None else None
             found = [
                 self._seen(known, task, eyes)
                 for task in sorted(known.values(), key=_rank)
@@ -178,7 +349,7 @@ class Tasks:
         own = None if lasts_s is not None else self._own_lease()
 
         def make(table: Table) -> Step | None:
-            eyes = Eyes(self._book)
+            eyes = OwnerStatus(self._book)
             if id is None:
                 found = self._next(table, eyes, epic, tag)
                 if found is None:
@@ -252,7 +423,7 @@ class Tasks:
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _seen(self, tasks: dict[str, Task], task: Task, eyes: Eyes | None) -> Task:
+    def _seen(self, tasks: dict[str, Task], task: Task, eyes: OwnerStatus | None) -> Task:
         if eyes is not None:
             return eyes.look(self._stream, tasks, task)
         return replace(task, scope=self._stream, waits_for=waits_for(tasks, task))
@@ -307,13 +478,13 @@ class Tasks:
                 if step is None:
                     return None
                 if isinstance(step, Task):
-                    return self._seen(table.tasks, step, Eyes(self._book))
+                    return self._seen(table.tasks, step, OwnerStatus(self._book))
                 type, said = step
                 try:
                     table.commit(self._scope, type, {**said, "by": self._book.worker})
                 except ConflictError:
                     continue
-                return self._seen(table.tasks, table.tasks[said["id"]], Eyes(self._book))
+                return self._seen(table.tasks, table.tasks[said["id"]], OwnerStatus(self._book))
 
     def _own_lease(self) -> Lease:
         heart = self._book.heart
@@ -325,7 +496,9 @@ class Tasks:
             # It lapsed while this process was stopped: the heart is about to take it again.
             self._log.clock.sleep(0.01)
 
-    def _next(self, table: Table, eyes: Eyes, epic: str | None, tag: str | None) -> Task | None:
+    def _next(
+        self, table: Table, eyes: OwnerStatus, epic: str | None, tag: str | None
+    ) -> Task | None:
         wish = Wish(forms.STEPS[forms.CLAIMED][0], None, epic, tag)
         ready = (
             task
@@ -336,7 +509,7 @@ class Tasks:
         )
         return min(ready, key=_rank, default=None)
 
-    def _check_claimable(self, table: Table, eyes: Eyes, task: Task) -> None:
+    def _check_claimable(self, table: Table, eyes: OwnerStatus, task: Task) -> None:
         if task.status not in forms.STEPS[forms.CLAIMED][0]:
             raise self._wrong_status(table, task, "be claimed")
         if task.status == "in_progress" and eyes.is_held(task):
@@ -366,7 +539,7 @@ class Tasks:
             is_mine = name == known.owner
         else:
             is_mine = known.worker == self._book.worker and name in (None, known.owner)
-        if not is_mine and not (or_suspect and not Eyes(self._book).is_held(known)):
+        if not is_mine and not (or_suspect and not OwnerStatus(self._book).is_held(known)):
             raise self._lost(known)
 
     def _lost(self, task: Task) -> LeaseLostError:

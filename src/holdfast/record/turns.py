@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from holdfast import codec
+from holdfast.core import codec
+from holdfast.core.commit import Cleared, Mark, NewEvent, Record
+from holdfast.core.event import to_datetime
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, UsageError, show_error
-from holdfast.event import to_datetime
-from holdfast.ids import new_id
-from holdfast.log import Log
-from holdfast.record.message import Message
-from holdfast.record.within import refuse_in_body
-from holdfast.wanted import Cleared, Mark, Proposal, Record
-from holdfast.workers import Heart
+from holdfast.names import new_id
+from holdfast.record.in_run import refuse_in_body
+from holdfast.record.message_events import Message
 
 if TYPE_CHECKING:
     from holdfast.record.messages import Messages
@@ -61,7 +61,7 @@ class _Ended(Struct):
 class OpenTurn:
     """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
 
-    def __init__(self, messages: Messages, log: Log, heart: Heart) -> None:
+    def __init__(self, messages: Messages, log: Log, heart: LeaseKeeper) -> None:
         self.id = new_id(log.clock)
         self.name = messages.name
         self._messages = messages
@@ -79,7 +79,7 @@ class OpenTurn:
         """Adds several messages in one commit; see `messages.add_many`."""
         return self._messages.add_many(items, key=key, turn=self)
 
-    def begin(self) -> tuple[tuple[Proposal, ...], tuple[Mark | Cleared, ...]]:
+    def begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
         """Returns what the first commit of the turn has beside its messages; then nothing.
 
         The worker is registered before, so that its death can be told from its silence.
@@ -92,7 +92,7 @@ class OpenTurn:
         self._heart.beat()
         self._was_sent = True
         begun = codec.encode_plain({"id": self.id, "worker": self._heart.worker})
-        return (Proposal(BEGUN, begun),), (self._mark(),)
+        return (NewEvent(BEGUN, begun),), (self._mark(),)
 
     def _mark(self) -> Mark:
         return Mark(INDEX, self._mark_key, group=self.name)
@@ -119,12 +119,12 @@ class OpenTurn:
             mark.key == self._mark_key for mark in self._log.backend.marks.list(INDEX, limit=_ALL)
         )
 
-    def ending(self, error: BaseException | None) -> Proposal:
+    def ending(self, error: BaseException | None) -> NewEvent:
         """Returns the event that ends the turn."""
         said: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
         if error is not None:
             said["error"] = show_error(error)[:1000]
-        return Proposal(ENDED, codec.encode(said))
+        return NewEvent(ENDED, codec.encode(said))
 
     def __enter__(self) -> OpenTurn:
         return self
@@ -145,13 +145,13 @@ def worker_of(mark: Mark) -> str:
     return mark.key.partition("@")[2]
 
 
-def make_turn(messages: Messages, log: Log, heart: Heart) -> OpenTurn:
+def make_turn(messages: Messages, log: Log, heart: LeaseKeeper) -> OpenTurn:
     """Returns a turn that nothing was said in yet."""
     return OpenTurn(messages, log, heart)
 
 
 def read_turns(
-    path: Iterator[Record], scope: str, heart: Heart, *, seam: Callable[[], int]
+    path: Iterator[Record], scope: str, heart: LeaseKeeper, *, seam: Callable[[], int]
 ) -> Iterator[Turn]:
     """Yields turns, newest first, from the events of a conversation, newest first.
 

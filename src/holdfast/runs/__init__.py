@@ -4,8 +4,7 @@ from holdfast.runs.blocks import Outcome, Progress
 from holdfast.runs.context import Operations
 from holdfast.runs.define import Retry, RunFunction, Step, run, step
 from holdfast.runs.driver import Context
-from holdfast.runs.engine import Engine
-from holdfast.runs.handle import Run
+from holdfast.runs.engine import Engine, Run
 from holdfast.runs.processes import Output
 from holdfast.runs.steps import Begun, StepContext
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.wanted import Wanted
+from holdfast.core.commit import ProposedCommit
 
 Operation = Generator[Any, Any, Any]
 
 
-class Commit(Struct, frozen=True):
+class CommitNow(Struct, frozen=True):
     """Makes everything recorded so far durable."""
 
 
@@ -24,7 +24,7 @@ class CommitWith(Struct, frozen=True):
     """Commits an event together with writes to other streams; sent what was written."""
 
     event: Struct
-    extra: Wanted
+    extra: ProposedCommit
 
 
 class Call(Struct, frozen=True):
@@ -69,5 +69,5 @@ class Look(Struct, frozen=True):
     """Reads the run's inbox."""
 
 
-COMMIT = Commit()
+COMMIT = CommitNow()
 LOOK = Look()

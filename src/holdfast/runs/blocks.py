@@ -4,19 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
-from holdfast import codec
+from holdfast.core import codec
 from holdfast.errors import StepError, UsageError, show_value
-from holdfast.runs import events, ledger, values
+from holdfast.runs import events, values
 from holdfast.runs.acts import Enter, Fork, Operation
-from holdfast.runs.control import Control, Stopped, Suspended
+from holdfast.runs.control import (
+    Control,
+    Stopped,
+    Suspended,
+)
 from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
 from holdfast.runs.events import Fault
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Block, Entry, Journal, escape, iteration
+
+# --- ledger ---------------------------------------------------------------------------------------
+#
+# Writes to another SQL database, once: a ledger row in the user's own transaction (rule 11).
+#
+# The body writes through a connection that is the user's, any DB-API connection. In the same
+# transaction a row with the step's key and its result goes into the table `holdfast_ledger` there.
+# If the process dies between that commit and the record in the journal, the row says that it was
+# done; and a late owner that commits as well is refused by the row's primary key.
+
+
+_MAKE = (
+    "CREATE TABLE IF NOT EXISTS holdfast_ledger "
+    "(key VARCHAR(512) PRIMARY KEY, result TEXT NOT NULL)"
+)
+# The two ways in which drivers mark a place for a value.
+_FIND = {
+    "qmark": "SELECT result FROM holdfast_ledger WHERE key = ?",
+    "format": "SELECT result FROM holdfast_ledger WHERE key = %s",
+}
+_ADD = {
+    "qmark": "INSERT INTO holdfast_ledger (key, result) VALUES (?, ?)",
+    "format": "INSERT INTO holdfast_ledger (key, result) VALUES (%s, %s)",
+}
+
+
+class Connection(Protocol):
+    """A DB-API connection that is not in autocommit mode."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+def once(
+    connection: Connection,
+    key: str,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls `body(connection, …)` and commits with a ledger row, unless the row is there."""
+    for name in ("cursor", "commit", "rollback"):
+        if not callable(getattr(connection, name, None)):
+            raise UsageError(f"txn_in takes a DB-API connection, found {show_value(connection)}")
+    style = "qmark" if type(connection).__module__.startswith("sqlite3") else "format"
+    cursor = connection.cursor()
+    cursor.execute(_MAKE)
+    connection.commit()
+    cursor.execute(_FIND[style], (key,))
+    row = cursor.fetchone()
+    if row is not None:
+        connection.rollback()
+        return codec.decode(row[0].encode())
+    try:
+        result = values.encode(body(connection, *args, **kwargs))
+        cursor.execute(_ADD[style], (key, result.decode()))
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    return codec.decode(result)
 
 
 class Frame(Struct, frozen=True):
@@ -98,32 +164,6 @@ def _frames_of(journal: Journal, path: str) -> list[str]:
 # --- events --------------------------------------------------------------------------------------
 
 
-def done_of(
-    answer: Answer,
-    kind: str,
-    name: str,
-    effect: str,
-    value: Raw,
-    digest: str | None = None,
-    taken: tuple[int, ...] = (),
-) -> events.Done:
-    """Returns the record of an operation that had no intent."""
-    return events.Done(
-        answer.path,
-        value,
-        None,
-        taken,
-        1,
-        answer.ordinal,
-        kind,
-        name,
-        effect,
-        digest,
-        answer.label,
-        answer.source,
-    )
-
-
 def opened(
     answer: Answer,
     kind: str,
@@ -164,7 +204,7 @@ def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
         raise UsageError(f"ctx.txn_in takes a function, found {show_value(function)}")
 
     def act(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        return ledger.once(connection, values.commit_key(ctx.key), function, args, kwargs)
+        return once(connection, values.commit_key(ctx.key), function, args, kwargs)
 
     name = getattr(function, "__name__", "txn_in")
     return Step(
@@ -218,7 +258,7 @@ def nested(
     finally:
         context.block = outer
     encoded = values.encode(value)
-    run.record(events.Done(answer.path, run.store(encoded)))
+    run.record(events.StepDone(answer.path, run.store(encoded)))
     return function.signature.rebuild("return", codec.decode(encoded))
 
 
@@ -261,14 +301,14 @@ def fold(
             context.close_block(block)
             encoded = bytes(run.store(values.encode(value)))
             run.record(
-                events.Done(
+                events.StepDone(
                     path, Raw(encoded), kind="iteration", name=name, effect="pure", digest=digest
                 )
             )
     finally:
         context.block = outer
         del context.frames[depth:]
-    run.record(events.Done(answer.path, Raw(encoded)))
+    run.record(events.StepDone(answer.path, Raw(encoded)))
     return values.decode(encoded, run.log.blobs.read)
 
 
@@ -407,7 +447,7 @@ def parallel(context: Any, answer: Answer, joining: Joining) -> Operation:
         run.record(events.Failed(path, error[1]))
         raise values.error_of(error[1], path) from joining.causes.get(error[0])
     order = joining.order if not joining.returns_early else joining.order[: joining.needed]
-    run.record(events.Done(path, run.store(codec.encode(order))))
+    run.record(events.StepDone(path, run.store(codec.encode(order))))
     return _joined(run, joining, entries[path])
 
 
@@ -469,7 +509,9 @@ def branch_body(context: Any, name: str, joining: Joining) -> Operation:
             raise context.left_with  # it was swallowed: what the body returned does not count
         context.close_block(context.block)
         encoded = values.encode(value)
-        run.record(events.Done(path, run.store(encoded), kind="branch", name=name, effect="pure"))
+        run.record(
+            events.StepDone(path, run.store(encoded), kind="branch", name=name, effect="pure")
+        )
     except BaseException as raised:
         error = context.left_with or raised
         if isinstance(error, Exception):

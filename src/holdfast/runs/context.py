@@ -8,19 +8,349 @@ subclass performs (`Context`, here) or awaits (`holdfast.aio`).
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
 
-from holdfast.arguments import Path, check_path, check_whole
+from msgspec import Struct
+
+from holdfast.core.arguments import Path, check_path, check_whole
+from holdfast.core.event import to_datetime
+from holdfast.core.tree import MISSING, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import blocks, events, processes, steps, values, waits
 from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import Branch, Joining
-from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
-from holdfast.runs.journal import Block, iteration
-from holdfast.runs.recording import Recording
+from holdfast.runs.control import Control, Stopped, calling_line, passed_through
+from holdfast.runs.define import CURRENT, ONCE, RunFunction, Step, is_run, is_step
+from holdfast.runs.execution import BodyWriter, Execution
+from holdfast.runs.journal import Answer, Block, Entry, block_of, done_of, iteration
 from holdfast.scope import Scope
-from holdfast.tree import MISSING, Map, get
+
+# --- variables ------------------------------------------------------------------------------------
+#
+# Variables of a run: every value they had is in the journal, and replay passes through them.
+
+
+class Place(Protocol):
+    """The context that a variable is used in."""
+
+    execution: Execution
+    block: Block
+
+    def enter(self) -> None: ...
+    def poisoned(self, control: Control) -> Control: ...
+
+
+class Naming(Struct, frozen=True):
+    """What a caller says of an operation that only records."""
+
+    key: str | None
+    label: str | None
+    source: str | None
+
+    def ask(self, block: Block, kind: str, name: str, digest: str | None = None) -> Answer:
+        """Gives the operation its place in its block."""
+        return block.ask(
+            kind, name, "pure", digest, key=self.key, label=self.label, source=self.source
+        )
+
+
+class Variable:
+    """What `ctx.let` returns. In a replay `.value` is what it was at that point."""
+
+    __slots__ = ("_is_const", "_place", "_value", "name")
+
+    def __init__(self, place: Place, name: str, is_const: bool) -> None:
+        self.name = name
+        self._place = place
+        self._is_const = is_const
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The value now: change it with `set`, not in place."""
+        return self._value
+
+    def set(
+        self,
+        value: Any,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Gives it another value, which is returned as it was stored."""
+        if self._is_const:
+            raise UsageError(f'"{self.name}" is a const: it has one value for ever')
+        if CURRENT.get() not in (None, self._place):
+            raise UsageError(
+                f'a branch cannot set "{self.name}", which is declared around it',
+                hint="return the value from the branch, and set it behind the parallel block",
+            )
+        self._place.enter()
+        self.assign("set", value, Naming(key, label, source))
+        return self._value
+
+    def assign(self, kind: str, value: Any, naming: Naming) -> None:
+        """Records a value under the next path of its block, or takes the one recorded there."""
+        place, run = self._place, self._place.execution
+        encoded = values.encode(value)
+        digest = values.digest(encoded)
+        answer = naming.ask(place.block, kind, self.name, digest)
+        before = answer.entry
+        if answer.verdict == "diverged":
+            raise place.poisoned(run.diverge(answer))
+        if kind == "const" and answer.verdict == "execute" and before is not None:
+            if (answer.path, "inputs") not in run.journal.adopted:
+                raise place.poisoned(self._differs(answer, before, value))
+            self._value = run.load(before.value)
+            return
+        if answer.verdict == "execute":
+            stored = run.store(encoded)
+            run.record(done_of(answer, kind, self.name, "pure", stored, digest))
+        self._value = values.decode(encoded, run.log.blobs.read)
+
+    def _differs(self, answer: Answer, before: Entry, value: Any) -> Control:
+        run = self._place.execution
+        return run.park_diverged(
+            answer.path,
+            "inputs",
+            f"const {self.name} = {show_value(run.load(before.value))}",
+            f"const {self.name} = {show_value(value)}",
+            answer.source or calling_line(sys._getframe(1)),  # pyright: ignore[reportPrivateUsage]
+        )
+
+
+# --- entering -------------------------------------------------------------------------------------
+#
+# A block of a run as its code is in it: entering, leaving, and what it is left with.
+
+
+class Entering:
+    """The place of a context in its run. Each thread or task has a context of its own."""
+
+    def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
+        self.execution = execution
+        self.engine = engine
+        self.block = block
+        self.parent = parent
+        self.base = block.path
+        self.frames: list[blocks.Frame] = [*parent.frames] if parent is not None else []
+        self.doing: blocks.Doing | None = None
+        self.is_stopped = False
+        self.writer = BodyWriter(self)
+        self._poison: Control | None = None
+        self._thread = threading.get_ident()
+
+    def drive(self, operation: Operation) -> Any:
+        """Performs an operation: its value, or what awaits it.
+
+        A control exception that leaves it poisons the block.
+        """
+        raise AssertionError("BUG: a context without a colour")
+
+    # --- what is known of it ---------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.execution.id
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run is to stop; the next operation will raise."""
+        return self.execution.stop_wanted or self.is_stopped
+
+    @property
+    def state(self) -> Any:
+        """The run's own state: the scope `workflow/<id>`."""
+        return self.engine.state_of(self.execution.id)
+
+    @property
+    def progress(self) -> blocks.Progress:
+        """What the run is doing now."""
+        return blocks.progress_of(self.execution)
+
+    # --- entering and leaving --------------------------------------------------------------------
+
+    def enter(self, *, anywhere: bool = False) -> None:
+        """Raises what this block is to be left with, if it is; else an operation may begin."""
+        if threading.get_ident() != self._thread and not anywhere:
+            raise UsageError(
+                f'block "{self.block.path or "body"}" of run "{self.run_id}" was used by another '
+                "thread than its own",
+                hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
+            )
+        if self._poison is not None:
+            self._note_swallowed(self._poison)
+            raise self._poison
+        if self.execution.is_closed and not self.is_stopped:
+            raise UsageError(f'run "{self.run_id}" was left: its context is of no use any more')
+        try:
+            if self.is_stopped:
+                raise Stopped("another branch decided the block")
+            self.execution.check()
+        except Control as control:
+            raise self.poisoned(control) from None
+
+    def still_wanted(self) -> None:
+        """Raises, in any thread, if a long step of this block is to end: a process looks here."""
+        run = self.execution
+        if self.is_stopped:
+            raise Stopped("another branch decided the block")
+        run.check()
+        if not run.is_sure():
+            run.confirm()
+
+    def here(self) -> None:
+        """Makes the calling thread the block's own."""
+        self._thread = threading.get_ident()
+
+    def poisoned(self, control: Control) -> Control:
+        """Remembers that the block is left, and returns what to raise."""
+        if self._poison is None:
+            self._poison = control
+        return control
+
+    @property
+    def left_with(self) -> Control | None:
+        """What the block is left with, whatever its body makes of it."""
+        return self._poison or self.execution.poison
+
+    def _note_swallowed(self, control: Control) -> None:
+        where = passed_through(control) or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self.execution.swallowed(self.block.path, where)
+
+    def guarded(self, operation: Operation) -> Operation:
+        """Runs an operation within another, as `drive` does: what it leaves with poisons."""
+        try:
+            return (yield from operation)
+        except Control as control:
+            self.poisoned(control)
+            raise
+
+    def close_block(self, block: Block) -> None:
+        """Looks at what the pass through a block did not read: a note, or a divergence (rule 2)."""
+        harmless, acts = block.leftovers()
+        for entry in harmless:
+            self.execution.note(entry.path, "it is in the journal, and the code did not ask for it")
+        for entry in acts:
+            raise self.unread(entry.path, f"{entry.kind} {entry.name}")
+
+    def unread(self, path: str, expected: str) -> Control:
+        """Parks the run for an act in the journal that the code no longer asks for."""
+        found = f'the end of block "{self.block.path or "body"}"'
+        return self.poisoned(self.execution.park_diverged(path, "unread", expected, found, ""))
+
+
+# --- recording ------------------------------------------------------------------------------------
+#
+# Operations that only record: variables, the time, chance, what was read.
+
+
+class Recording(Entering):
+    """What a run can do without waiting: plain calls in both colours."""
+
+    def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
+        super().__init__(execution, block, parent, engine)
+        self.variables: dict[tuple[str, str], Variable] = {}
+
+    def let(
+        self,
+        name: str,
+        value: Any = None,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Variable:
+        """Declares a variable of this block; `.value` reads it and `.set(value)` writes it."""
+        return self._declare("let", name, value, Naming(key, label, source))
+
+    def const(
+        self,
+        name: str,
+        value: Any,
+        *,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Declares a value that never changes, and returns it; another one is a divergence."""
+        return self._declare("const", name, value, Naming(key, label, source)).value
+
+    def _declare(self, kind: str, name: str, value: Any, naming: Naming) -> Variable:
+        self.enter()
+        values.check_name_text(name, "a variable's name")
+        place = self.block.path, name
+        if place in self.variables:
+            raise UsageError(f'variable "{name}" is declared twice in one block')
+        variable = Variable(self, name, kind == "const")
+        variable.assign(kind, value, naming)
+        self.variables[place] = variable
+        return variable
+
+    def variable(self, name: str) -> Variable:
+        """Returns a variable of this block, or of the nearest block around it."""
+        context: Recording | None = self
+        while context is not None:
+            place = context.block.path
+            while (place, name) not in context.variables and place != context.base:
+                place = block_of(place)
+            if (place, name) in context.variables:
+                return context.variables[place, name]
+            context = context.parent
+        raise UsageError(f'no variable "{name}" is declared here', hint="ctx.let declares one")
+
+    def now(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> datetime:
+        """Returns the time, the same one when the run is replayed."""
+        clock = self.execution.log.clock
+        return self.value(
+            "now", "", lambda: to_datetime(clock.now_us()), Naming(key, label, source)
+        )
+
+    def random(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> float:
+        """Returns a number from 0 up to 1, the same one when the run is replayed."""
+        clock = self.execution.log.clock
+        return self.value(
+            "random",
+            "",
+            lambda: (int.from_bytes(clock.random_bytes(7), "big") >> 3) / (1 << 53),
+            Naming(key, label, source),
+        )
+
+    def uuid(
+        self, *, key: str | None = None, label: str | None = None, source: str | None = None
+    ) -> str:
+        """Returns a random UUID as text, the same one when the run is replayed."""
+
+        def make() -> str:
+            number = int.from_bytes(self.execution.log.clock.random_bytes(16), "big")
+            number = number & ~(0xF000 << 64) | 0x4000 << 64
+            text = f"{number & ~(0xC000 << 48) | 0x8000 << 48:032x}"
+            return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+        return self.value("uuid", "", make, Naming(key, label, source))
+
+    def value(self, kind: str, name: str, make: Callable[[], Any], naming: Naming) -> Any:
+        """Returns a recorded value, or makes and records it."""
+        self.enter()
+        answer = naming.ask(self.block, kind, name)
+        if answer.verdict == "diverged":
+            raise self.poisoned(self.execution.diverge(answer))
+        if answer.verdict == "replay":
+            assert answer.entry is not None, "BUG: a replay of nothing"
+            return self.execution.load(answer.entry.value)
+        encoded = values.encode(make())
+        self.execution.record(done_of(answer, kind, name, "pure", self.execution.store(encoded)))
+        return values.decode(encoded, self.execution.log.blobs.read)
 
 
 class Operations(Recording):

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeGuard, TypeVar, cast, overload
 
 from msgspec import Struct
 
-from holdfast.arguments import check_duration, check_whole
+from holdfast.core.arguments import check_duration, check_whole
+from holdfast.core.intent import name_of, verifiers
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.ids import check_name
-from holdfast.intent import name_of, verifiers
+from holdfast.names import check_name
 from holdfast.runs.events import EFFECTS, Effect
 from holdfast.runs.values import Signature, check_name_text
 

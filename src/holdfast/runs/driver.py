@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context as ContextVars
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from holdfast.current import WRITER
+from holdfast.core.log import WRITER
 from holdfast.errors import UsageError
 from holdfast.runs import acts
 from holdfast.runs.acts import Operation
@@ -17,9 +19,90 @@ from holdfast.runs.blocks import Joining, branch_body
 from holdfast.runs.context import Operations
 from holdfast.runs.control import Control
 from holdfast.runs.define import CURRENT
+from holdfast.runs.execution import StepWriter
 from holdfast.runs.journal import Block
-from holdfast.runs.pool import Job
-from holdfast.runs.writers import StepWriter
+
+# --- pool -----------------------------------------------------------------------------------------
+#
+# Threads for runs and branches: a bounded number, and no deadlock when they are used up.
+#
+# A job that no thread has begun can be taken by whoever waits for it, and is then done in that
+# thread. So a parent that waits for its children, however deep, always finds somebody to do the
+# work.
+
+
+IDLE_S = 5.0
+
+
+class PoolCall:
+    """Something to be done once, by a thread of the pool or by whoever takes it first."""
+
+    __slots__ = ("_lock", "_work", "done")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._lock = threading.Lock()
+        self.done = threading.Event()
+
+    def do(self) -> bool:
+        """Does the work unless somebody has begun it; says whether it was done here."""
+        with self._lock:
+            work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            work()
+        finally:
+            self.done.set()
+        return True
+
+
+class Pool:
+    """Threads that come when there is work and go when there is none."""
+
+    def __init__(self, name: str, *, threads_max: int = 64) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._waiting: deque[PoolCall] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, job: PoolCall) -> None:
+        """Puts a job in line for the next free thread."""
+        with self._lock:
+            self._waiting.append(job)
+            if self._idle >= len(self._waiting):
+                self._work.notify()
+            elif self._threads < self._threads_max:
+                self._threads += 1
+                threading.Thread(target=self._live, name=self._name, daemon=True).start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a job that is put in line must wait for another to end."""
+        with self._lock:
+            return self._threads >= self._threads_max and not self._idle
+
+    def _live(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting:
+                    self._idle += 1
+                    came = self._work.wait(IDLE_S)
+                    self._idle -= 1
+                    if not came and not self._waiting:
+                        self._threads -= 1
+                        return
+                job = self._waiting.popleft()
+            try:
+                job.do()
+            except BaseException:
+                # Told as any thread's end would be, and not ended: others are in line behind it.
+                told = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(told))
+
 
 SLICE_S = 0.05
 """How long a thread that waits goes without looking whether it is still wanted."""
@@ -48,7 +131,7 @@ class Context(Operations):
         """Returns the context of a branch."""
         return Context(self.execution, block, self, self.engine)
 
-    def _commit(self, act: acts.Commit) -> None:
+    def _commit(self, act: acts.CommitNow) -> None:
         self.execution.commit()
 
     def _commit_with(self, act: acts.CommitWith) -> Any:
@@ -94,7 +177,7 @@ class Context(Operations):
 
 
 _PERFORM: dict[type, Any] = {
-    acts.Commit: Context._commit,  # pyright: ignore[reportPrivateUsage]
+    acts.CommitNow: Context._commit,  # pyright: ignore[reportPrivateUsage]
     acts.CommitWith: Context._commit_with,  # pyright: ignore[reportPrivateUsage]
     acts.Call: Context._call,  # pyright: ignore[reportPrivateUsage]
     acts.Enter: Context._enter,  # pyright: ignore[reportPrivateUsage]
@@ -122,7 +205,7 @@ class _Branches:
         """Returns when the joining is decided, or when no branch is at work any more."""
         pool = self._context.engine.pool
         jobs = [
-            Job(partial(_in, copy_context(), self._live, name, context))
+            PoolCall(partial(_in, copy_context(), self._live, name, context))
             for name, context in self._joining.contexts.items()
         ]
         self._context.execution.forked(len(jobs))

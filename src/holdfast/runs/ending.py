@@ -8,7 +8,14 @@ from holdfast.backends.protocol import Cleared, Mark
 from holdfast.runs import events, values, waits
 from holdfast.runs.acts import COMMIT, Call, Finish, Operation
 from holdfast.runs.blocks import invoke
-from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Suspended, passed_through
+from holdfast.runs.control import (
+    Cancelled,
+    Control,
+    OwnerLost,
+    Parked,
+    Suspended,
+    passed_through,
+)
 from holdfast.runs.execution import DUE, INDEX, Execution, doomed_children, open_children
 
 Marks = tuple[Mark | Cleared, ...]

@@ -7,51 +7,230 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import Context as ContextVars
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast import inbox
-from holdfast.arguments import check_timeout
+from msgspec import Raw
+
 from holdfast.backends.protocol import Fence, Lease
+from holdfast.core import codec, inbox
+from holdfast.core.arguments import check_timeout
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import Log
 from holdfast.errors import (
     ConflictError,
     ExistsError,
     HoldfastError,
+    NeedsAttentionError,
     NotFoundError,
+    RunCancelledError,
+    RunFailedError,
     StillRunningError,
     UsageError,
     show_value,
 )
-from holdfast.ids import check_name, new_id
-from holdfast.record.policy import check_effect
-from holdfast.runs import blocks, events
+from holdfast.names import check_name, new_id
+from holdfast.record.decisions import check_effect
+from holdfast.runs import blocks, events, values
+from holdfast.runs.blocks import Progress
 from holdfast.runs.control import OwnerLost, Parked, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
-from holdfast.runs.driver import Context
+from holdfast.runs.driver import Context, Pool, PoolCall
 from holdfast.runs.ending import Marks, life, status_marks
-from holdfast.runs.execution import Execution, doomed_children
-from holdfast.runs.handle import Run, attention_of
+from holdfast.runs.execution import Execution, doomed_children, stored
 from holdfast.runs.journal import Block, Journal
-from holdfast.runs.looking import Host, Looking
-from holdfast.runs.pool import Job, Pool
-from holdfast.runs.tending import Hosted, Tending
+from holdfast.runs.supervisor import Hosted, Supervisor
 from holdfast.runs.waits import ChildSpec, check_id, message_name
-from holdfast.wanted import Part, Proposal, Wanted
+from holdfast.scope import Scope
+
+# --- handle ---------------------------------------------------------------------------------------
+#
+# A run as its caller holds it.
+
+
+class Keeper(Protocol):
+    """What a handle asks for its run."""
+
+    def journal_of(self, id: str) -> Journal: ...
+    def progress_of(self, id: str) -> Progress: ...
+    def await_end(self, id: str, timeout_s: float | None) -> events.Ended: ...
+    def load(self, raw: Any) -> Any: ...
+    def cancel(self, id: str) -> None: ...
+
+
+class Run:
+    """One run of a store, wherever it is executed. Holding one holds nothing open."""
+
+    def __init__(self, keeper: Keeper, id: str) -> None:
+        self.id = id
+        self._keeper = keeper
+
+    @property
+    def status(self) -> events.Status:
+        """Where the run stands."""
+        return self.progress.status
+
+    @property
+    def progress(self) -> Progress:
+        """What the run is doing: statement, blocks, "iteration 2 of 3", "attempt 1 of 3"."""
+        return self._keeper.progress_of(self.id)
+
+    @property
+    def journal(self) -> Journal:
+        """All that is recorded of it."""
+        return self._keeper.journal_of(self.id)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The newest values of `let` and `const`, by block and name."""
+        found = self.journal.variables.items()
+        return {
+            "/".join(part for part in place if part): self._keeper.load(raw) for place, raw in found
+        }
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the end and returns the run's value.
+
+        Raises RunFailedError, RunCancelledError, NeedsAttentionError when the run is parked, and
+        StillRunningError when `timeout` seconds were not enough.
+        """
+        return result_of(self._keeper, self.id, self._keeper.await_end(self.id, timeout))
+
+    def cancel(self) -> None:
+        """Asks the run to stop; see `Store.cancel`."""
+        self._keeper.cancel(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+
+def result_of(keeper: Keeper, id: str, ended: events.Ended) -> Any:
+    """Returns or raises what a run ended with."""
+    if ended.status == "cancelled":
+        raise RunCancelledError(id)
+    if ended.error is not None:
+        data = keeper.load(ended.error.data)
+        raise RunFailedError(id, ended.error.kind, ended.error.message, data)
+    return keeper.load(ended.value)
+
+
+def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
+    """Returns the error that says why a run is parked, and what can be done about it."""
+    if (diverged := journal.diverged) is not None:
+        where = f" at {diverged.source}" if diverged.source else ""
+        return NeedsAttentionError(
+            id,
+            f'the code diverges from the journal at "{diverged.path}": expected '
+            f"{diverged.expected}, found {diverged.found}{where}",
+            path=diverged.path,
+            hint="mend the code and resume it, adopt the difference, or fork it",
+        )
+    uncertain = [entry for entry in journal.uncertain() if entry.verdict == "unknown"]
+    path = uncertain[0].path if uncertain else ""
+    reason = journal.suspended.reason if journal.suspended is not None else "it is parked"
+    return NeedsAttentionError(
+        id, values.text_of(reason), path=path, hint="look, then settle it and resume the run"
+    )
+
+
+# --- looking --------------------------------------------------------------------------------------
+#
+# What the store's journals say of its runs, whoever owns them: reads, and nothing else.
+
+
+class Host(Protocol):
+    """The store, as far as the engine needs it."""
+
+    log: Log
+    heart: LeaseKeeper
+    worker: str
+
+    def workflow(self, id: str) -> Scope: ...
+
+
+class RunReader:
+    """A way to every run of a store."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    @property
+    def log(self) -> Log:
+        """The store's log."""
+        return self.host.log
+
+    def journal_of(self, id: str) -> Journal:
+        """Reads a run's journal, or raises NotFoundError."""
+        journal = Journal()
+        for record in self.log.records(f"run/{id}"):
+            journal.apply(events.read(record.type, record.payload))
+        if journal.created is None:
+            raise no_run(id)
+        return journal
+
+    def created_of(self, id: str) -> events.Created:
+        """Returns what a run was asked for with, from its first record alone."""
+        for record in self.log.records(f"run/{id}", until=1):
+            return codec.decode_as(record.payload, events.Created)
+        raise no_run(id)
+
+    def ended(self, id: str) -> events.Ended | None:
+        """Returns the end of a run, from its last record alone; None if it has none yet."""
+        head = self.log.head(f"run/{id}")
+        if head is None:
+            raise no_run(id)
+        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
+        event = events.read(record.type, record.payload)
+        return event if isinstance(event, events.Ended) else None
+
+    def load(self, raw: Any) -> Any:
+        """Returns a recorded value."""
+        return values.decode(raw, self.log.blobs.read)
+
+    def storing(self, id: str) -> Callable[[bytes], Raw]:
+        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
+        return partial(stored, self.log, f"run/{id}")
+
+    def state_of(self, id: str) -> Scope:
+        """Returns the scope of a run's own state."""
+        return self.host.workflow(id)
+
+    def is_due(self, id: str, waits: events.Suspended) -> bool:
+        """Says whether a suspended run has something to do: its time, or news for it.
+
+        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
+        be dead.
+        """
+        if (waits.until or 1 << 62) <= self.log.clock.now_us():
+            return True
+        head = self.log.head(inbox.stream_of(f"run/{id}"))
+        return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
+
+    def any_ended(self, ids: tuple[str, ...]) -> bool:
+        """Says whether one of these runs has ended."""
+        return any(self.ended(id) is not None for id in ids)
+
+
+def no_run(id: str) -> NotFoundError:
+    """Returns the error for a run that is not there."""
+    return NotFoundError(f'there is no run "{id}"', hint="store.runs() lists those there are")
+
 
 LEASE_S = 30.0
 SLICE_S = 0.25
 Launcher = Callable[[Execution], None]
 
 
-class Engine(Looking):
+class Engine(RunReader):
     """The runs that this process owns, and a way to all others."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self.pool = Pool("holdfast-run")
         self.active: dict[str, Execution] = {}
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, PoolCall] = {}
         self.launch_async: Launcher | None = None
-        self.tending = Tending(self)
+        self.tending = Supervisor(self)
         self._free = threading.Condition()
         self._busy: set[str] = set()
         self._is_open = True
@@ -136,14 +315,14 @@ class Engine(Looking):
     def _begin(
         self, id: str, journal: Journal, first: list[Any], marks: Marks, lease: Lease | None
     ) -> bool:
-        proposals: list[Proposal] = []
+        proposals: list[NewEvent] = []
         for event in first:
             journal.apply(event)
-            proposals.append(Proposal(events.TYPES[type(event)], events.to_payload(event)))
-        part = Part(f"run/{id}", tuple(proposals), expected=0)
+            proposals.append(NewEvent(events.TYPES[type(event)], events.to_payload(event)))
+        part = StreamWrite(f"run/{id}", tuple(proposals), expected=0)
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
-            self.log.commit(Wanted((part,), fence=fence, marks=marks))
+            self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
         except ConflictError:
             return False
         return True
@@ -232,7 +411,7 @@ class Engine(Looking):
                 self.disown(run.lease)
                 raise
             return
-        job = Job(lambda: ContextVars().run(self._live, run))
+        job = PoolCall(lambda: ContextVars().run(self._live, run))
         self.jobs[run.id] = job
         self.pool.submit(job)
 
@@ -427,10 +606,10 @@ class Engine(Looking):
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
-        proposals = [Proposal(events.TYPES[type(e)], events.to_payload(e)) for e in added]
+        proposals = [NewEvent(events.TYPES[type(e)], events.to_payload(e)) for e in added]
         fence = Fence(lease.name, lease.owner, lease.epoch)
-        part = Part(f"run/{id}", tuple(proposals))
-        self.log.commit(Wanted((part,), fence=fence, marks=marks))
+        part = StreamWrite(f"run/{id}", tuple(proposals))
+        self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
 
     # --- ending ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from holdfast import codec
+from holdfast.core import codec
 
 Effect = Literal["pure", "read", "idempotent", "effect", "txn"]
 Status = Literal[
@@ -84,7 +84,7 @@ class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
     attempts: int = 1  # how many its step is given
 
 
-class Done(Struct, frozen=True, omit_defaults=True, gc=False):
+class StepDone(Struct, frozen=True, omit_defaults=True, gc=False):
     """An operation has its value. What follows `attempt` is empty behind an `Intended`."""
 
     path: str
@@ -198,7 +198,7 @@ TYPES: dict[type[Struct], str] = {
     Created: "run.created",
     Claimed: "run.claimed",
     Intended: "run.intended",
-    Done: "run.done",
+    StepDone: "run.done",
     Failed: "run.failed",
     Settled: "run.settled",
     Refused: "run.refused",

@@ -12,25 +12,92 @@ is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from threading import Event, RLock
+from threading import Condition, Event, RLock
 from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
-from holdfast.batch import Request
+from holdfast.core import codec
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit_queue import Request
+from holdfast.core.inbox import Inbox
+from holdfast.core.log import Log
+from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
-from holdfast.inbox import Inbox
-from holdfast.log import Log
 from holdfast.runs import events, values
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
-from holdfast.runs.flights import Flight, Flights, land_all
-from holdfast.runs.journal import Answer, Journal
-from holdfast.tree import Op
-from holdfast.wanted import Part, Proposal, Wanted, Written
+from holdfast.runs.events import ABSENT
+from holdfast.runs.journal import Answer, Journal, done_of
+
+# --- flights --------------------------------------------------------------------------------------
+#
+# Commits of a run that are on their way, and who must wait for them to land.
+#
+# A commit takes along whatever was recorded, by whichever branch. So a branch that finds its intent
+# gone from the buffer knows that it is on its way, not that it is durable: it waits here before it
+# acts, as the one that took the intent along waits for its answer.
+
+
+class InFlightCommit:
+    """One commit on its way."""
+
+    def __init__(
+        self, number: int, land: Callable[[InFlightCommit, BaseException | None], None]
+    ) -> None:
+        self.number = number
+        self._land = land
+
+    def land(self, error: BaseException | None = None) -> None:
+        """Says that the commit was answered, and how."""
+        self._land(self, error)
+
+
+class InFlight:
+    """The commits of one run that are not answered yet."""
+
+    def __init__(self, lost: Callable[[BaseException], object]) -> None:
+        self._lost = lost
+        self._launched = 0
+        self._aloft: set[int] = set()
+        self._landing = Condition()
+
+    def launch(self) -> InFlightCommit:
+        """Counts a commit that is about to be handed on."""
+        with self._landing:
+            self._launched += 1
+            self._aloft.add(self._launched)
+            return InFlightCommit(self._launched, self._landed)
+
+    @property
+    def are_aloft(self) -> bool:
+        """Whether something is on its way."""
+        return bool(self._aloft)
+
+    def wait(self) -> None:
+        """Waits until everything launched so far has landed."""
+        with self._landing:
+            newest = self._launched
+            self._landing.wait_for(lambda: all(number > newest for number in self._aloft))
+
+    def _landed(self, flight: InFlightCommit, error: BaseException | None) -> None:
+        # The loss is known before anybody who waits goes on.
+        if error is not None:
+            self._lost(error)
+        with self._landing:
+            self._aloft.discard(flight.number)
+            self._landing.notify_all()
+
+
+def land_all(answered: Sequence[Request]) -> None:
+    """The waker of commits that were put in line with their flight as context."""
+    for request in answered:
+        request.context.land(request.error)
+
 
 T = TypeVar("T")
 
@@ -85,9 +152,9 @@ class Execution:
         self.before_effect: Callable[[str], None] = lambda _: None  # the policy: may refuse it
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self._lock = RLock()
-        self._buffer: list[Proposal] = []
+        self._buffer: list[NewEvent] = []
         self._marks: tuple[Mark | Cleared, ...] = ()  # to be set with what is buffered
-        self.flights = Flights(self.lost)
+        self.flights = InFlight(self.lost)
         self.reaching = Reaching(self.lost)
         self._loss: OwnerLost | None = None
         self._branches = 0
@@ -119,7 +186,7 @@ class Execution:
 
     def put(
         self,
-        send: Callable[[Wanted, Flight], T],
+        send: Callable[[ProposedCommit, InFlightCommit], T],
         marks: tuple[Mark | Cleared, ...] = (),
         expected: int | None = None,
     ) -> T | None:
@@ -136,8 +203,8 @@ class Execution:
             self._buffer.clear()
             self.generation += 1
             marks, self._marks = marks or self._marks, ()
-            parts = (Part(self.stream, proposals, expected),) if proposals else ()
-            wanted = Wanted(
+            parts = (StreamWrite(self.stream, proposals, expected),) if proposals else ()
+            wanted = ProposedCommit(
                 parts, (), self.fence, marks, (self.inbox.stream,), self.unless, self.lost
             )
             flight = self.flights.launch()
@@ -147,12 +214,12 @@ class Execution:
                 flight.land(error)
                 raise
 
-    def _write(self, wanted: Wanted, flight: Flight) -> Written:
+    def _write(self, wanted: ProposedCommit, flight: InFlightCommit) -> CommitResult:
         written = self.log.commit(wanted)
         flight.land()
         return written
 
-    def _line_up(self, wanted: Wanted, flight: Flight) -> Request:
+    def _line_up(self, wanted: ProposedCommit, flight: InFlightCommit) -> Request:
         return self.log.submit(wanted, waker=land_all, context=flight)
 
     def commit(self, marks: tuple[Mark | Cleared, ...] = (), expected: int | None = None) -> None:
@@ -202,7 +269,7 @@ class Execution:
         """Puts what is buffered in line, ahead of a commit that the caller makes next."""
         self.put(self._line_up)
 
-    def commit_with(self, event: Struct, extra: Wanted) -> Written:
+    def commit_with(self, event: Struct, extra: ProposedCommit) -> CommitResult:
         """Commits an event together with writes to other streams, all or nothing (rule 11).
 
         ConflictError means that nothing of it was written, and that the run goes on.
@@ -223,7 +290,7 @@ class Execution:
             self.look()
         return written
 
-    def join(self, event: Struct, extra: Wanted, send: Callable[[Wanted], T]) -> T:
+    def join(self, event: Struct, extra: ProposedCommit, send: Callable[[ProposedCommit], T]) -> T:
         """Hands an event and other writes to `send` as one commit, behind what is buffered.
 
         In line under the lock: a branch that was left behind must not come behind the last event.
@@ -231,16 +298,18 @@ class Execution:
         with self._lock:
             self._check_unsealed()
             self.push()
-            parts = (Part(self.stream, (_proposal(event),)), *extra.parts)
+            parts = (StreamWrite(self.stream, (_proposal(event),)), *extra.parts)
             watch = (*extra.watch, self.inbox.stream)
-            return send(Wanted(parts, extra.reads, self.fence, extra.marks, watch, self.unless))
+            return send(
+                ProposedCommit(parts, extra.reads, self.fence, extra.marks, watch, self.unless)
+            )
 
     def joined(self, event: Struct) -> None:
         """Folds an event that was committed together with other writes."""
         with self._lock:
             self.journal.apply(event)
 
-    def has_news(self, written: Written | None) -> bool:
+    def has_news(self, written: CommitResult | None) -> bool:
         """Says whether a receipt told of messages that were not read yet."""
         news = {} if written is None else written.news
         return news.get(self.inbox.stream, 0) > self.inbox.revision
@@ -397,10 +466,117 @@ def doomed_children(journal: Journal, *, is_cancelled: bool) -> list[str]:
     return [id for id, policy in open_children(journal) if policy in gone]
 
 
-def _proposal(event: Struct) -> Proposal:
-    return Proposal(events.TYPES[type(event)], events.to_payload(event))
+def _proposal(event: Struct) -> NewEvent:
+    return NewEvent(events.TYPES[type(event)], events.to_payload(event))
 
 
 def as_error(error: BaseException) -> HoldfastError | BaseException:
     """Returns what the caller of `result` is told when this process's pass stopped."""
     return error.cause if isinstance(error, OwnerLost) else error
+
+
+# --- writers --------------------------------------------------------------------------------------
+#
+# Commits that a run's body, or one of its steps, makes to the same store (rule 3).
+
+
+_OURS = ("run/", "lease/", "store/")
+
+
+class BodyWriter:
+    """Gives each write of a body its key and its fence, and its place in the journal.
+
+    A replay sends the write again: its key makes the backend answer as it did the first time. The
+    record in the journal is not the proof that it was written; it is there so that code which now
+    writes something else diverges instead.
+    """
+
+    is_replayed = True
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def fencing(self) -> StepWriter:
+        """Returns what fences commits that guard themselves, and need no place in the journal."""
+        self._context.enter(anywhere=True)
+        run: Execution = self._context.execution
+        run.push()
+        return StepWriter(run, self._context.block.path, is_behind=True)
+
+    @property
+    def path(self) -> str:
+        """The run and the block, and how many operations it has performed."""
+        context = self._context
+        return f"run/{context.execution.id}/{context.block.path}#{context.block.calls}"
+
+    def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
+        run: Execution = self._context.execution
+        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+            return wanted
+        self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
+        said = [[_name(run, p), [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
+        digest = values.digest(codec.encode(said))
+        name = _name(run, wanted.parts[0])
+        answer = self._context.block.ask("write", name, "idempotent", digest)
+        if answer.verdict == "diverged":
+            raise self._context.poisoned(run.diverge(answer))
+        if answer.verdict == "execute":
+            run.record(done_of(answer, "write", name, "idempotent", ABSENT, digest))
+        # In line before the write, so that what it may depend on is durable before it is; if that
+        # cannot be written, nor is this.
+        run.push()
+        # A write that a fork inherited keeps its key: it was made, and is not made again.
+        origin = None if answer.entry is None else answer.entry.origin
+        key = values.commit_key(f"{origin or run.id}/{answer.path}")
+        parts = tuple([_keyed(part, key) for part in wanted.parts])
+        return replace(wanted, parts=parts, fence=_fence(run, wanted), unless=run.unless)
+
+
+class StepWriter:
+    """Fences what a step writes; its class, not a key, says what a repetition does."""
+
+    is_replayed = False
+
+    def __init__(self, execution: Execution, path: str, *, is_behind: bool = False) -> None:
+        self._execution = execution
+        self._is_behind = is_behind  # what was put in line before, without which it is not written
+        self.path = f"run/{execution.id}/{path}"
+
+    def fencing(self) -> StepWriter:
+        """Returns itself: it fences, and does nothing else."""
+        return self
+
+    def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
+        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+            return wanted
+        run = self._execution
+        unless = run.unless if self._is_behind else None
+        return replace(wanted, fence=_fence(run, wanted), unless=unless)
+
+
+def _name(run: Execution, part: StreamWrite) -> str:
+    """Returns what a stream is called in the journal: a fork's own state is that of its origin.
+
+    Each run has a state of its own, named by its id. Under that name the fork would not find what
+    it inherited; so found, the writes before the fork are made again, in the state of the fork.
+    """
+    if run.journal.root is not None and part.stream == f"workflow/{run.id}":
+        return f"workflow/{run.journal.root}"
+    return part.stream
+
+
+def _fence(run: Execution, wanted: ProposedCommit) -> Fence | None:
+    """Returns what a write is fenced by: the run's lease, where the backend of the write has it.
+
+    In a mixed store a scope may be kept elsewhere than runs are. There its key still makes the
+    write happen once, but a late owner is not refused.
+    """
+    if wanted.fence is not None:
+        return wanted.fence
+    place_of = run.log.routes.place_of
+    near = place_of(wanted.parts[0].stream) == place_of(run.fence.name)
+    return run.fence if near else None
+
+
+def _keyed(part: StreamWrite, key: str) -> StreamWrite:
+    return part if part.key is not None else replace(part, key=key)

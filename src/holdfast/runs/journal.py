@@ -121,7 +121,7 @@ class Journal:
         entry.due, entry.total, entry.child = event.due, event.total, event.child
         entry.when_parent_ends = event.when_parent_ends
 
-    def _done(self, event: events.Done) -> None:
+    def _done(self, event: events.StepDone) -> None:
         entry = self._entry(event)
         entry.state, entry.attempt = "done", event.attempt
         entry.value, entry.lost = event.value, event.lost
@@ -261,7 +261,7 @@ _APPLY: dict[type, Any] = {
     events.Created: Journal._created,  # pyright: ignore[reportPrivateUsage]
     events.Claimed: Journal._claimed,  # pyright: ignore[reportPrivateUsage]
     events.Intended: Journal._intended,  # pyright: ignore[reportPrivateUsage]
-    events.Done: Journal._done,  # pyright: ignore[reportPrivateUsage]
+    events.StepDone: Journal._done,  # pyright: ignore[reportPrivateUsage]
     events.Failed: Journal._failed,  # pyright: ignore[reportPrivateUsage]
     events.Settled: Journal._settled,  # pyright: ignore[reportPrivateUsage]
     events.Refused: Journal._refused,  # pyright: ignore[reportPrivateUsage]
@@ -413,3 +413,29 @@ def escape(name: str) -> str:
 def iteration(path: str, index: int | str) -> str:
     """Returns the block of one iteration."""
     return f"{path}[{index if isinstance(index, int) else escape(index)}]"
+
+
+def done_of(
+    answer: Answer,
+    kind: str,
+    name: str,
+    effect: str,
+    value: Raw,
+    digest: str | None = None,
+    taken: tuple[int, ...] = (),
+) -> events.StepDone:
+    """Returns the record of an operation that had no intent."""
+    return events.StepDone(
+        answer.path,
+        value,
+        None,
+        taken,
+        1,
+        answer.ordinal,
+        kind,
+        name,
+        effect,
+        digest,
+        answer.label,
+        answer.source,
+    )

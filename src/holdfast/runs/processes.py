@@ -23,8 +23,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from holdfast.arguments import check_duration, check_whole
 from holdfast.clock import Clock
+from holdfast.core.arguments import check_duration, check_whole
 from holdfast.errors import StepError, UsageError, show_value
 from holdfast.runs.define import Step, step
 

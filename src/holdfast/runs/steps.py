@@ -6,7 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast import codec, intent
+from holdfast.core import codec, intent
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.transaction import PendingCommit
 from holdfast.errors import ConflictError, UsageError, ValueDomainError
 from holdfast.runs import events, values
 from holdfast.runs.acts import COMMIT, Call, CommitWith, Operation, Pause
@@ -14,8 +16,6 @@ from holdfast.runs.control import Suspended
 from holdfast.runs.define import Step
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry
-from holdfast.together import PendingCommit
-from holdfast.wanted import Wanted, Written
 
 CONFLICTS_MAX = 1000
 INLINE_US = 250_000
@@ -216,9 +216,9 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
         encoded, lost = b"null", values.text_of(error)
     stored = events.ABSENT if lost else run.store(encoded)
     if step.effect not in events.SAFE and path in run.journal.entries:
-        done = events.Done(path, stored, lost, (), attempt)
+        done = events.StepDone(path, stored, lost, (), attempt)
     else:
-        done = events.Done(
+        done = events.StepDone(
             path,
             stored,
             lost,
@@ -354,7 +354,7 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
 
 def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: Any) -> Operation:
     encoded = values.encode(value)
-    done = events.Done(
+    done = events.StepDone(
         call.path,
         run.store(encoded),
         None,
@@ -368,8 +368,8 @@ def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: A
         call.answer.label,
         call.answer.source,
     )
-    extra = pending.wanted() or Wanted(())
-    written: Written = yield CommitWith(done, extra)
-    own = Written(written.position, written.before[1:], written.after[1:], written.news)
+    extra = pending.wanted() or ProposedCommit(())
+    written: CommitResult = yield CommitWith(done, extra)
+    own = CommitResult(written.position, written.before[1:], written.after[1:], written.news)
     pending.finish(extra, own)
     return call.step.signature.rebuild("return", codec.decode(encoded))

@@ -14,9 +14,9 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast import codec
+from holdfast.core import codec
 from holdfast.errors import StepError, UsageError, ValueDomainError, show_value
-from holdfast.ids import NAME_BYTES_MAX
+from holdfast.names import NAME_BYTES_MAX
 from holdfast.runs.events import ABSENT, Fault
 
 _REBUILT = (Struct, enum.Enum, set, frozenset, tuple)

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast import codec
-from holdfast.arguments import check_duration
+from holdfast.core import codec
+from holdfast.core.arguments import check_duration
+from holdfast.core.inbox import KINDS, InboxMessage
+from holdfast.core.tree import MISSING
 from holdfast.errors import ExistsError, UsageError, show_value
-from holdfast.ids import NAME_BYTES_MAX, check_name
-from holdfast.inbox import KINDS, Message
-from holdfast.runs import blocks, events, values
+from holdfast.names import NAME_BYTES_MAX, check_name
+from holdfast.runs import events, values
 from holdfast.runs.acts import COMMIT, LOOK, Call, Operation, Pause
 from holdfast.runs.control import Suspended
 from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.execution import Execution
-from holdfast.runs.journal import Answer, Entry
+from holdfast.runs.journal import Answer, Entry, done_of
 from holdfast.runs.steps import INLINE_US, pause
-from holdfast.tree import MISSING
 
 POLICIES = ("cancel", "leave", "wait")
 ID_BYTES_MAX = 400
@@ -55,7 +55,7 @@ def sleep(run: Execution, answer: Answer, length: Any) -> Operation:
     due = run.journal.entries[answer.path].due
     assert due is not None, "BUG: a sleep without an end"
     yield from pause(run, due, f"sleep at {answer.path}")
-    run.record(events.Done(answer.path))
+    run.record(events.StepDone(answer.path))
 
 
 class Waiting(Struct, frozen=True):
@@ -122,20 +122,20 @@ def _take_next(run: Execution, entry: Entry, waiting: Waiting) -> bool:
     return message is not None
 
 
-def _message(run: Execution, entry: Entry) -> Message | None:
+def _message(run: Execution, entry: Entry) -> InboxMessage | None:
     prefix = "answer" if entry.kind == "wait" else "signal"
     name = message_name(prefix, entry.path if entry.kind == "wait" else entry.name)
     return run.inbox.first(name, run.journal.taken)
 
 
-def _take_answer(run: Execution, entry: Entry, waiting: Waiting, message: Message) -> None:
+def _take_answer(run: Execution, entry: Entry, waiting: Waiting, message: InboxMessage) -> None:
     try:
         waiting.convert(message.value)
     except msgspec.ValidationError as error:
         run.record(events.Refused(entry.path, (message.revision,), values.text_of(error)))
         return
     value = run.store(codec.encode(message.value))
-    run.record(events.Done(entry.path, value, taken=(message.revision,)))
+    run.record(events.StepDone(entry.path, value, taken=(message.revision,)))
 
 
 def _expire(run: Execution, path: str, waiting: Waiting) -> None:
@@ -143,7 +143,7 @@ def _expire(run: Execution, path: str, waiting: Waiting) -> None:
         fault = events.Fault("TimeoutError", f"nothing came for {waiting.kind} {waiting.name}")
         run.record(events.Failed(path, fault))
     else:
-        run.record(events.Done(path, run.store(values.encode(waiting.default)), lost=None))
+        run.record(events.StepDone(path, run.store(values.encode(waiting.default)), lost=None))
 
 
 def _came(run: Execution, entry: Entry, waiting: Waiting) -> Any:
@@ -182,8 +182,8 @@ def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
             ]
             value = codec.encode([msgspec.structs.asdict(message) for message in found])
             taken = tuple(message.revision for message in found)
-            run.record(blocks.done_of(answer, "inbox", "", "pure", run.store(value), taken=taken))
-    return [Message(**fields) for fields in run.load(run.journal.entries[answer.path].value)]
+            run.record(done_of(answer, "inbox", "", "pure", run.store(value), taken=taken))
+    return [InboxMessage(**fields) for fields in run.load(run.journal.entries[answer.path].value)]
 
 
 # --- children ------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
         fault = ended.error
         if ended.status == "cancelled":
             fault = events.Fault("RunCancelledError", f'run "{child.id}" was cancelled')
-        run.record(events.Done(child.path))
+        run.record(events.StepDone(child.path))
         if fault is not None:
             failed = events.Failed(
                 answer.path,
@@ -305,7 +305,7 @@ def join(context: Any, answer: Answer, child: Child) -> Operation:
             )
             run.record(failed)
         else:
-            run.record(blocks.done_of(answer, "join", child.name, "pure", ended.value))
+            run.record(done_of(answer, "join", child.name, "pure", ended.value))
     entry = run.journal.entries[answer.path]
     if entry.error is not None:
         raise values.error_of(entry.error, child.id)

@@ -24,8 +24,9 @@ from msgspec import Struct, field
 from holdfast.backends.files.disk import Disk
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
-from holdfast.selftest import ground, kernel, trials
-from holdfast.selftest.judged import Judged, Verdict
+from holdfast.selftest import ground, trials
+from holdfast.selftest import ground as kernel
+from holdfast.selftest.ground import Judged, Verdict
 from holdfast.selftest.processes import Children
 
 PREFIX = "holdfast-selftest-"

@@ -21,15 +21,7 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.testing.records import RecordBuilder
-from holdfast.testing.trial import (
-    PATIENCE_S,
-    Trial,
-    accepted,
-    head_of,
-    refused,
-    revisions,
-    write,
-)
+from holdfast.testing.trial import PATIENCE_S, Trial, accepted, head_of, refused, revisions, write
 
 
 class CommitClauses(Trial):

@@ -25,8 +25,8 @@ from holdfast.backends.protocol import (
     Record,
 )
 from holdfast.clock import Clock, SystemClock
+from holdfast.core.event import ORIGIN, record_link
 from holdfast.errors import CorruptError, FormatError
-from holdfast.event import ORIGIN, record_link
 from holdfast.testing.child import INCREMENTS, Child
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.leases import acquired, fence_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import Append, Cleared, Commit, Fence, Head, Mark, Record
-from holdfast.event import CHANGED, ORIGIN, record_link
+from holdfast.core.event import CHANGED, ORIGIN, record_link
 
 
 class RecordBuilder:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.files import FilesBackend, catalog, journal, opening, ring
+from holdfast.backends.files import FilesBackend, catalog, journal, opening
+from holdfast.backends.files import journal as ring
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.protocol import Head, Mark, Receipt
 from holdfast.clock import SystemClock

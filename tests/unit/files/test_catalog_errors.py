@@ -12,8 +12,8 @@ import pytest
 from holdfast.backends.files import FilesBackend, catalog, index, tail
 from holdfast.backends.files.catalog import split_lines
 from holdfast.backends.files.index import Index
-from holdfast.backends.files.line import BadLine, decode_line, encode_line
 from holdfast.backends.files.tail import Cursor, Tail
+from holdfast.backends.files.text import BadLine, decode_line, encode_line
 from holdfast.backends.protocol import Mark
 from holdfast.errors import CorruptError
 from holdfast.testing.clock import FakeClock

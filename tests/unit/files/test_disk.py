@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast.backends.files import disk as disks
+from holdfast.backends.files.directory import PAGE_BYTES, SharedPage, open_page
 from holdfast.backends.files.disk import Disk, read_file, write_all
-from holdfast.backends.files.segments import Segments
-from holdfast.backends.files.shared import PAGE_BYTES, SharedPage, open_page
+from holdfast.backends.files.text import Segments
 from holdfast.errors import CorruptError
 
 

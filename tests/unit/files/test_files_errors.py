@@ -13,12 +13,13 @@ from zlib import crc32
 
 import pytest
 
-from holdfast import codec
-from holdfast.backends.files import FilesBackend, line, shared
+from holdfast.backends.files import FilesBackend, directory
+from holdfast.backends.files import text as line
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.index import Index
-from holdfast.backends.files.line import BadLine, decode_line, decode_link, encode_line, parse_time
+from holdfast.backends.files.text import BadLine, decode_line, decode_link, encode_line, parse_time
 from holdfast.backends.protocol import Finding
+from holdfast.core import codec
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -126,7 +127,7 @@ def test_a_lock_that_cannot_be_had_is_unavailable_and_harmless(
 def test_a_handle_that_closes_behind_a_dead_writer_leaves_recovery_to_the_next(
     store: Path, backend: FilesBackend, clock: FakeClock
 ) -> None:
-    backend.opened.page_words[shared.BUSY] = 1  # as a writer that was killed leaves it
+    backend.opened.page_words[directory.BUSY] = 1  # as a writer that was killed leaves it
     backend.close()
     assert (store / "ring").exists()
     reached: list[str] = []
@@ -388,8 +389,8 @@ def test_verify_reads_blobs_to_their_last_byte(
     elif damage == "foreign":
         data = codec.compress(content[::-1])
     elif damage == "huge":
-        monkeypatch.setattr("holdfast.backends.files.verify.OBJECT_BYTES_MAX", len(content) - 1)
-        monkeypatch.setattr("holdfast.backends.files.verify.read_file", lambda *a, **k: data)
+        monkeypatch.setattr("holdfast.backends.files.inspection.OBJECT_BYTES_MAX", len(content) - 1)
+        monkeypatch.setattr("holdfast.backends.files.inspection.read_file", lambda *a, **k: data)
     backend.objects.put("blob", name, data)
     found = [finding.problem for finding in _found(backend)]
     wrong = "does not hold the bytes that its name is the digest of"

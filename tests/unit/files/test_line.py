@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.files.line import (
+from holdfast.backends.files.journal import encode_batch, find_batches, room
+from holdfast.backends.files.text import (
     BadLine,
     decode_line,
     encode_line,
@@ -17,7 +18,6 @@ from holdfast.backends.files.line import (
     parse_time,
     records_of,
 )
-from holdfast.backends.files.ring import encode_batch, find_batches, room
 from holdfast.backends.protocol import Append, Cleared, Commit, Mark, Position, Record
 from holdfast.errors import UsageError
 

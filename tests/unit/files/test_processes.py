@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.files import FilesBackend, shared
+from holdfast.backends.files import FilesBackend, directory
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.protocol import START, Receipt
 from holdfast.clock import SystemClock
@@ -229,7 +229,7 @@ def test_whoever_opens_while_the_last_one_leaves_comes_in_first(
 
         def unlink(self, name: str, *, at: int) -> None:
             super().unlink(name, at=at)
-            self.is_leaving = name == shared.NAME  # the last thing that it does under the lock
+            self.is_leaving = name == directory.NAME  # the last thing that it does under the lock
 
         def close(self, fd: int) -> None:
             if self.is_leaving:

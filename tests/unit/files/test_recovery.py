@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.files import FilesBackend, ring
+from holdfast.backends.files import FilesBackend, journal
 from holdfast.errors import CorruptError, UnavailableError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -52,9 +52,9 @@ def _ring_offsets(path: Path) -> list[int]:
     return [batch.place for batch in _batches(path)]
 
 
-def _batches(path: Path) -> list[ring.Batch]:
+def _batches(path: Path) -> list[journal.Batch]:
     store = json.loads((path / "holdfast.json").read_text())["store"]
-    return ring.find_batches((path / "ring").read_bytes(), ring.seed_of(store))
+    return journal.find_batches((path / "ring").read_bytes(), journal.seed_of(store))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 50, 200, 10**9])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.files import FilesBackend, recovery, ring, shared
+from holdfast.backends.files import FilesBackend, directory, journal, recovery
 from holdfast.errors import CorruptError, UnavailableError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -109,7 +109,7 @@ def test_recovery_goes_on_from_an_index_that_another_process_brought_further(
     writer.catalog.flush()
     assert sleeper.catalog.tail.cursor.position == sleeper.catalog.tail.base.position == 30
     append = build.append("a", behind=writer.heads(["a"])[0])
-    sleeper.opened.page_words[shared.BUSY] = 1  # as a writer that was killed leaves it
+    sleeper.opened.page_words[directory.BUSY] = 1  # as a writer that was killed leaves it
     accepted(sleeper, build.commit(append))  # the sleeper's first look
     assert sleeper.catalog.tail.base.position >= 90
     assert revisions(sleeper.read("a")) == list(range(1, 92))
@@ -137,12 +137,12 @@ def test_a_ring_that_follows_another_text_is_corruption(
 ) -> None:
     path = _abandoned(_filled(tmp_path / "s", clock, build, 3), tmp_path / "copy")
     clock.reboot()
-    seed = ring.seed_of(json.loads((path / "holdfast.json").read_text())["store"])
+    seed = journal.seed_of(json.loads((path / "holdfast.json").read_text())["store"])
     data = bytearray((path / "ring").read_bytes())
-    last = ring.find_batches(bytes(data), seed)[-1]
+    last = journal.find_batches(bytes(data), seed)[-1]
     position = last.position + (field == "position")
     digest = bytes(32) if field == "digest" else last.digest
-    wrong = ring.encode_batch(
+    wrong = journal.encode_batch(
         seed, last.number, last.offset, last.synced_end, position, digest, last.text
     )
     data[last.place : last.place + len(wrong)] = wrong
@@ -163,7 +163,7 @@ def test_whole_lines_are_kept_however_little_is_read_at_once(
     _filled(tmp_path / "s", clock, build, 5).close()
     path = _bare(tmp_path / "s")
     monkeypatch.setattr(recovery, "CHUNK_BYTES", chunk)
-    monkeypatch.setattr("holdfast.backends.files.reading.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("holdfast.backends.files.backend.CHUNK_BYTES", chunk)
     reader = FilesBackend(path, clock=clock, read_only=True)
     assert revisions(reader.read("a")) == [1, 2, 3, 4, 5]
     reader.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.files.disk import Disk
-from holdfast.backends.files.segments import Segments
+from holdfast.backends.files.text import Segments
 from tests.unit.files.conftest import FaultyDisk
 
 WAITED_S = 0.5  # that one who need not wait is done; one who must waits for us, not we for it

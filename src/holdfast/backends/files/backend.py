@@ -11,16 +11,27 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
 
-from holdfast.backends.files.directory import open_directory
+from holdfast.backends.files import journal
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
+from holdfast.backends.files.directory import (
+    CLOSED,
+    END,
+    NO_PAGE,
+    SEGMENT,
+    Directory,
+    SharedPage,
+    open_directory,
+    open_page,
+)
 from holdfast.backends.files.disk import Disk, reported, unavailable
+from holdfast.backends.files.index import NAME as INDEX_NAME
+from holdfast.backends.files.inspection import FileInspection
 from holdfast.backends.files.leases import FileLeases, FileMarks
-from holdfast.backends.files.line import Line, encode_line
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
-from holdfast.backends.files.reading import ReadOnly
-from holdfast.backends.files.shared import END
 from holdfast.backends.files.tail import Tail
-from holdfast.backends.files.verify import FileInspection
+from holdfast.backends.files.text import DIRECTORY as LOG
+from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
 from holdfast.backends.protocol import (
@@ -41,6 +52,108 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError, UsageError
+
+# --- reading --------------------------------------------------------------------------------------
+#
+# A store that is open for reading only: nothing is created, locked, recovered or cut.
+#
+# While others use the store it follows their shared page. Otherwise it reads the text as far as it
+# verifies: up to the recorded end it must, and behind that it stops at the first line that does
+# not. What a crash left in the ring alone is not seen before somebody opens the store for writing.
+
+
+class ReadOnly:
+    """The parts of an open store, for a handle that may not write."""
+
+    def __init__(self, directory: Directory, clock: Clock) -> None:
+        self.directory = directory
+        self.disk = directory.disk
+        self.clock = clock
+        self.page: SharedPage | None = None
+        self.page_words = NO_PAGE
+        directory.identify(clock, create=False)
+        segments = Segments(self.disk, directory.folder(LOG, create=False), read_only=True)
+        index_path = os.path.join(directory.path, INDEX_NAME)
+        self.catalog = Catalog(segments, index_path, directory.store, read_only=True)
+        try:
+            self._read_recorded()
+        except BaseException:
+            self.close(is_poisoned=False)
+            raise
+
+    def _read_recorded(self) -> None:
+        """Reads what was recorded as durable, all of which must verify, and what lies behind it."""
+        catalog = self.catalog
+        catalog.segments.check_contiguous()
+        catalog.open_index(catalog.segments.end())
+        head = self.directory.read_head()
+        if head is not None and head.end >= catalog.tail.cursor.end:
+            catalog.apply_lines(head.end)
+            if head != catalog.tail.cursor:
+                raise catalog.corrupt(head.end, "the text is not the one head.json recorded")
+        if (
+            journal.read_batches(self.disk, self.directory.store, at=self.directory.fd)
+            and not self._follow()
+        ):
+            catalog.reports.append(
+                "the store was not closed: what is in its ring alone is not shown; open it for "
+                "writing to recover"
+            )
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Reads what others have published, or what lies in the text if there are no others."""
+        catalog = self.catalog
+        with catalog.mutex:
+            if self._follow():
+                end = self.page_words[END]
+                if end > catalog.tail.cursor.end:
+                    catalog.catch_up(end, self.page_words[SEGMENT])
+                return
+            catalog.segments.refresh()
+            self._read_on(catalog.segments.end())
+
+    def _follow(self) -> bool:
+        """Returns whether there is a living page, mapped now if need be."""
+        page = self.page
+        if page is None or page.words[CLOSED]:
+            self.page_words = NO_PAGE
+            if page is not None:
+                page.close()
+            self.page = page = open_page(self.disk, at=self.directory.fd, read_only=True)
+            self.page_words = NO_PAGE if page is None else page.words
+        if page is None or page.words[CLOSED] or not page.is_of(self.clock.boot_id()):
+            self.page_words = NO_PAGE
+            return False
+        self.page_words = page.words
+        return True
+
+    def _read_on(self, text_end: int) -> None:
+        want = CHUNK_BYTES
+        while (offset := self.catalog.tail.cursor.end) < text_end:
+            text = self.catalog.segments.read(offset, min(offset + want, text_end))
+            text = text[: text.rfind(b"\n") + 1]
+            if not text:
+                if offset + want >= text_end:
+                    return
+                want *= 2
+            for encoded in split_lines(text):
+                try:
+                    self.catalog.apply_encoded(encoded)
+                except BadLine:
+                    return
+
+    def close(self, *, is_poisoned: bool) -> None:
+        del is_poisoned
+        self.catalog.close_index(worth_bytes=None)
+        self.catalog.segments.close()
+        self.page_words = NO_PAGE
+        if self.page is not None:
+            self.page.close()
+
+    def after_fork(self) -> None:
+        self.directory.close()
+
 
 _POLL_S_MIN = 0.001
 _POLL_S_MAX = 0.025
@@ -184,7 +297,7 @@ class FilesBackend(Handle):
             overlay = Overlay(head_of, key_of)
             head_of, key_of = overlay.head_of, overlay.key_of
         outcomes: list[Receipt | Refusal] = []
-        lines: list[tuple[Line, int, Commit]] = []
+        lines: list[tuple[LogLine, int, Commit]] = []
         texts: list[bytes] = []
         position = catalog.tail.cursor.position
         for commit in commits:
@@ -206,7 +319,7 @@ class FilesBackend(Handle):
         return outcomes
 
     def _write(
-        self, opened: Opened, text: bytes, lines: list[tuple[Line, int, Commit]], position: int
+        self, opened: Opened, text: bytes, lines: list[tuple[LogLine, int, Commit]], position: int
     ) -> None:
         catalog, journal = self.catalog, opened.journal
         cursor = catalog.tail.cursor

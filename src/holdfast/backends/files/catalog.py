@@ -14,9 +14,15 @@ from threading import RLock
 from typing import TypeVar
 
 from holdfast.backends.files.index import UNUSABLE, Index, StaleIndex, remove
-from holdfast.backends.files.line import BadLine, Line, decode_line, records_of, section_of
-from holdfast.backends.files.segments import Segments
 from holdfast.backends.files.tail import HEADS_MAX, Cursor, Place, Tail
+from holdfast.backends.files.text import (
+    BadLine,
+    LogLine,
+    Segments,
+    decode_line,
+    records_of,
+    section_of,
+)
 from holdfast.backends.protocol import Found, Head, Mark, Record
 from holdfast.errors import CorruptError
 
@@ -70,7 +76,7 @@ class Catalog:
             if self._read_only:
                 self.flush_if_due()
 
-    def apply(self, line: Line, length: int) -> None:
+    def apply(self, line: LogLine, length: int) -> None:
         """Applies the next line; raises CorruptError if it is not the next."""
         try:
             self.tail.apply(line, length)
@@ -89,7 +95,9 @@ class Catalog:
             self._use_private_index(exc)
             self.tail.apply(line, len(encoded))
 
-    def lines(self, offset: int, end: int, chunk: int = CHUNK_BYTES) -> Iterator[tuple[Line, int]]:
+    def lines(
+        self, offset: int, end: int, chunk: int = CHUNK_BYTES
+    ) -> Iterator[tuple[LogLine, int]]:
         """Yields the lines between two offsets with their lengths; all of it must verify."""
         for encoded in self.encoded_lines(offset, end, chunk):
             try:

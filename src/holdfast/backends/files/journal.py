@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from struct import Struct as Layout
+from zlib import crc32
 
-from holdfast.backends.files import ring
-from holdfast.backends.files.directory import Directory
-from holdfast.backends.files.disk import Disk, write_all
-from holdfast.backends.files.segments import SEGMENT_BYTES, Segments
-from holdfast.backends.files.shared import (
+from msgspec import Struct
+
+from holdfast.backends.files.directory import (
     BUSY,
     END,
     POSITION,
@@ -43,13 +43,113 @@ from holdfast.backends.files.shared import (
     SEGMENT,
     SYNCED_END,
     UNRINGED,
+    Directory,
     SharedPage,
 )
+from holdfast.backends.files.disk import Disk, read_file, replace_file, write_all
 from holdfast.backends.files.tail import Cursor
+from holdfast.backends.files.text import SEGMENT_BYTES, Segments
 from holdfast.errors import UnavailableError
 
+# --- ring -----------------------------------------------------------------------------------------
+#
+# The ring: a file of fixed size that is synced at each commit, and the only one that is.
+#
+# A batch begins at a multiple of 512 bytes. All numbers are little-endian:
+#
+#     "HFR1" · crc32 of all that follows 4 · number 8 · log offset 8 · length 8 · synced end 8
+#     · position before 8 · digest before 32 · the lines
+#
+# The crc32 begins with that of the store's id, so that a ring from another store holds no batch.
+# `number` grows by one per batch. `synced end` is the log offset up to which the text was known to
+# be synced when the batch was written. Batches lie one behind another; one that does not fit before
+# the end of the ring goes to offset 0.
+#
+# The file is written full of zeros and synced before it is used: no later write changes its size or
+# allocates a block, so fdatasync has no metadata to write, and an old batch can never show through.
 
-class Journal:
+
+NAME = "ring"
+RING_BYTES = 1 << 20
+SLOT_BYTES = 512
+
+_MAGIC = b"HFR1"
+_HEADER = Layout("<4sIQQQQQ32s")
+_CRC = Layout("<I")
+_CHECKED = Layout("<QQQQQ32s")
+HEADER_BYTES = _HEADER.size
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """A batch that was found whole in the ring."""
+
+    place: int  # where in the ring it begins
+    number: int
+    offset: int
+    synced_end: int
+    position: int
+    digest: bytes
+    text: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
+
+    @property
+    def next_place(self) -> int:
+        return self.place + room(len(self.text))
+
+
+def room(length: int) -> int:
+    """Returns the ring bytes that a batch of `length` bytes of text takes."""
+    return HEADER_BYTES + length + SLOT_BYTES - 1 & -SLOT_BYTES
+
+
+def seed_of(store: str) -> int:
+    """Returns what the checksums of a store's batches begin with."""
+    return crc32(store.encode())
+
+
+def encode_batch(
+    seed: int, number: int, offset: int, synced_end: int, position: int, digest: bytes, text: bytes
+) -> bytes:
+    checked = _CHECKED.pack(number, offset, len(text), synced_end, position, digest)
+    return b"%b%b%b%b" % (_MAGIC, _CRC.pack(crc32(text, crc32(checked, seed))), checked, text)
+
+
+def find_batches(data: bytes, seed: int) -> list[Batch]:
+    """Returns every whole batch, oldest first. What is not whole is not a batch."""
+    found: list[Batch] = []
+    for place in range(0, len(data) - HEADER_BYTES, SLOT_BYTES):
+        if data[place : place + 4] != _MAGIC:
+            continue
+        _, crc, number, offset, length, synced_end, position, digest = _HEADER.unpack_from(
+            data, place
+        )
+        end = place + HEADER_BYTES + length
+        if end <= len(data) and crc32(data[place + 8 : end], seed) == crc:
+            text = data[end - length : end]
+            found.append(Batch(place, number, offset, synced_end, position, digest, text))
+    found.sort(key=lambda batch: batch.number)
+    return found
+
+
+def create(disk: Disk, *, at: int, size: int) -> None:
+    """Makes a ring of zeros, durable before it has its name."""
+    replace_file(disk, NAME, bytes(size), at=at, temp="ring.new", durable=True)
+
+
+def open_ring(disk: Disk, *, at: int) -> int:
+    return disk.open(NAME, os.O_RDWR, at=at)
+
+
+def read_batches(disk: Disk, store: str, *, at: int) -> list[Batch] | None:
+    """Returns the whole batches of the ring, None if there is no ring."""
+    data = read_file(disk, NAME, at=at)
+    return None if data is None else find_batches(data, seed_of(store))
+
+
+class RingJournal:
     """The writing end of a store, used by whoever has the lock."""
 
     def __init__(
@@ -69,7 +169,7 @@ class Journal:
         self._words = page.words
         self._full = full
         self._reach = reach
-        self._seed = ring.seed_of(directory.store)
+        self._seed = seed_of(directory.store)
         self._ring_fd = -1
         self._ring_bytes = 0
         self._batch: tuple[int, int, int] | None = None  # written: number, next place, bytes used
@@ -92,7 +192,7 @@ class Journal:
                 segments.reserve(end, len(text))
             self._append_only(end, text)
             return
-        need = ring.HEADER_BYTES + len(text) + ring.SLOT_BYTES - 1 & -ring.SLOT_BYTES
+        need = HEADER_BYTES + len(text) + SLOT_BYTES - 1 & -SLOT_BYTES
         if self._ring_fd < 0:
             self._open_ring()
         if need > self._ring_bytes // 2:
@@ -109,7 +209,7 @@ class Journal:
         if end + len(text) > segments.reserved_end:
             segments.reserve(end, len(text))
         number = words[RING_NUMBER] + 1
-        batch = ring.encode_batch(
+        batch = encode_batch(
             self._seed, number, end, words[SYNCED_END], before.position, before.digest, text
         )
         reach = self._reach
@@ -206,7 +306,7 @@ class Journal:
             self._reach("files.text.synced")
         # All older batches are below the new synced end: the whole ring is free.
         number = words[RING_NUMBER] + 1
-        batch = ring.encode_batch(
+        batch = encode_batch(
             self._seed, number, before.end, end, before.position, before.digest, b""
         )
         write_all(self._disk, self._ring_fd, batch, 0)
@@ -218,8 +318,8 @@ class Journal:
         words[SYNCED_END] = end
         words[UNRINGED] = 0
         words[RING_NUMBER] = number
-        words[RING_PLACE] = ring.room(0)
-        words[RING_FREE] = self._ring_bytes - ring.room(0)
+        words[RING_PLACE] = room(0)
+        words[RING_FREE] = self._ring_bytes - room(0)
 
     def _begin_segment(self, start: int) -> None:
         """Makes the next segment; the one before it is whole and synced, and stays so."""
@@ -234,11 +334,11 @@ class Journal:
         at = self._directory.fd
         if not self._words[RING_NUMBER] and not self._has_ring():
             self._directory.remove("ring.new")
-            ring.create(self._disk, at=at, size=ring.RING_BYTES)
-            self._words[RING_FREE] = ring.RING_BYTES
+            create(self._disk, at=at, size=RING_BYTES)
+            self._words[RING_FREE] = RING_BYTES
             if self._reach is not None:
                 self._reach("files.ring.created")
-        fd = ring.open_ring(self._disk, at=at)
+        fd = open_ring(self._disk, at=at)
         try:
             self._ring_bytes = self._disk.size(fd)
         except BaseException:
@@ -248,7 +348,7 @@ class Journal:
 
     def _has_ring(self) -> bool:
         try:
-            self._disk.stat(ring.NAME, at=self._directory.fd)
+            self._disk.stat(NAME, at=self._directory.fd)
         except FileNotFoundError:
             return False
         return True

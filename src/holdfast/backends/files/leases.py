@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from msgspec import DecodeError, Struct, ValidationError, field
 from msgspec import json as json_codec
 
+from holdfast.backends.files.directory import LEASES
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.opening import Opened
-from holdfast.backends.files.shared import LEASES
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import Claim, Fence, Held, Lease, Mark
 

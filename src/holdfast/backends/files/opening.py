@@ -19,23 +19,24 @@ import fcntl
 import os
 from collections.abc import Callable, Generator
 
-from holdfast.backends.files import recovery, ring, shared
+from holdfast.backends.files import directory as shared
+from holdfast.backends.files import journal, recovery
 from holdfast.backends.files.catalog import Catalog
-from holdfast.backends.files.directory import Directory
-from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.journal import Journal
-from holdfast.backends.files.segments import DIRECTORY as LOG
-from holdfast.backends.files.segments import Segments
-from holdfast.backends.files.shared import (
+from holdfast.backends.files.directory import (
     BUSY,
     CLOSED,
     END,
     NO_PAGE,
     SEGMENT,
     SYNCED_END,
+    Directory,
     SharedPage,
     open_page,
 )
+from holdfast.backends.files.index import NAME as INDEX_NAME
+from holdfast.backends.files.journal import RingJournal
+from holdfast.backends.files.text import DIRECTORY as LOG
+from holdfast.backends.files.text import Segments
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError
 
@@ -80,7 +81,7 @@ class Opened:
             self.page = self._open_page(is_first)
             undo.callback(self.page.close)
             self.page_words = self.page.words
-            self.journal = Journal(directory, segments, self.page, full=full, reach=reach)
+            self.journal = RingJournal(directory, segments, self.page, full=full, reach=reach)
             if is_first or self.page.words[BUSY]:
                 self.recover(is_first=is_first)
             else:
@@ -227,7 +228,7 @@ class Opened:
         if self.directory.read_head() != cursor and cursor.position:
             self.directory.write_head(cursor)
         self.reach("files.close.recorded")
-        self.directory.remove(ring.NAME)
+        self.directory.remove(journal.NAME)
         self.reach("files.close.unringed")
         words[CLOSED] = 1
         self.directory.remove(shared.NAME)

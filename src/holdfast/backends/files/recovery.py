@@ -21,14 +21,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.backends.files import ring
+from holdfast.backends.files import journal
 from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
-from holdfast.backends.files.directory import Directory
-from holdfast.backends.files.disk import replace_file
-from holdfast.backends.files.line import BadLine, decode_line
-from holdfast.backends.files.ring import Batch
-from holdfast.backends.files.segments import Segments
-from holdfast.backends.files.shared import (
+from holdfast.backends.files.directory import (
     BUSY,
     END,
     POSITION,
@@ -38,12 +33,16 @@ from holdfast.backends.files.shared import (
     SEGMENT,
     SYNCED_END,
     UNRINGED,
+    Directory,
     SharedPage,
 )
+from holdfast.backends.files.disk import replace_file
+from holdfast.backends.files.journal import Batch
 from holdfast.backends.files.tail import Cursor
+from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError
-from holdfast.ids import new_id
+from holdfast.names import new_id
 
 RING_BYTES_MIN = 4096
 
@@ -66,7 +65,7 @@ def complete_text(
     segments.refresh()
     segments.check_contiguous()
     text_end = segments.end()
-    batches = ring.read_batches(directory.disk, directory.store, at=directory.fd)
+    batches = journal.read_batches(directory.disk, directory.store, at=directory.fd)
     head = directory.read_head()
     synced_end = max(batches[-1].synced_end if batches else 0, head.end if head else 0)
     above = [batch for batch in batches or () if batch.end > synced_end]
@@ -230,10 +229,10 @@ def publish(directory: Directory, page: SharedPage, catalog: Catalog, ground: Gr
     words[RING_PLACE] = newest.next_place if newest is not None else 0
     words[RING_FREE] = 0
     if ground.batches is not None:
-        words[RING_FREE] = directory.disk.stat(ring.NAME, at=directory.fd).st_size
+        words[RING_FREE] = directory.disk.stat(journal.NAME, at=directory.fd).st_size
         if words[RING_FREE] < RING_BYTES_MIN:
             # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
-            directory.remove(ring.NAME)
+            directory.remove(journal.NAME)
             words[RING_NUMBER] = words[RING_PLACE] = words[RING_FREE] = 0
     words[SYNCED_END] = cursor.end
     words[UNRINGED] = 0

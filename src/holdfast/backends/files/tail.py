@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from holdfast.backends.files.line import (
+from holdfast.backends.files.text import (
     DIGEST_START,
     BadLine,
-    Line,
     LineEvent,
+    LogLine,
     decode_link,
     next_digest,
     parse_time,
@@ -26,7 +26,6 @@ from holdfast.backends.files.line import (
 from holdfast.backends.protocol import Commit, Head, Mark, Position
 
 HEADS_MAX = 8192
-
 Place = tuple[int, int, int]
 """First revision of a line's section, log offset of the line, its length."""
 
@@ -89,7 +88,7 @@ class Tail:
             part.heads = {stream: self.heads[stream] for stream in part.places}
         return part
 
-    def apply(self, line: Line, length: int, commit: Commit | None = None) -> None:
+    def apply(self, line: LogLine, length: int, commit: Commit | None = None) -> None:
         """Adds the next line, which begins at the cursor; raises BadLine if it is not the next.
 
         `commit` is what the line was made of, if that was here: it saves parsing time and links.
@@ -167,7 +166,7 @@ class Tail:
                     position = self.cursor.position + 1
                     known.append(Named(revision, event.checkpoint, time, position))
 
-    def _note_marks(self, line: Line) -> None:
+    def _note_marks(self, line: LogLine) -> None:
         for mark in line.set:
             kept = Mark(mark.index, mark.key, mark.due, mark.priority, mark.group)
             self.marks[mark.index, mark.key] = kept, line.n

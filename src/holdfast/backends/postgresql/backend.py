@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from holdfast.backends.follower import Follower
-from holdfast.backends.gate import in_parts
+from holdfast.backends.connection_pool import AckTracker, Follower, Tail, in_parts
 from holdfast.backends.postgresql.batch import (
+    COMMIT_ALL,
     COMMIT_EACH,
+    COMMIT_ONE,
     Batch,
     batches,
     decode_answer,
     decode_answers,
+    one_event,
+    plan,
 )
-from holdfast.backends.postgresql.gate import Gate
+from holdfast.backends.postgresql.connection import (
+    PostgresqlCheckout,
+    PostgresqlConnection,
+    Row,
+    ServerURL,
+    in_schema,
+    parse_url,
+)
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
-from holdfast.backends.postgresql.leases import PostgresqlLeases
-from holdfast.backends.postgresql.lines import Line, Row
-from holdfast.backends.postgresql.marks import PostgresqlMarks
-from holdfast.backends.postgresql.moment import MOMENT, moment_of
-from holdfast.backends.postgresql.objects import PostgresqlObjects
-from holdfast.backends.postgresql.opening import open_lines
-from holdfast.backends.postgresql.place import place_of
+from holdfast.backends.postgresql.opening import open_pool
 from holdfast.backends.postgresql.rows import (
     BY_CHECKPOINT,
     BY_KEY,
@@ -35,19 +40,22 @@ from holdfast.backends.postgresql.rows import (
     STREAMS,
     decode,
     decode_head,
+    lock_of,
+    object_crc,
     prefix_end,
 )
-from holdfast.backends.postgresql.schema import in_schema
-from holdfast.backends.postgresql.whole import COMMIT_ALL, COMMIT_ONE, one_event, plan
-from holdfast.backends.postgresql.witness import PostgresqlWitness
 from holdfast.backends.protocol import (
     START,
+    Claim,
     Commit,
     Durability,
     Found,
     Head,
+    Held,
     Inspection,
+    Lease,
     Leases,
+    Mark,
     Marks,
     Moment,
     Objects,
@@ -57,7 +65,325 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, UnavailableError
+
+# --- moment ---------------------------------------------------------------------------------------
+#
+# What a transaction of the server would see: its snapshot, remembered without keeping it open.
+#
+# A position is made of its transaction's id, which is given when a transaction first writes, and
+# transactions end in another order. So no position says by itself what is visible: below the newest
+# one that is, others may be under way, for as long as a stranger leaves a transaction open. What
+# the server calls a snapshot does say it, of every transaction: those below `xmin` have ended,
+# those from `xmax` on had not begun, and between the two the ones under way are listed. Along one
+# stream the ids grow with the revisions, and each writer waits for the end of the one before: so of
+# a stream a snapshot holds the beginning, and of a commit over several all or nothing.
+
+
+# One statement has one snapshot: the position is the newest that is final in this very one.
+MOMENT = """SELECT holdfast.newest(application), base, pg_current_snapshot()::text
+ FROM holdfast.stores WHERE application = %(application)s"""
+
+_COMMITS = 4096  # positions of one transaction
+
+
+class ServerMoment(Moment, frozen=True, gc=False):
+    """A snapshot of the server, its transactions numbered as positions number them."""
+
+    xmin: int
+    xmax: int
+    under_way: frozenset[int]
+
+    def has(self, position: Position) -> bool:
+        number = position // _COMMITS
+        return number < self.xmin or (number < self.xmax and number not in self.under_way)
+
+
+def moment_of(newest: int, base: int, snapshot: str) -> ServerMoment:
+    """Returns the moment that the server tells as `xmin:xmax:id,id,…`."""
+    xmin, xmax, under_way = snapshot.split(":")
+    ids = frozenset(base + int(id) for id in under_way.split(",") if id)
+    if not ids:
+        # Nothing is under way, then both are the same; or this is a standby, which keeps its list
+        # where the snapshot's text has none. There the moment ends before the oldest of them.
+        xmax = xmin
+    return ServerMoment(Position(newest), base + int(xmin), base + int(xmax), ids)
+
+
+# --- witness --------------------------------------------------------------------------------------
+#
+# Looks for what this handle was told, when another PostgreSQL server may answer than before.
+#
+# A standby that replicates asynchronously and is promoted lacks the newest commits, and so does an
+# older copy of the data that somebody put in place. Three things raise a doubt:
+#
+# - a new connection meets another server process than the one before (a promoted standby is one,
+# and   so is whatever was started on restored files). It is told by its start, and by its system; -
+# a receipt's position is more than 2^30 transactions ahead: the store's `base` has moved, as it
+# does behind a promotion. Through a pooler that is how a promotion shows; - a commit is refused
+# because of a head that is behind what this handle was told.
+#
+# The next call, whichever it is, begins by looking; what is gone is raised by it and by every call
+# behind it. A doubt is never raised out of a commit that has its receipt: that one is durable.
+#
+# With a durability below `full`, a crash of the server may take the newest commits though the same
+# server process answers. There every new connection is a doubt.
+
+
+_SERVER = """SELECT pg_postmaster_start_time()::text,
+ (SELECT system_identifier FROM pg_control_system())"""
+_IS_THERE = """SELECT EXISTS (SELECT 1 FROM holdfast.events
+  WHERE application = %(application)s AND position = %(position)s)
+ OR EXISTS (SELECT 1 FROM holdfast.silent
+  WHERE application = %(application)s AND position = %(position)s)"""
+_GONE = """SELECT asked.stream, asked.revision
+ FROM unnest(%(streams)s::text[], %(revisions)s::bigint[], %(links)s::bytea[])
+  AS asked (stream, revision, link)
+ LEFT JOIN holdfast.events e ON e.application = %(application)s
+  AND e.stream = asked.stream AND e.revision = asked.revision
+ WHERE e.link IS NULL OR e.link <> asked.link LIMIT 1"""
+_PAGE = 1000
+_FAR = (1 << 30) * 4096
+
+
+class PostgresqlAckTracker(AckTracker):
+    """Doubts are counted, so that one which comes while another is settled is not passed over."""
+
+    def __init__(self, place: ServerURL, *, is_full: bool) -> None:
+        super().__init__(place.shown)
+        self._place = place
+        self._is_full = is_full
+        self._server: Row | None = None
+        self._doubts = 0
+        self._settled = 0
+
+    def meet(self, line: PostgresqlConnection) -> None:
+        """Asks a new line's server who it is."""
+        [server] = line.ask(_SERVER)
+        if self._server is not None and (server != self._server or not self._is_full):
+            self._doubts += 1
+        self._server = line.process = server
+
+    def weigh(
+        self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal], server: Row | None
+    ) -> None:
+        """Remembers what a server acknowledged, and whether it fits what was told before."""
+        position = self._position
+        for outcome in outcomes:
+            if isinstance(outcome, Receipt):
+                self._doubts += bool(position) and outcome.position > position + _FAR
+            elif outcome.reason == "conflict" and (told := self._tails.get(outcome.stream)):
+                self._doubts += outcome.head is None or outcome.head.revision < told[0]
+        self.note(commits, outcomes)
+        # Another thread met a new one meanwhile, and looked there before this was remembered.
+        self._doubts += server != self._server
+
+    def look(self, line: PostgresqlConnection) -> None:
+        """Raises LostCommitsError if there is a doubt and something acknowledged is not there."""
+        doubts = self._doubts
+        if doubts == self._settled or line.process != self._server:
+            return  # a line to the server before: what is there settles nothing
+        position, tails = self.told()
+        for start in range(0, len(tails), _PAGE):
+            self._check_page(line, tails[start : start + _PAGE])
+        if position and not self._ask(line, _IS_THERE, position=position)[0][0]:
+            raise self.lost(f"the commit at position {position}")
+        self._settled = doubts
+
+    def _check_page(self, line: PostgresqlConnection, page: list[Tail]) -> None:
+        gone = self._ask(
+            line,
+            _GONE,
+            streams=[stream for stream, _ in page],
+            revisions=[revision for _, (revision, _) in page],
+            links=[link for _, (_, link) in page],
+        )
+        for stream, revision in gone:
+            raise self.lost(f'event {revision} of "{stream}"', stream, revision)
+
+    def _ask(self, line: PostgresqlConnection, statement: str, **values: object) -> list[Row]:
+        text = in_schema(statement, self._place.schema)
+        return line.ask(text, {"application": self._place.application, **values})
+
+
+# --- leases ---------------------------------------------------------------------------------------
+#
+# Leases: rows beside the log, judged by the server's clock alone.
+#
+# Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
+
+
+_ACQUIRE = "SELECT name, owner, epoch, ends_us FROM holdfast.acquire(%s, %s, %s, %s, %s)"
+_EXTEND = "SELECT name, owner, epoch, ends_us FROM holdfast.extend(%s, %s, %s, %s, %s, %s)"
+_HOLDER = """SELECT name, owner, epoch, ends_us FROM holdfast.leases
+ WHERE application = %s AND name = %s AND ends_us > holdfast.now_us()"""
+
+
+# Nobody waits for the lock here: a commit under way holds the lease until its end all the same,
+# because whoever takes it next waits for that commit.
+_RELEASE_LEASE = """UPDATE holdfast.leases SET ends_us = 0
+ WHERE application = %s AND name = %s AND owner = %s AND epoch = %s RETURNING name"""
+# Rows that are being taken are passed. Whoever holds one decides about it.
+_FORGET = """WITH gone AS (DELETE FROM holdfast.leases WHERE application = %(application)s
+  AND name IN (SELECT name FROM holdfast.leases WHERE application = %(application)s
+   AND ends_us = 0 AND name <> '' LIMIT %(limit)s FOR UPDATE SKIP LOCKED) RETURNING epoch)
+ INSERT INTO holdfast.leases AS l SELECT %(application)s, '', '', max(epoch), 0 FROM gone
+  HAVING count(*) > 0
+ ON CONFLICT (application, name) DO UPDATE SET epoch = greatest(l.epoch, excluded.epoch)"""
+_FORGET_EVERY = 64
+_FORGET_MAX = 1000
+_LIST_LEASES = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
+ SELECT name, owner, epoch, ends_us > us, ends_us - us FROM holdfast.leases, now
+ WHERE application = %(application)s AND ends_us <> 0 AND name > %(after)s AND name >= %(prefix)s
+ AND (%(end)s::text IS NULL OR name < %(end)s) ORDER BY name LIMIT %(limit)s"""
+
+
+class PostgresqlLeases:
+    """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
+
+    def __init__(self, gate: PostgresqlCheckout) -> None:
+        self._gate = gate
+        self._released = 0
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        values = self._named(name), name, owner, round(ttl_s * 1_000_000)
+        return _lease(self._gate.write(_ACQUIRE, (self._gate.application, *values)))
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        values = self._named(lease.name), lease.name, lease.owner, lease.epoch
+        ttl_us = round(ttl_s * 1_000_000)
+        return _lease(self._gate.write(_EXTEND, (self._gate.application, *values, ttl_us)))
+
+    def release(self, lease: Lease) -> None:
+        values = lease.name, lease.owner, lease.epoch
+        self._gate.write(_RELEASE_LEASE, (self._gate.application, *values))
+        # Not with each: the one row that keeps the greatest epoch would be locked through the sync
+        # of every release, one after the other. With the first, because many a worker has no more.
+        if self._released % _FORGET_EVERY == 0:
+            limited = {"application": self._gate.application, "limit": _FORGET_MAX}
+            with suppress(UnavailableError):  # the lease itself is released
+                self._gate.write(_FORGET, limited)
+        self._released += 1
+
+    def holder(self, name: str) -> Lease | None:
+        return _lease(self._gate.ask(_HOLDER, (self._gate.application, name)))
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        values = {"application": self._gate.application, "after": after, "limit": limit}
+        values |= {"prefix": prefix, "end": prefix_end(prefix)}
+        return [Held(*row) for row in self._gate.ask(_LIST_LEASES, values)]
+
+    def _named(self, name: str) -> int:
+        return lock_of("lease", self._gate.application, name)
+
+
+def _lease(rows: list[Row]) -> Lease | None:
+    return Lease(*rows[0]) if rows else None
+
+
+# --- marks ----------------------------------------------------------------------------------------
+#
+# Marks: set and cleared by commits, claimed under a time limit by the server's clock.
+
+
+# Rows that another claim or a commit holds are passed: whoever holds one decides about it.
+_CLAIM = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us), due AS (
+  SELECT application, about, key FROM holdfast.marks
+  WHERE application = %(application)s AND about = %(index)s AND due <= (SELECT us FROM now)
+   AND (ends_us IS NULL OR ends_us <= (SELECT us FROM now))
+  ORDER BY priority DESC, due, key LIMIT %(n)s FOR UPDATE SKIP LOCKED)
+ UPDATE holdfast.marks m SET owner = %(owner)s, ends_us = (SELECT us FROM now) + %(ttl)s
+ FROM due WHERE m.application = due.application AND m.about = due.about AND m.key = due.key
+ RETURNING m.about, m.key, m.due, m.priority, m.team"""
+_RELEASE_MARK = """UPDATE holdfast.marks SET owner = NULL, ends_us = NULL
+ WHERE application = %(application)s AND about = %(index)s AND key = %(key)s AND owner = %(owner)s
+ """
+_LIST_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
+ WHERE application = %(application)s AND about = %(index)s AND due < %(before)s
+ ORDER BY priority DESC, due, key LIMIT %(limit)s"""
+_LIST_ALL_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
+ WHERE application = %(application)s AND due < %(before)s
+ ORDER BY priority DESC, due, key, about LIMIT %(limit)s"""
+
+_CLAIMS = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
+ SELECT about, key, owner, ends_us - us FROM holdfast.marks, now
+ WHERE application = %s AND ends_us > us ORDER BY about, key LIMIT %s"""
+
+_DUE_MAX = (1 << 63) - 1
+
+
+class PostgresqlMarks:
+    """A claim is not repeated when its connection broke: it may have taken marks.
+
+    They stay with nobody until the claim ends by itself, as after a worker's death.
+    """
+
+    def __init__(self, gate: PostgresqlCheckout) -> None:
+        self._gate = gate
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        values = {"index": index, "owner": owner, "n": n, "ttl": round(ttl_s * 1_000_000)}
+        values["application"] = self._gate.application
+        marks = [Mark(*row) for row in self._gate.write(_CLAIM, values, repeatable=False)]
+        return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key))
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        values = {"application": self._gate.application, "index": index, "key": key, "owner": owner}
+        self._gate.write(_RELEASE_MARK, values)
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        before = _DUE_MAX if due_before is None else due_before
+        values = {"application": self._gate.application, "before": before, "limit": limit}
+        statement = _LIST_ALL_MARKS if index is None else _LIST_MARKS
+        return [Mark(*row) for row in self._gate.ask(statement, {**values, "index": index})]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        return [Claim(*row) for row in self._gate.ask(_CLAIMS, (self._gate.application, limit))]
+
+
+# --- objects --------------------------------------------------------------------------------------
+#
+# Named bytes beside the log: snapshots and blobs, one row each.
+
+
+_PUT = """INSERT INTO holdfast.objects VALUES (%s, %s, %s, %s, %s)
+ ON CONFLICT (application, kind, name) DO UPDATE SET crc = excluded.crc, data = excluded.data"""
+_GET = "SELECT crc, data FROM holdfast.objects WHERE application = %s AND kind = %s AND name = %s"
+_NAMES = """SELECT name FROM holdfast.objects
+ WHERE application = %(application)s AND kind = %(kind)s AND name >= %(prefix)s
+ AND (%(end)s::text IS NULL OR name < %(end)s) ORDER BY name"""
+_DELETE = "DELETE FROM holdfast.objects WHERE application = %s AND kind = %s AND name = %s"
+
+
+class PostgresqlObjects:
+    """The checksum covers kind and name too: bytes that turn up under another name fail it."""
+
+    def __init__(self, gate: PostgresqlCheckout) -> None:
+        self._gate = gate
+
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        crc = object_crc(kind, name, data)
+        self._gate.write(_PUT, (self._gate.application, kind, name, crc, data))
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        rows = self._gate.ask(_GET, (self._gate.application, kind, name))
+        if not rows:
+            return None
+        crc, data = rows[0]
+        if crc != object_crc(kind, name, data):
+            where = self._gate.place.shown
+            raise CorruptError(f'{kind} "{name}" fails its checksum ({where})', where=where)
+        return data
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        values = {"application": self._gate.application, "kind": kind}
+        rows = self._gate.ask(_NAMES, {**values, "prefix": prefix, "end": prefix_end(prefix)})
+        return [name for (name,) in rows]
+
+    def delete(self, kind: str, name: str) -> None:
+        self._gate.write(_DELETE, (self._gate.application, kind, name))
 
 
 class PostgresqlBackend:
@@ -74,8 +400,8 @@ class PostgresqlBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        place = place_of(url)
-        lines, server, store = open_lines(
+        place = parse_url(url)
+        lines, server, store = open_pool(
             place,
             clock,
             durability=durability,
@@ -85,8 +411,8 @@ class PostgresqlBackend:
         self.place = place
         self._clock = clock
         self._reach = reach
-        self._gate = gate = Gate(place, lines, read_only=read_only)
-        self._witness = PostgresqlWitness(place, is_full=durability == "full")
+        self._gate = gate = PostgresqlCheckout(place, lines, read_only=read_only)
+        self._witness = PostgresqlAckTracker(place, is_full=durability == "full")
         if not read_only:
             lines.meet, lines.look = self._witness.meet, self._witness.look
         self._application = place.application.encode()
@@ -117,7 +443,7 @@ class PostgresqlBackend:
         attempts = 0
         server: Row | None = None
 
-        def work(line: Line) -> list[Receipt | Refusal]:
+        def work(line: PostgresqlConnection) -> list[Receipt | Refusal]:
             nonlocal attempts, server
             attempts += 1
             server = line.process
@@ -135,7 +461,9 @@ class PostgresqlBackend:
             self._reach("postgresql.committed")
         return outcomes
 
-    def _write_all(self, line: Line, batch: Batch) -> list[Receipt | Refusal] | None:
+    def _write_all(
+        self, line: PostgresqlConnection, batch: Batch
+    ) -> list[Receipt | Refusal] | None:
         """Writes a batch if all of it is accepted, in one round trip; else mostly None.
 
         A batch of one event is refused here already, with the reason.
@@ -154,7 +482,9 @@ class PostgresqlBackend:
         answer = line.answer(self._commit_all, values)
         return None if answer is None else [*planned.receipts(answer)]
 
-    def _write_each(self, line: Line, batch: Batch, *, again: bool) -> list[Receipt | Refusal]:
+    def _write_each(
+        self, line: PostgresqlConnection, batch: Batch, *, again: bool
+    ) -> list[Receipt | Refusal]:
         """Writes what is accepted of a batch, and learns why the rest is not."""
         answer = line.answer(self._commit_each, (*self._entrance(batch), batch.text()))
         assert answer is not None, "BUG: the server's function answered nothing"
@@ -166,7 +496,10 @@ class PostgresqlBackend:
         return self._application, full, batch.locks, batch.shared
 
     def _settled(
-        self, line: Line, commits: Sequence[Commit], outcomes: list[Receipt | Refusal]
+        self,
+        line: PostgresqlConnection,
+        commits: Sequence[Commit],
+        outcomes: list[Receipt | Refusal],
     ) -> list[Receipt | Refusal]:
         settled: list[Receipt | Refusal] = []
         for commit, outcome in zip(commits, outcomes, strict=True):
@@ -175,7 +508,7 @@ class PostgresqlBackend:
             settled.append(outcome)
         return settled
 
-    def _landed(self, line: Line, commit: Commit) -> Receipt | None:
+    def _landed(self, line: PostgresqlConnection, commit: Commit) -> Receipt | None:
         """Returns the receipt of a commit whose own events are there."""
         first = commit.appends[0].records[0]
         values = (self._gate.application, first.stream, first.revision, first.link)
@@ -218,7 +551,7 @@ class PostgresqlBackend:
             return []
         return self._gate.lines.call(lambda line: self._ask_heads(line, streams))
 
-    def _ask_heads(self, line: Line, streams: Sequence[str]) -> list[Head | None]:
+    def _ask_heads(self, line: PostgresqlConnection, streams: Sequence[str]) -> list[Head | None]:
         values = {"application": self._gate.application, "streams": list(streams)}
         heads: list[Head | None] = [None] * len(streams)
         for row in line.ask(in_schema(HEADS, self.place.schema), values):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.backends.postgresql.gate import Gate
-from holdfast.backends.postgresql.objects import object_crc
-from holdfast.backends.postgresql.opening import Server
-from holdfast.backends.postgresql.rows import PAGE, decode
-from holdfast.backends.postgresql.schema import FORMAT
+from holdfast.backends.postgresql.connection import PostgresqlCheckout
+from holdfast.backends.postgresql.opening import FORMAT, Server
+from holdfast.backends.postgresql.rows import PAGE, decode, object_crc
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.errors import CorruptError
 
@@ -44,7 +42,9 @@ _PAGE = 500
 class PostgresqlInspection:
     """Verification reads in pages, each a statement of its own, so commits go on meanwhile."""
 
-    def __init__(self, gate: Gate, server: Server, store: str, durability: Durability) -> None:
+    def __init__(
+        self, gate: PostgresqlCheckout, server: Server, store: str, durability: Durability
+    ) -> None:
         self._gate = gate
         self._server = server
         self._store = store

@@ -7,10 +7,17 @@ data is told by the links, which are the log's.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from zlib import crc32
 
-from holdfast.backends.postgresql.lines import Row
-from holdfast.backends.protocol import Head, Position, Record
+from holdfast.backends.postgresql.connection import (
+    Row,
+)
+from holdfast.backends.protocol import (
+    Head,
+    Position,
+    Record,
+)
 from holdfast.errors import CorruptError
 
 REVISION_MAX = (1 << 63) - 1
@@ -105,3 +112,13 @@ def decode_head(row: Row, stream: str, where: str) -> Head | None:
     if revision is None:
         return None
     return Head(revision, link, time, Position(position), first)
+
+
+def lock_of(kind: str, application: str, *names: str) -> int:
+    """Returns the number of the advisory lock that guards something of an application."""
+    named = "\0".join((kind, application, *names)).encode()
+    return int.from_bytes(blake2b(named, digest_size=8).digest(), "big", signed=True)
+
+
+def object_crc(kind: str, name: str, data: bytes) -> int:
+    return signed_crc(data, signed_crc(f"{kind} {name} ".encode()) & 0xFFFFFFFF)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.follower import Follower
-from holdfast.backends.gate import in_parts
+from holdfast.backends.connection_pool import AckTracker, Follower, Tail, in_parts
 from holdfast.backends.protocol import (
     START,
+    Claim,
     Commit,
     Durability,
     Found,
     Head,
+    Held,
     Inspection,
+    Lease,
     Leases,
+    Mark,
     Marks,
     Moment,
     Objects,
@@ -24,18 +27,214 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.backends.redis.batch import Batch, batches, decode_answers
-from holdfast.backends.redis.entries import behind_prefix, decode, decode_head, missing
-from holdfast.backends.redis.gate import Gate
+from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool
+from holdfast.backends.redis.entries import (
+    CRC_BYTES,
+    DUE_ZERO,
+    Keys,
+    behind_prefix,
+    decode,
+    decode_head,
+    is_sealed,
+    missing,
+    sealed,
+)
 from holdfast.backends.redis.inspection import RedisInspection
-from holdfast.backends.redis.leases import RedisLeases
-from holdfast.backends.redis.lines import Line
-from holdfast.backends.redis.marks import RedisMarks
-from holdfast.backends.redis.objects import RedisObjects
-from holdfast.backends.redis.opening import open_lines
-from holdfast.backends.redis.place import place_of
-from holdfast.backends.redis.witness import RedisWitness
+from holdfast.backends.redis.server import FORMAT, ServerURL, opening, parse_url
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError, ExpiredError
+from holdfast.errors import CorruptError, ExpiredError, FormatError, NotFoundError
+from holdfast.names import new_id
+
+# --- witness --------------------------------------------------------------------------------------
+#
+# Looks for what this handle was told, when another Redis process answers than before.
+
+
+_CHECKED_AT_ONCE = 500
+
+
+class RedisAckTracker(AckTracker):
+    """Replication is asynchronous, and `appendfsync everysec` loses about a second."""
+
+    def __init__(self, gate: RedisCheckout) -> None:
+        super().__init__(gate.place.shown)
+        self._gate = gate
+
+    def check(self, line: RedisConnection) -> None:
+        """Raises LostCommitsError if something that was acknowledged is not there."""
+        position, tails = self.told()
+        if not position and not tails:
+            return
+        keys = self._gate.keys
+        store, newest = line.ask(("HMGET", keys.root, "store", "position"))[0]
+        if store != self._gate.store.encode():
+            raise self.lost("the whole store")
+        for start in range(0, len(tails), _CHECKED_AT_ONCE):
+            self._check_page(line, tails[start : start + _CHECKED_AT_ONCE])
+        if int(newest) < position:
+            raise self.lost(f"everything behind position {int(newest)} of {position}")
+
+    def _check_page(self, line: RedisConnection, page: list[Tail]) -> None:
+        keys, where = self._gate.keys, self._gate.place.shown
+        [texts] = line.ask(("HMGET", keys.heads, *(stream for stream, _ in page)))
+        for (stream, (revision, link)), text in zip(page, texts, strict=True):
+            head = decode_head(stream, text, where)
+            if head is not None and head.revision > revision:
+                if head.expires_us:
+                    continue  # its older events may be gone by right
+                id = f"{revision}-0"
+                [found] = line.ask(("XRANGE", keys.events(stream), id, id))
+                held = bool(found) and link in (None, decode(stream, found[0], where).link)
+            else:
+                held = head is not None and head.revision == revision and link in (None, head.link)
+            if not held:
+                raise self.lost(f'event {revision} of "{stream}"', stream, revision)
+
+
+# --- leases ---------------------------------------------------------------------------------------
+#
+# Leases: entries beside the log, judged by the server's clock alone.
+#
+# Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
+# An epoch is above the last one and at least the server's time in milliseconds: a server that took
+# over without the newest epochs still gives greater ones.
+
+
+class RedisLeases:
+    """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
+
+    def __init__(self, gate: RedisCheckout) -> None:
+        self._gate = gate
+        self._keys = (gate.keys.leases,)
+
+    def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
+        ttl_us = round(ttl_s * 1_000_000)
+        arguments = "acquire", name, owner, 0, ttl_us
+        return _lease(name, self._gate.write("lease", self._keys, arguments))
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        ttl_us = round(ttl_s * 1_000_000)
+        arguments = "renew", lease.name, lease.owner, lease.epoch, ttl_us
+        return _lease(lease.name, self._gate.write("lease", self._keys, arguments))
+
+    def release(self, lease: Lease) -> None:
+        arguments = "release", lease.name, lease.owner, lease.epoch, 0
+        self._gate.write("lease", self._keys, arguments)
+
+    def holder(self, name: str) -> Lease | None:
+        return _lease(name, self._gate.look("lease", self._keys, ("holder", name, "", 0, 0)))
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
+        # Sorted here: a server compares text by the rules of its locale.
+        listed = sorted(
+            Held(name.decode(), owner.decode(), int(epoch), int(left_us) > 0, int(left_us))
+            for name, owner, epoch, left_us in self._gate.look("leases", self._keys, (prefix,))
+        )
+        return [lease for lease in listed if lease.name > after][:limit]
+
+
+def _lease(name: str, answer: list[Any] | None) -> Lease | None:
+    if not answer:
+        return None
+    epoch, ends_us, owner = answer
+    return Lease(name, owner.decode(), int(epoch), int(ends_us))
+
+
+# --- marks ----------------------------------------------------------------------------------------
+#
+# Marks: set and cleared by commits, claimed under a time limit by the server's clock.
+
+
+_LIMIT_MAX = 1 << 40
+
+
+def _mark(index: str, member: bytes, group: bytes) -> Mark:
+    priority, due = DUE_ZERO - int(member[:20]), int(member[20:40]) - DUE_ZERO
+    return Mark(index, member[40:].decode(), due, priority, group.decode())
+
+
+class RedisMarks:
+    """A claim is not repeated when its connection broke: it may have taken marks.
+
+    They stay with nobody until the claim ends by itself, as after a worker's death.
+    """
+
+    def __init__(self, gate: RedisCheckout) -> None:
+        self._gate = gate
+
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        arguments = "claim", index, owner, n, round(ttl_s * 1_000_000)
+        keys = self._gate.keys.of_index(index)
+        taken = self._gate.write("claim", keys, arguments, repeatable=False)
+        return [_mark(index, member, group) for member, group in taken]
+
+    def release(self, index: str, key: str, owner: str) -> None:
+        keys = self._gate.keys.of_index(index)
+        self._gate.write("claim", keys, ("release", index, owner, key))
+
+    def list(
+        self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
+    ) -> list[Mark]:
+        before = False if due_before is None else f"{DUE_ZERO + due_before:020}"
+        wanted = False if index is None else index
+        arguments: tuple[Any, ...] = (wanted, before, min(limit, _LIMIT_MAX))
+        marks = [
+            _mark(name.decode(), member, group)
+            for name, found in self._gate.look("marks", (), arguments)
+            for member, group in found
+        ]
+        marks.sort(key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
+        return marks[:limit]
+
+    def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
+        return sorted(
+            Claim(index.decode(), key.decode(), owner.decode(), int(left_us))
+            for index, found in self._gate.look("claims", (), ())
+            for key, owner, left_us in found
+        )[:limit]
+
+
+# --- objects --------------------------------------------------------------------------------------
+#
+# Named bytes beside the log: snapshots and blobs, one key each.
+
+
+class RedisObjects:
+    def __init__(self, gate: RedisCheckout) -> None:
+        self._gate = gate
+
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        self._write(kind, name, expires_us, sealed(kind, name, data))
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        [stored] = self._gate.ask(("GET", self._gate.keys.object(kind, name)))
+        if stored is None:
+            return None
+        if not is_sealed(kind, name, stored):
+            where = self._gate.place.shown
+            raise CorruptError(f'{kind} "{name}" fails its checksum ({where})', where=where)
+        return stored[CRC_BYTES:]
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        start, end = f"[{prefix}" if prefix else "-", behind_prefix(prefix)
+        keys = self._gate.keys
+        names, ends, (seconds, micros) = self._gate.ask(
+            ("ZRANGEBYLEX", keys.objects(kind), start, end),
+            ("ZRANGE", keys.expiring(kind), 0, -1, "WITHSCORES"),
+            ("TIME",),
+        )
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        gone = {name for name, end in zip(ends[::2], ends[1::2], strict=True) if int(end) <= now_ms}
+        return [name.decode() for name in names if name not in gone]
+
+    def delete(self, kind: str, name: str) -> None:
+        self._write(kind, name, 0)
+
+    def _write(self, kind: str, name: str, expires_us: int, *data: bytes) -> None:
+        keys = self._gate.keys
+        named = keys.object(kind, name), keys.objects(kind), keys.expiring(kind)
+        self._gate.write("object", named, (kind, name, expires_us or False), *data)
+
 
 # One page is copied whole by the server before it goes out.
 _PAGE = 1000
@@ -55,21 +254,21 @@ class RedisBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        self.place = place_of(url)
-        lines, store = open_lines(
+        self.place = parse_url(url)
+        lines, store = open_pool(
             self.place, clock, durability=durability, create=create and not read_only
         )
         self._clock = clock
         self._reach = reach
-        self._gate = gate = Gate(lines, store, read_only=read_only)
+        self._gate = gate = RedisCheckout(lines, store, read_only=read_only)
         self._keys = gate.keys
-        self._witness = RedisWitness(gate)
+        self._witness = RedisAckTracker(gate)
         lines.recheck = self._witness.check
         self._follower = Follower(gate, self._newest, lines.check_open)
         self.leases: Leases = RedisLeases(gate)
         self.marks: Marks = RedisMarks(gate)
         self.objects: Objects = RedisObjects(gate)
-        self.inspect: Inspection = RedisInspection(gate, durability)
+        self.inspect: Inspection = RedisInspection(gate, self.objects, durability)
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._gate.lines.check_open()
@@ -89,7 +288,7 @@ class RedisBackend:
         attempts = 0
         process: str | None = None
 
-        def work(line: Line) -> list[Any]:
+        def work(line: RedisConnection) -> list[Any]:
             nonlocal attempts, process
             attempts += 1
             process = line.process
@@ -288,3 +487,36 @@ class RedisBackend:
 
     def close(self) -> None:
         self._gate.close()
+
+
+def open_pool(
+    place: ServerURL, clock: Clock, *, durability: Durability, create: bool
+) -> tuple[RedisPool, str]:
+    """Returns the lines of a store that is there, and its id."""
+    lines = RedisPool(place, durability)
+    try:
+        return lines, lines.call(lambda line: _store(line, place, clock, create=create))
+    except BaseException:
+        lines.close()
+        raise
+
+
+def _store(line: RedisConnection, place: ServerURL, clock: Clock, *, create: bool) -> str:
+    keys = Keys(place.application)
+    touched = keys.root, keys.heads, keys.streams, keys.log
+    values = new_id(clock), FORMAT, "1" if create else "0", line.server.run_id
+    found = line.run(opening(), touched, values)
+    if not found:
+        raise NotFoundError(
+            f'there is no store of application "{place.application}" in "{place.shown}"',
+            hint="check the URL, or create the store",
+        )
+    store, format, position = found
+    if format is None or not format.isdigit() or position is None or not position.isdigit():
+        raise CorruptError(f'"{place.shown}": the key {keys.root} is damaged', where=place.shown)
+    if int(format) > FORMAT:
+        raise FormatError(
+            f'"{place.shown}" has format {int(format)}, this holdfast knows formats up to {FORMAT}',
+            hint="upgrade holdfast",
+        )
+    return store.decode()

@@ -10,11 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.backends.gate import cut
+from holdfast.backends.connection_pool import cut
 from holdfast.backends.protocol import Append, Commit, Mark, Position, Receipt, Record, Refusal
-from holdfast.backends.redis.entries import decode_head, record_crc
-from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.marks import order_of
+from holdfast.backends.redis.entries import Keys, decode_head, order_of, record_crc
 from holdfast.clock import Clock
 
 COMMITS_MAX = 500

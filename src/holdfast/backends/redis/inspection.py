@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.backends.protocol import Durability, Finding, Head, Record
-from holdfast.backends.redis.entries import decode, decode_head
-from holdfast.backends.redis.gate import Gate
-from holdfast.backends.redis.lines import Line
-from holdfast.backends.redis.objects import RedisObjects, is_sealed
-from holdfast.backends.redis.opening import FORMAT
-from holdfast.backends.redis.server import Server
+from holdfast.backends.protocol import Durability, Finding, Head, Objects, Record
+from holdfast.backends.redis.connection import RedisCheckout, RedisConnection
+from holdfast.backends.redis.entries import decode, decode_head, is_sealed
+from holdfast.backends.redis.server import FORMAT, Server
 from holdfast.errors import CorruptError
 
 _PAGE = 200
@@ -20,14 +17,15 @@ _PAGE = 200
 class RedisInspection:
     """Verification reads in pages, so commits go on meanwhile; what they add is not looked at."""
 
-    def __init__(self, gate: Gate, durability: Durability) -> None:
+    def __init__(self, gate: RedisCheckout, objects: Objects, durability: Durability) -> None:
         self._gate = gate
+        self._named = objects
         self._keys = gate.keys
         self._where = gate.place.shown
         self._durability: Durability = durability
 
     def describe(self) -> dict[str, Any]:
-        def look(line: Line) -> tuple[Server, int]:
+        def look(line: RedisConnection) -> tuple[Server, int]:
             [position] = self._gate.ask_on(line, ("HGET", self._keys.root, "position"))
             return line.server, int(position)
 
@@ -175,7 +173,7 @@ class RedisInspection:
             [names] = self._gate.ask(("ZRANGE", self._keys.objects(kind), 0, -1))
             for name in (found.decode() for found in names):
                 [stored] = self._gate.ask(("GET", self._keys.object(kind, name)))
-                if stored is None and name in RedisObjects(self._gate).names(kind, prefix=name):
+                if stored is None and name in self._named.names(kind, prefix=name):
                     yield Finding(f"{kind} {name}", "is missing", harmless)
                 elif stored is not None and not is_sealed(kind, name, stored):
                     yield Finding(f"{kind} {name}", "fails its checksum", harmless)

@@ -26,24 +26,26 @@ from holdfast.backends.protocol import (
 from holdfast.backends.sqlite.batch import (
     CHECKPOINTS_EVERY,
     Batch,
+    Heads,
+    Stream,
     catch_up,
     find_head,
     find_stream,
 )
-from holdfast.backends.sqlite.connection import NEWEST, Gate, Writer
-from holdfast.backends.sqlite.driver import Execute, Row
-from holdfast.backends.sqlite.errors import Translated
-from holdfast.backends.sqlite.heads import Heads, Stream
-from holdfast.backends.sqlite.inspection import SqliteInspection
-from holdfast.backends.sqlite.leases import SqliteLeases
-from holdfast.backends.sqlite.marks import SqliteMarks
-from holdfast.backends.sqlite.objects import SqliteObjects
-from holdfast.backends.sqlite.opening import (
-    connect,
-    place_of,
-    prepare_file,
-    use_wal,
+from holdfast.backends.sqlite.connection import (
+    INDEX_FROM_ROW,
+    NEWEST,
+    Execute,
+    Row,
+    SqliteCheckout,
+    Translated,
+    Wal,
+    Writer,
+    write_again,
 )
+from holdfast.backends.sqlite.inspection import SqliteInspection
+from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
+from holdfast.backends.sqlite.opening import connect, place_of, prepare_file, use_wal
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -54,11 +56,83 @@ from holdfast.backends.sqlite.rows import (
     STREAM,
     corrupt_event,
     decode,
+    object_crc,
     prefix_end,
 )
-from holdfast.backends.sqlite.wal import Wal, write_again
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
+
+# --- objects --------------------------------------------------------------------------------------
+#
+# Named bytes beside the log: snapshots and blobs, one row each.
+
+
+_FIND = "SELECT id FROM objects WHERE kind = ? AND name = ?"
+_ADD = "INSERT INTO objects (kind, name, crc, data) VALUES (?,?,?,?)"
+_REPLACE = "UPDATE objects SET crc = ?, data = ? WHERE id = ?"
+_GET = "SELECT crc, data FROM objects WHERE kind = ? AND name = ?"
+_NAMES = "SELECT name FROM objects WHERE kind = ? AND name >= ? AND name < ? ORDER BY name"
+_DELETE_OBJECT = "DELETE FROM objects WHERE kind = ? AND name = ?"
+
+
+class SqliteObjects:
+    """The checksum covers kind and name too: bytes that turn up under another name fail it."""
+
+    def __init__(self, gate: SqliteCheckout) -> None:
+        self._gate = gate
+
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        gate = self._gate
+        writer = gate.writer
+
+        def work() -> None:
+            gate.tables.ensure("objects", writer.execute)
+            crc = object_crc(kind, name, data)
+            number: int | None = writer.execute(_FIND, (kind, name)).get
+            if number is not None:
+                writer.execute(_REPLACE, (crc, data, number))
+                return
+            writer.execute(_ADD, (kind, name, crc, data))
+            if writer.connection.last_insert_rowid() >= INDEX_FROM_ROW:
+                gate.tables.ensure("objects_by_name", writer.execute)
+
+        with gate.errors:
+            writer.transact(work)
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            if not gate.tables.exist("objects", gate.reader.execute):
+                return None
+            rows = gate.reader.execute(_GET, (kind, name)).fetchall()
+        if not rows:
+            return None
+        crc, data = rows[0]
+        if not isinstance(data, bytes) or crc != object_crc(kind, name, data):
+            raise CorruptError(f'{kind} "{name}" fails its checksum ({gate.path})', where=gate.path)
+        return data
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        gate = self._gate
+        gate.check_open()
+        with gate.errors, gate.reader.lock:
+            if not gate.tables.exist("objects", gate.reader.execute):
+                return []
+            rows = gate.reader.execute(_NAMES, (kind, prefix, prefix_end(prefix))).fetchall()
+            return [name for (name,) in rows]
+
+    def delete(self, kind: str, name: str) -> None:
+        gate = self._gate
+        writer = gate.writer
+
+        def work() -> None:
+            if gate.tables.exist("objects", writer.execute):
+                writer.execute(_DELETE_OBJECT, (kind, name))
+
+        with gate.errors:
+            writer.transact(work)
+
 
 _STREAMS = (
     "SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -331,7 +405,7 @@ def _open(
     create: bool,
     read_only: bool,
     reach: Callable[[str], None] | None,
-) -> Gate:
+) -> SqliteCheckout:
     prepare_file(path, clock, create=create)
     writing = None
     if not read_only:
@@ -358,7 +432,7 @@ def _open(
         raise
     wal = Wal(path) if durability == "full" else None
     try:
-        return Gate(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
+        return SqliteCheckout(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
     except OSError as exc:
         reading.close()
         if writing is not None:

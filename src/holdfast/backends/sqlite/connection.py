@@ -6,24 +6,323 @@ they never wait for that; each connection is used by one thread at a time, behin
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from threading import Condition, Lock
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import apsw
 
 from holdfast.backends.handle import Handle
-from holdfast.backends.sqlite.driver import Connection, Execute, Row, execute_of
-from holdfast.backends.sqlite.errors import Translated
-from holdfast.backends.sqlite.schema import Tables
-from holdfast.backends.sqlite.wal import Wal
 from holdfast.clock import Clock
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import (
+    CorruptError,
+    FormatError,
+    HoldfastError,
+    UnavailableError,
+    UsageError,
+)
+
+# As SQLite looks for one itself: a bit that makes a capital letter of a small one hides no table.
+# --- schema ---------------------------------------------------------------------------------------
+#
+# The tables of format 1, made in groups, each by the transaction that first needs it.
+
+
+HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = ? COLLATE NOCASE"
+_GROUP = "-- group: "
+INDEX_FROM_ROW = 32
+"""The row that brings the index of names with it: up to there the index would cost a page of 16 KiB
+and spare a scan of one or a few."""
+
+
+@cache
+def statements(group: str) -> str:
+    """Returns the statements that make the tables of a group; the first is named like it."""
+    parts = (part.partition("\n") for part in _text().split(_GROUP)[1:])
+    return {name: body for name, _, body in parts}[group]
+
+
+@cache
+def parts() -> frozenset[tuple[str, str]]:
+    """Returns every table and index that a store can have: its kind and its name."""
+    found = re.findall(r"CREATE [A-Z ]*(TABLE|INDEX) IF NOT EXISTS (\w+)", _text())
+    return frozenset((kind.lower(), name) for kind, name in found)
+
+
+def _text() -> str:
+    # Not by importlib.resources: loading it takes as long as recovering a run of some 300 steps.
+    return (Path(__file__).parents[1] / "sql" / "sqlite_0001.sql").read_text("utf-8")
+
+
+class Tables:
+    """Which groups are there. Tables are never dropped, so what was seen once needs no look."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._made: set[str] = set()
+
+    def exist(self, group: str, execute: Execute) -> bool:
+        """Returns whether the group is there, as seen by that connection."""
+        if group in self._known:
+            return True
+        found = execute(HAS_TABLE, (group,)).get == 1
+        if found and group not in self._made:
+            self._known.add(group)
+        return found
+
+    def ensure(self, group: str, execute: Execute) -> None:
+        """Makes the group in the transaction that is under way, unless it is there."""
+        if group not in self._known and group not in self._made:
+            execute(statements(group)).fetchall()
+            self._made.add(group)
+
+    def settle(self) -> None:
+        """Counts what the transaction made: it is durable."""
+        if self._made:
+            self._known |= self._made
+            self._made.clear()
+
+    def forget(self) -> None:
+        """Counts nothing of what the transaction made: it was rolled back."""
+        self._made.clear()
+
+
+# Two to eight commits of the usual size. More at once would make single commits slow.
+# --- wal ------------------------------------------------------------------------------------------
+#
+# Keeping the WAL ahead of what is written to it, and one that was left behind for sure.
+#
+# A sync of a file that grows also writes its new size and its new blocks; one of a file that is
+# overwritten in place does not, and takes about two thirds of the time. SQLite overwrites its WAL
+# from the beginning after a checkpoint, so only the first pass over it is slow. That pass is made
+# fast by zeros, written behind the end of the file before SQLite gets there.
+#
+# This is safe because it happens inside a write transaction: no other connection may append then,
+# and bytes behind the last valid frame mean nothing to SQLite, which finds them in every WAL that
+# it has begun to overwrite. The WAL is not the database file: no lock is on it, and closing a
+# descriptor of it drops none.
+
+
+_AHEAD = bytes(256 << 10)
+
+
+# A process that commits a few times and ends has no use for it.
+_BEGIN_BYTES = 256 << 10
+
+
+def write_again(connection: Connection, path: str) -> None:
+    """Writes a WAL that was left behind over itself, and syncs it, before anything is laid on it.
+
+    If a sync of it failed and its process died, the kernel has marked the frames clean although
+    they never reached the disk: they look whole, SQLite adopts them, and no later sync writes them.
+    A power loss would then take them, and with them every commit behind them. Inside a write
+    transaction nobody else appends.
+    """
+    wal = path + "-wal"
+    try:
+        if os.stat(wal, follow_symlinks=False).st_size == 0:
+            return
+    except FileNotFoundError:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        fd = os.open(wal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            offset = 0
+            while (offset := _data_from(fd, offset)) >= 0:
+                offset += os.pwrite(fd, os.pread(fd, 1 << 20, offset), offset)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _data_from(fd: int, offset: int) -> int:
+    """Returns where data goes on, -1 if it does not: a hole of a terabyte is not written full."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError as exc:
+        if exc.errno != errno.ENXIO:
+            raise
+        return -1
+
+
+class Wal:
+    """The WAL of a database that this process has open."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path + "-wal"
+        self._fd = -1
+        self._end = _BEGIN_BYTES
+        self._is_off = False
+
+    def keep_ahead(self) -> None:
+        """Writes zeros behind the end if the WAL has grown past them; inside a transaction only.
+
+        It is never more than a favour: where it fails, the disk being full for one, it stops.
+        """
+        if self._is_off:
+            return
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            size = os.fstat(self._fd).st_size
+            if size > self._end:
+                self._end = size + os.pwrite(self._fd, _AHEAD, size)
+        except OSError:
+            self._is_off = True
+
+    def close(self) -> None:
+        self._is_off = True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# --- driver ---------------------------------------------------------------------------------------
+#
+# The part of apsw that is used here, typed anew: apsw's own types need a newer Python.
+
+
+Row = tuple[Any, ...]
+
+
+class Cursor(Protocol):
+    """What a statement answers; it is read to its end before the next one runs."""
+
+    @property
+    def get(self) -> Any:
+        """The value or row that there is, None if there is none."""
+        ...
+
+    def fetchall(self) -> list[Row]: ...
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+Execute = Callable[..., Cursor]
+
+
+class Connection(Protocol):
+    """One connection; apsw keeps its prepared statements by their text."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    def execute(self, statements: str, bindings: tuple[Any, ...] = ...) -> Cursor: ...
+    def cursor(self) -> apsw.Cursor: ...
+    def pragma(self, name: str, value: int | str | None = ...) -> Any: ...
+    def config(self, op: int, *args: int) -> int: ...
+    def limit(self, id: int, newval: int = ...) -> int: ...
+    def enable_load_extension(self, enable: bool) -> None: ...
+    def set_busy_handler(self, callable: Callable[[int], bool]) -> None: ...
+    def data_version(self) -> int: ...
+    def last_insert_rowid(self) -> int: ...
+    def close(self) -> None: ...
+
+
+def connect(name: str, flags: int) -> Connection:
+    return cast(Connection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
+
+
+def execute_of(connection: Connection) -> Execute:
+    """Returns `execute` of a cursor that is kept: half the cost of a new cursor each time."""
+    return cast(Execute, cast(Any, connection.cursor()).execute)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+#
+# What an error of SQLite means to a caller. Nothing above this package sees one of apsw's.
+
+
+_UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
+    apsw.FullError: ("the disk or the database is full", "free some space, then try again"),
+    apsw.ReadOnlyError: ("it cannot be written", "check permissions of the file and its directory"),
+    apsw.CantOpenError: ("it cannot be opened", "check that its directory exists and is writable"),
+    apsw.PermissionsError: ("permission was denied", "check who owns the file and its directory"),
+    apsw.AuthError: ("permission was denied", "check who owns the file and its directory"),
+    apsw.BusyError: (
+        "another process kept it locked for half a minute",
+        "try again, or find the process that holds it",
+    ),
+    apsw.LockedError: ("another connection holds it", "try again"),
+    apsw.ProtocolError: ("its locks could not be taken", "try again"),
+    apsw.NoMemError: ("memory ran out", "free some memory, then try again"),
+    apsw.NoLFSError: ("the file system cannot hold a file of this size", "choose another place"),
+    apsw.InterruptError: ("the call was interrupted", "try again"),
+    apsw.IOError: ("reading or writing failed", "check the disk, then open the store again"),
+}
+_LATE_TABLES = tuple(
+    f"no such table: {name}"
+    for name in ("keys", "checkpoints", "leases", "marks", "claims", "objects")
+)
+
+
+def translate(exc: BaseException, path: str) -> HoldfastError | None:
+    """Returns the error to raise in place of SQLite's, None for one that is not SQLite's."""
+    match exc:
+        case apsw.ConnectionClosedError() | apsw.CursorClosedError():
+            return UsageError("store is closed")
+        case apsw.NotADBError():
+            return FormatError(
+                f'"{path}" is not a SQLite database', hint="look elsewhere, or choose a new name"
+            )
+        case apsw.SQLError() if str(exc).endswith(_LATE_TABLES):
+            # Such a table is asked for only if it was seen. Where locks fail, SQLite may read the
+            # file without its WAL: no damage. Damage that looks the same is found by `check`.
+            return UnavailableError(
+                f'"{path}" is unavailable: {exc}',
+                hint='open the store again; if that does not help, run "holdfast check"',
+            )
+        case (
+            apsw.CorruptError()
+            | apsw.ConstraintError()
+            | apsw.SQLError()
+            | apsw.SchemaChangeError()
+        ):
+            return CorruptError(f'"{path}" is damaged: {exc}', where=path)
+        case UnicodeDecodeError():
+            return CorruptError(f'"{path}" is damaged: text in it is not UTF-8', where=path)
+        case UnicodeEncodeError():
+            return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
+        case apsw.TooBigError():
+            return UsageError(f'a value is too big for one row of "{path}"')
+        case apsw.Error():
+            found, hint = "SQLite refused", "open the store again"
+            for kind, (text, remedy) in _UNAVAILABLE.items():
+                if isinstance(exc, kind):
+                    found, hint = text, remedy
+            return UnavailableError(f'"{path}" is unavailable: {found} ({exc})', hint=hint)
+        case _:
+            return None
+
+
+class Translated:
+    """`with` this, every error of SQLite leaves as one of ours, with the original as its cause."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: BaseException | None, _: object) -> Literal[False]:
+        if exc is not None:
+            ours = translate(exc, self._path)
+            if ours is not None:
+                raise ours from exc
+        return False
+
 
 T = TypeVar("T")
-
 NEWEST = "SELECT max(ordinal) FROM events"
 
 
@@ -57,7 +356,7 @@ class Reader:
 class Writer:
     """The connection that writes, one transaction at a time."""
 
-    def __init__(self, connection: Connection, gate: Gate, wal: Wal | None) -> None:
+    def __init__(self, connection: Connection, gate: SqliteCheckout, wal: Wal | None) -> None:
         self.connection = connection
         self.lock = Lock()
         self.execute: Execute = execute_of(connection)
@@ -126,7 +425,7 @@ class Writer:
         return self._gate.poison(f"a commit failed ({exc})")
 
 
-class Gate(Handle):
+class SqliteCheckout(Handle):
     """Whether the store may be used, and what every part of the backend needs to use it."""
 
     def __init__(

@@ -10,12 +10,15 @@ import apsw
 
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
-from holdfast.backends.sqlite.connection import NEWEST, Gate
-from holdfast.backends.sqlite.driver import Connection, Row
-from holdfast.backends.sqlite.leases import READ_ALL as READ_LEASES
-from holdfast.backends.sqlite.marks import READ_ALL as READ_MARKS
-from holdfast.backends.sqlite.marks import STRAY_CLAIMS
-from holdfast.backends.sqlite.objects import object_crc
+from holdfast.backends.sqlite.connection import (
+    HAS_TABLE,
+    NEWEST,
+    Connection,
+    Row,
+    SqliteCheckout,
+    parts,
+)
+from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
 from holdfast.backends.sqlite.opening import FORMAT, connect
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
@@ -27,8 +30,8 @@ from holdfast.backends.sqlite.rows import (
     STREAM,
     crc_of,
     decode,
+    object_crc,
 )
-from holdfast.backends.sqlite.schema import HAS_TABLE, parts
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _STREAMS = "SELECT id, name, first FROM streams"
@@ -54,7 +57,7 @@ _PAGE = 500
 class SqliteInspection:
     """Verification has a connection of its own, so that nobody waits for it."""
 
-    def __init__(self, gate: Gate, durability: Durability) -> None:
+    def __init__(self, gate: SqliteCheckout, durability: Durability) -> None:
         self._gate = gate
         self._durability: Durability = durability
 

@@ -14,16 +14,14 @@ from time import sleep
 
 import apsw
 
-from holdfast.backends.place import check_private, refuse_network
+from holdfast.backends.local_path import check_private, refuse_network
 from holdfast.backends.protocol import Durability
-from holdfast.backends.sqlite import driver
-from holdfast.backends.sqlite.driver import Connection
-from holdfast.backends.sqlite.errors import Translated
+from holdfast.backends.sqlite import connection as driver
+from holdfast.backends.sqlite.connection import Connection, Translated, statements
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
-from holdfast.backends.sqlite.schema import statements
 from holdfast.clock import Clock
 from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
-from holdfast.ids import new_id, short_id
+from holdfast.names import new_id, short_id
 
 FORMAT = 1
 APPLICATION_ID = 0x486F4C64  # "HoLd"

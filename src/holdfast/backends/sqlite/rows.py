@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from holdfast.backends.protocol import Head, Position, Record
-from holdfast.backends.sqlite.driver import Row
+from holdfast.backends.protocol import (
+    Head,
+    Position,
+    Record,
+)
+from holdfast.backends.sqlite.connection import (
+    Row,
+)
 from holdfast.errors import CorruptError
 
 INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
@@ -128,3 +134,7 @@ def corrupt_event(stream: str, revision: object, where: str) -> CorruptError:
         stream=stream,
         revision=number,
     )
+
+
+def object_crc(kind: str, name: str, data: bytes) -> int:
+    return signed_crc(data, signed_crc(f"{kind} {name} ".encode()) & 0xFFFFFFFF)

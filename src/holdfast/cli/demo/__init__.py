@@ -3,7 +3,7 @@
 story      the tickets, and what an agent thinks of them
 agent      one agent: a process of its own
 letters    a run that sends letters
-agents     starting them, listening to them, killing one
+
 scenes     what happens, and what is claimed about it
 telling    how it is told
 """

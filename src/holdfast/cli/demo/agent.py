@@ -9,13 +9,116 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.cli.demo import letters
-from holdfast.cli.demo.story import DISPUTED, TEAM, judge, write_mail
-from holdfast.draft import Draft
+from holdfast.clock import SystemClock
+from holdfast.core.draft import Draft
+from holdfast.core.intent import Verdict
+from holdfast.runs import Begun
 from holdfast.store import Store
+
+TEAM = "team/support"
+INBOX = "conversation/inbox"
+MORNING = "morning"
+BEFORE_MISTAKE = "before the clean-up"
+DISPUTED = "T-03"
+SUBJECTS = [
+    "parcel arrived broken",
+    "cannot sign in",
+    "where is my refund",
+    "invoice has the wrong name",
+    "app crashes on start",
+    "please delete my account",
+    "charged twice",
+    "colour is not as shown",
+    "delivery is late",
+    "gift card does not work",
+    "how do I change my address",
+    "the box was empty",
+]
+_PRIORITIES = {
+    "broken": "high",
+    "crashes": "high",
+    "charged": "urgent",
+    "refund": "high",
+    "empty": "high",
+    "delete": "urgent",
+}
+
+
+def opening_state() -> dict[str, Any]:
+    """Returns the team's state in the morning: every ticket open."""
+    tickets = {
+        f"T-{number:02}": {"subject": subject, "status": "open"}
+        for number, subject in enumerate(SUBJECTS, 1)
+    }
+    return {"tickets": tickets, "triaged": 0, "mails": 0}
+
+
+def judge(subject: str) -> str:
+    """Returns the priority that an agent gives a ticket; a model would be asked here."""
+    for word, priority in _PRIORITIES.items():
+        if word in subject:
+            return priority
+    return "normal"
+
+
+def write_mail(number: int) -> dict[str, Any]:
+    """Returns one mail of the import."""
+    return {"number": number, "text": f"mail {number}: {SUBJECTS[number % len(SUBJECTS)]}"}
+
+
+# --- letters --------------------------------------------------------------------------------------
+#
+# The run of the demo: a letter for each ticket, sent to an outbox that knows nothing of runs.
+#
+# The outbox stands for the outside world: a file to which each letter is appended. Sending is an
+# `effect`, so its intent is written down first; after a crash the verifier looks into the outbox.
+
+
+REPLIES = "replies"
+WRITING_S = 60.0
+letters_at_once = 1 << 30
+"""After so many letters this process thinks for a long time: whoever is to kill it then will."""
+
+
+def read_outbox(path: str) -> list[dict[str, Any]]:
+    """Returns the letters that left, oldest first; a torn one did not."""
+    if not Path(path).exists():
+        return []
+    lines = Path(path).read_text("utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@holdfast.verifier
+def was_sent(begun: Begun) -> Verdict:
+    """Looks whether the letter of this key is in the outbox."""
+    sent = {letter["key"] for letter in read_outbox(begun.inputs["outbox"])}
+    return holdfast.Done(begun.inputs["ticket"]) if begun.key in sent else holdfast.NotDone()
+
+
+@holdfast.step(effect="effect", verify=was_sent)
+def send(ctx: Any, outbox: str, ticket: str) -> str:
+    """Sends one letter, and says so at once."""
+    line = json.dumps({"key": ctx.key, "ticket": ticket}) + "\n"
+    file = os.open(outbox, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+    print(json.dumps({"acknowledged": ticket}), flush=True)
+    if len(read_outbox(outbox)) == letters_at_once:
+        SystemClock().sleep(WRITING_S)
+    return ticket
+
+
+@holdfast.run(name="demo:reply")
+def reply(ctx: Any, outbox: str, tickets: list[str]) -> int:
+    """Replies to every ticket."""
+    return len([send(outbox, ticket) for ticket in ctx.each(tickets)])
+
 
 RETRIES = 1000
 THINKING_S = 0.02
@@ -84,9 +187,10 @@ def escalate(store: Store) -> None:
 
 def answer_all(store: Store, outbox: str, *at_once: str) -> None:
     """Executes the run that replies to every ticket: a new one, or the one that a crash left."""
-    letters.letters_at_once = int(at_once[0]) if at_once else 0
+    global letters_at_once
+    letters_at_once = int(at_once[0]) if at_once else 0
     tickets = sorted(store.scope(TEAM).state["tickets"])
-    run = store.start(letters.reply, outbox, tickets, id=letters.REPLIES, if_exists="attach")
+    run = store.start(reply, outbox, tickets, id=REPLIES, if_exists="attach")
     tell(result=run.result())
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 
 from holdfast.cli.options import command
-from holdfast.cli.printing import clean, is_terminal, print_line
+from holdfast.cli.printing import is_terminal, print_line
+from holdfast.render import clean
 
 
 class Claim(Struct):

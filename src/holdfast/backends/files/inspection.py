@@ -1,0 +1,256 @@
+"""What `status`, `check` and `doctor` ask of a files store. Nothing here changes a byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from holdfast.backends.files import journal
+from holdfast.backends.files.directory import FORMAT
+from holdfast.backends.files.disk import read_file, reported
+from holdfast.backends.files.index import NAME as INDEX_NAME
+from holdfast.backends.files.index import UNUSABLE, Index
+from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
+from holdfast.backends.files.tail import Cursor
+from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
+from holdfast.backends.protocol import Finding
+from holdfast.errors import CorruptError
+
+if TYPE_CHECKING:
+    from holdfast.backends.files.backend import FilesBackend
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+# At most 32 MiB of content come out of so many compressed bytes.
+_STEP = 1024
+_DIGEST_LENGTH = 64
+
+
+class FileInspection:
+    def __init__(self, backend: FilesBackend) -> None:
+        self._backend = backend
+
+    def describe(self) -> dict[str, Any]:
+        backend = self._backend
+        with backend.reading(), backend.catalog.mutex:
+            cursor = backend.catalog.tail.cursor
+            path = backend.directory.path
+            return {
+                "kind": "files",
+                "place": path,
+                "path": path,
+                "format": FORMAT,
+                "store": backend.directory.store,
+                "durability": backend.durability,
+                "size_bytes": sum(found.st_size for _, found in _files(path)),
+                "position": cursor.position,
+                "digest": cursor.digest.hex(),
+                "segments": len(backend.catalog.segments.starts),
+                "reports": [*self._torn_reports(), *backend.catalog.reports],
+            }
+
+    def _torn_reports(self) -> list[str]:
+        known = set(self._backend.catalog.reports)
+        reports: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            folder = os.path.join(self._backend.directory.path, "torn")
+            for name in sorted(os.listdir(folder)):
+                if name.endswith(".txt"):
+                    with open(os.path.join(folder, name), encoding="utf-8") as file:
+                        report = file.read().strip()
+                    if report not in known:
+                        reports.append(report)
+        return reports
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields findings with file and byte; `read_all` reads every byte of text and objects."""
+        with reported(f'the store "{self._backend.directory.path}" cannot be read'):
+            yield from self._verify(read_all=read_all)
+
+    def _verify(self, *, read_all: bool) -> Iterator[Finding]:
+        backend = self._backend
+        with backend.reading():
+            end = backend.catalog.tail.cursor
+        yield from self._verify_files()
+        scan = _Scan(backend, end)
+        try:
+            backend.catalog.segments.check_contiguous()
+            if read_all:
+                yield from scan.run()
+            yield from self._verify_ring(end)
+            yield from self._verify_index(scan if read_all else None)
+        except CorruptError as exc:
+            yield Finding(exc.where or "log", exc.message)
+        if read_all:
+            yield from self._verify_blobs()
+
+    def _verify_files(self) -> Iterator[Finding]:
+        for name, found in _files(self._backend.directory.path):
+            if stat.S_ISLNK(found.st_mode):
+                yield Finding(name, "is a symbolic link: a store has none")
+            elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                mode = stat.S_IMODE(found.st_mode)
+                yield Finding(
+                    name, f"can be written by others (mode {mode:04o}): chmod go-w {name}"
+                )
+            elif os.path.basename(name).startswith(TEMP):
+                yield Finding(name, "is left over from an interrupted write", harmless=True)
+
+    def _verify_ring(self, end: Cursor) -> Iterator[Finding]:
+        directory = self._backend.directory
+        segments = self._backend.catalog.segments
+        for batch in journal.read_batches(directory.disk, directory.store, at=directory.fd) or ():
+            # A batch above the end is of a commit that is under way.
+            if batch.end <= end.end and segments.read(batch.offset, batch.end) != batch.text:
+                where = segments.where(batch.offset)
+                yield Finding(where, f"the text differs from ring batch {batch.number}")
+
+    def _verify_index(self, scan: _Scan | None) -> Iterator[Finding]:
+        backend = self._backend
+        path = os.path.join(backend.directory.path, INDEX_NAME)
+        if not os.path.lexists(path):
+            return
+        try:
+            index = Index(path, backend.directory.store, read_only=True)
+            try:
+                with index.reading() as base:
+                    if scan is not None:
+                        yield from scan.compare(index, base)
+            finally:
+                index.close()
+        except UNUSABLE as exc:
+            yield Finding(INDEX_NAME, f"cannot be used: {exc}; delete it", harmless=True)
+
+    def _verify_blobs(self) -> Iterator[Finding]:
+        backend = self._backend
+        objects = backend.objects
+        assert isinstance(objects, FileObjects), "BUG: the objects of a files store are files"
+        for name, path in objects.walk("blob"):
+            digest = name.rsplit("/", 1)[-1].split(".", 1)[0]
+            if len(digest) != _DIGEST_LENGTH:
+                continue
+            data = read_file(
+                backend.directory.disk, path, at=backend.directory.fd, size_max=OBJECT_BYTES_MAX
+            )
+            if data is not None and not _matches(data, digest):
+                yield Finding(path, "does not hold the bytes that its name is the digest of")
+
+
+class _Scan:
+    """Reads all text once: every line's checksum, position, order, and the digests over them."""
+
+    def __init__(self, backend: FilesBackend, end: Cursor) -> None:
+        self._catalog = backend.catalog
+        self._end = end
+        self._head = backend.directory.read_head()
+        # Of each stream, the newest revision and a checksum over the places of its lines. An index
+        # that a living writer brings up to date is compared up to its own base only.
+        self._heads: dict[str, int] = {}
+        self._places: dict[str, int] = {}
+        self._index_end = backend.catalog.tail.base.end
+
+    def run(self) -> Iterator[Finding]:
+        cursor: Cursor | None = Cursor()
+        offset, position = 0, 0
+        segments = self._catalog.segments
+        for encoded in self._catalog.encoded_lines(0, self._end.end):
+            position += 1
+            where = segments.where(offset)
+            try:
+                line = decode_line(encoded)
+                if line.n != position:
+                    problem = f"its position is {line.n}: expected {position}"
+                    position = line.n
+                    raise BadLine(problem)
+                links = self._check_streams(line, offset, len(encoded))
+            except BadLine as exc:
+                yield Finding(where, f"the line is not what was written: {exc}")
+                cursor = None  # the digest chain is broken; going on would only repeat it
+            else:
+                if cursor is not None:
+                    digest = next_digest(cursor.digest, line, links)
+                    cursor = Cursor(offset + len(encoded), position, digest)
+            offset += len(encoded)
+            if cursor is not None:
+                yield from self._check_recorded(cursor, where)
+
+    def _check_streams(self, line: LogLine, offset: int, length: int) -> list[bytes]:
+        links: list[bytes] = []
+        problem = None
+        for section in line.sections:
+            stream, first = section.stream, section.revision
+            known = self._heads.get(stream)
+            expected = first if known is None and section.fork else (known or 0) + 1
+            if first != expected:
+                problem = f"it holds {stream!r}@{first}: expected {expected}"
+            self._heads[stream] = first + len(section.events) - 1
+            if offset < self._index_end:
+                before = self._places.get(stream, 0)
+                self._places[stream] = _add_place(before, first, offset, length)
+            links.append(decode_link(section.events[-1].link))
+        if problem is not None:
+            raise BadLine(problem)
+        return links
+
+    def _check_recorded(self, cursor: Cursor, where: str) -> Iterator[Finding]:
+        head = self._head
+        if head is not None and head.end == cursor.end and head != cursor:
+            yield Finding("head.json", f"records another digest or position for the end of {where}")
+        if cursor.end == self._end.end and cursor != self._end:
+            yield Finding(where, "the store digest differs from the one in use")
+
+    def compare(self, index: Index, base: Cursor) -> Iterator[Finding]:
+        """Yields where the index and the text disagree."""
+        if base.end != self._index_end:
+            return  # brought up to date while we read; the next check has it
+        named: set[str] = set()
+        for stream, head in index.heads():
+            named.add(stream)
+            checksum = 0
+            for place in index.places(stream, head.first - 1, head.revision):
+                checksum = _add_place(checksum, *place)
+            if checksum != self._places.get(stream):
+                problem = f"places of {stream!r} differ from the text; delete it"
+                yield Finding(INDEX_NAME, problem, harmless=True)
+        for stream in self._places.keys() - named:
+            yield Finding(INDEX_NAME, f"{stream!r} is missing; delete it", harmless=True)
+
+
+def _add_place(checksum: int, first: int, offset: int, length: int) -> int:
+    return crc32(b"%d %d %d" % (first, offset, length), checksum)
+
+
+def _matches(data: bytes, digest: str) -> bool:
+    if data.startswith(_ZSTD):
+        import zstandard
+
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        found, size = sha256(), 0
+        try:
+            # We always write down how much there is.
+            if not 0 <= zstandard.frame_content_size(data) <= OBJECT_BYTES_MAX:
+                return False
+            # A step at a time: a few bytes can ask for gigabytes.
+            for start in range(0, len(data), _STEP):
+                content = frame.decompress(data[start : start + _STEP])
+                found.update(content)
+                size += len(content)
+                if size > OBJECT_BYTES_MAX or (frame.eof and start + _STEP < len(data)):
+                    return False
+        except zstandard.ZstdError:
+            return False
+        return frame.eof and not frame.unused_data and found.hexdigest() == digest
+    return sha256(data).hexdigest() == digest
+
+
+def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields every file and folder below, by its path within the store."""
+    for folder, folders, files in os.walk(path):
+        for name in sorted(folders + files):
+            full = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError):
+                yield os.path.relpath(full, path), os.lstat(full)

@@ -1,0 +1,525 @@
+"""One commit as one line of text, and back. The format (0001):
+
+    {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
+     …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
+    event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
+            [space before the payload, space behind it]; behind it two places are reserved for the
+            cipher and the key id of an encrypted payload, and are null in format 1
+
+without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
+payload stands in the line verbatim. Whatever is encoded is decoded again before it is written, by
+the very decoder that will read it: a payload that is no JSON would make its line unreadable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from threading import Lock
+from typing import Annotated
+from zlib import crc32
+
+from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, field
+from msgspec.json import Decoder, Encoder
+
+from holdfast.backends.files.disk import Disk, read_all, write_all
+from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
+from holdfast.errors import CorruptError, UsageError
+
+DIGEST_START = bytes(32)
+LINE_BYTES_MAX = 1 << 31
+
+
+class BadLine(ValueError):
+    """A line that cannot be what was written; the text says why."""
+
+
+class LineEvent(Struct, array_like=True, gc=False):
+    type: str
+    payload: Raw
+    link: str
+    checkpoint: str | None = None
+    subject: str | None = None
+    padding: tuple[str, str] | None = None
+    cipher: None = None
+    key_id: None = None
+
+    def stored(self) -> bytes:
+        """Returns the payload, every byte of it."""
+        if self.padding is None:
+            return bytes(self.payload)
+        before, after = self.padding
+        return b"".join([before.encode(), self.payload, after.encode()])
+
+
+class Section(Struct, array_like=True, gc=False):
+    """What a line adds to one stream; `revision` is that of the first event."""
+
+    stream: str
+    revision: int
+    events: Annotated[list[LineEvent], Meta(min_length=1)]
+    key: str | None = None
+    fork: int = 0
+
+
+class LineMark(Struct, array_like=True, gc=False):
+    index: str
+    key: str
+    due: int = 0
+    priority: int = 0
+    group: str = ""
+
+
+class LogLine(Struct, gc=False):
+    n: int
+    at: str
+    by: str
+    sections: list[Section] = field(name="in")
+    crc: str
+    set: list[LineMark] = []
+    clear: list[LineMark] = []
+
+
+_decode = Decoder(LogLine).decode
+_encode = Encoder().encode
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_", b"+/")
+
+
+def encode_line(commit: Commit, position: int) -> tuple[bytes, LogLine]:
+    """Returns the line, its line break included, and what reading it gives.
+
+    Raises UsageError for what a line cannot hold: a payload that is not JSON text on one line, a
+    name with a lone surrogate, a time outside the years 1 to 9999.
+    """
+    # One flat list of pieces, joined once: a payload is copied once, however deep it lies.
+    parts = [b'{"n":%d,"at":"' % position, format_time(commit.time), b'","by":']
+    try:
+        parts += (_encode(commit.actor), b',"in":[')
+        separator = b"["
+        for append in commit.appends:
+            parts.append(separator)
+            _add_section(parts, append)
+            separator = b"],["
+        parts.append(b"]]" if commit.appends else b"]")
+        if commit.marks:
+            parts.append(_encode_marks(commit))
+    except UnicodeEncodeError as exc:
+        raise UsageError(
+            f"a name holds a lone surrogate, which is no text: {exc.object!r}"
+        ) from exc
+    body = b"".join(parts)
+    if len(body) > LINE_BYTES_MAX:
+        raise UsageError(
+            f"a commit takes {len(body)} bytes: at most {LINE_BYTES_MAX} fit in a line"
+        )
+    line = b"".join((body, b',"crc":"%08x"}\n' % crc32(body)))
+    return line, _read_back(line, commit)
+
+
+def _add_section(parts: list[bytes], append: Append) -> None:
+    records = append.records
+    separator = b",%d,[[" % (append.expected + 1)
+    parts.append(_encode(append.stream))
+    for record in records:
+        payload = record.payload
+        link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
+        # No JSON value begins or ends with a control character: what is below is space around it.
+        if payload[:1] <= b" " or payload[-1:] <= b" ":
+            parts += (separator, *_padded(record, link))
+        elif record.checkpoint is None and record.subject is None:
+            parts += (separator, _encode(record.type), b",", payload, b',"', link, b'"')
+        else:
+            parts += (separator, _encode(record.type), b",", payload, b',"', link, b'",')
+            parts.append(_encode(record.checkpoint))
+            if record.subject is not None:
+                parts += (b",", _encode(record.subject))
+        separator = b"],["
+    key = records[0].key
+    if append.fork:
+        parts += (b"]],", _encode(key), b",1")
+    elif key is not None:
+        parts += (b"]],", _encode(key))
+    else:
+        parts.append(b"]]")
+
+
+def _padded(record: Record, link: bytes) -> list[bytes]:
+    """Sets the space around a payload apart: JSON passes over it, and it must not be lost."""
+    value = record.payload.strip(b" \t\r")
+    before, _, after = record.payload.partition(value) if value else (b"", b"", b"")
+    rest = [record.checkpoint, record.subject, [before.decode(), after.decode()]]
+    return [_encode(record.type), b",", value, b',"', link, b'",', _encode(rest)[1:-1]]
+
+
+def _encode_marks(commit: Commit) -> bytes:
+    kept: list[list[object]] = []
+    cleared: list[list[object]] = []
+    for mark in commit.marks:
+        if isinstance(mark, Mark):
+            kept.append([mark.index, mark.key, mark.due, mark.priority, mark.group])
+        else:
+            cleared.append([mark.index, mark.key])
+    text = b',"set":' + _encode(kept) if kept else b""
+    return text + b',"clear":' + _encode(cleared) if cleared else text
+
+
+# JSON may escape one half of a surrogate pair; msgspec refuses that even in what it passes over.
+# Such a line is decoded with a harmless escape in place of each half, put back in order afterwards.
+# Names are written by msgspec, which never escapes a space: all of these stand in payloads.
+_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SPACE = rb"\u0020"
+
+
+def _parse(encoded: bytes) -> LogLine:
+    try:
+        return _decode(encoded)
+    except DecodeError:
+        if not _HALF.search(encoded):
+            raise
+    hidden: list[bytes] = []
+
+    def hide(escape: re.Match[bytes]) -> bytes:
+        found = escape.group()
+        if found != _SPACE and not _HALF.fullmatch(found):
+            return found
+        hidden.append(found)
+        return _SPACE
+
+    line = _decode(_ESCAPE.sub(hide, encoded))
+    originals = iter(hidden)
+
+    def show(escape: re.Match[bytes]) -> bytes:
+        found = escape.group()
+        return next(originals) if found == _SPACE else found
+
+    for section in line.sections:
+        for event in section.events:
+            event.payload = Raw(_ESCAPE.sub(show, bytes(event.payload)))
+    return line
+
+
+def _read_back(encoded: bytes, commit: Commit) -> LogLine:
+    """Returns what the line says; raises UsageError if that is not what was to be written.
+
+    Each payload begins where it was put, because all before it was read as it was meant; so it is
+    the same if it ends at the same place.
+    """
+    try:
+        line = _parse(encoded)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise UsageError(f"a payload is not JSON text: {exc}") from exc
+    if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
+        raise UsageError(
+            f"a payload for {commit.appends[0].stream!r} is not one JSON value on one line"
+        )
+    return line
+
+
+def _says(line: LogLine, commit: Commit) -> bool:
+    appends, sections = commit.appends, line.sections
+    if len(sections) != len(appends):
+        return False
+    # Indexed and not zipped: `strict=` alone would cost as much as all the rest of this.
+    for place, append in enumerate(appends):
+        events, records = sections[place].events, append.records
+        if len(events) != len(records):
+            return False
+        for number, record in enumerate(records):
+            event = events[number]
+            if len(event.payload) != len(record.payload) and event.stored() != record.payload:
+                return False
+    return True
+
+
+def decode_line(encoded: bytes) -> LogLine:
+    """Returns what a line says, its line break included; raises BadLine if its bytes changed."""
+    if encoded[-19:-11] != b',"crc":"' or encoded[-3:] != b'"}\n':
+        raise BadLine("it does not end in a checksum and a line break")
+    if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
+        raise BadLine("its checksum does not match")
+    try:
+        return _parse(encoded)
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
+        raise BadLine(f"it is not the JSON that was written: {exc}") from exc
+
+
+def next_digest(digest: bytes, line: LogLine, links: list[bytes]) -> bytes:
+    """Returns the store digest after the line, given the last link of each of its sections."""
+    return sha256(b"".join([digest, bytes.fromhex(line.crc), *links])).digest()
+
+
+def decode_link(text: str) -> bytes:
+    try:
+        link = a2b_base64(text.encode().translate(_FROM_URL) + b"=")
+    except (Base64Error, ValueError) as exc:
+        raise BadLine(f"the link {text!r} is not base64url") from exc
+    if len(link) != 32:
+        raise BadLine(f"the link {text!r} has {len(link)} bytes: expected 32")
+    return link
+
+
+def section_of(line: LogLine, stream: str) -> Section:
+    """Returns what the line adds to a stream; raises BadLine if that is nothing."""
+    for section in line.sections:
+        if section.stream == stream:
+            return section
+    raise BadLine(f"it holds nothing of {stream!r}")
+
+
+def records_of(line: LogLine, section: Section) -> list[Record]:
+    """Returns the section's events as records."""
+    time, actor, position = parse_time(line.at), line.by, Position(line.n)
+    stream, revision, key = section.stream, section.revision, section.key
+    records: list[Record] = []
+    for event in section.events:
+        payload = bytes(event.payload) if event.padding is None else event.stored()
+        link = decode_link(event.link)
+        checkpoint, subject = event.checkpoint, event.subject
+        records.append(
+            Record(
+                stream, revision, time, event.type, actor, payload, link, key, checkpoint, subject,
+                position,
+            )
+        )  # fmt: skip
+        revision += 1
+        key = None
+    return records
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+# The last second that was formatted or parsed: replaced whole, so threads need no lock. Commits
+# and lines come by the thousand in one second, and calendar arithmetic costs more than the rest.
+_formatted: tuple[int, bytes] = (0, b"1970-01-01T00:00:00")
+_parsed: tuple[str, int] = ("1970-01-01T00:00:00", 0)
+
+
+def format_time(time_us: int) -> bytes:
+    """Returns 2026-11-16T00:14:47.123456Z."""
+    global _formatted
+    seconds, micros = divmod(time_us, 1_000_000)
+    known, text = _formatted
+    if known != seconds:
+        try:
+            moment = _EPOCH + timedelta(seconds=seconds)
+        except OverflowError as exc:
+            raise UsageError(f"time {time_us} is outside the years 1 to 9999") from exc
+        text = moment.replace(tzinfo=None).isoformat().encode()
+        _formatted = seconds, text
+    return b"%b.%06dZ" % (text, micros)
+
+
+def parse_time(text: str) -> int:
+    """Returns microseconds since 1970; raises BadLine for what `format_time` would not write."""
+    global _parsed
+    second, micros = text[:19], text[20:26]
+    known, seconds = _parsed
+    try:
+        if known != second:
+            seconds = (datetime.fromisoformat(second + "+00:00") - _EPOCH) // _SECOND
+            _parsed = second, seconds
+        if not (micros.isascii() and micros.isdigit()):
+            raise ValueError(micros)
+        return seconds * 1_000_000 + int(micros)
+    except ValueError as exc:
+        raise BadLine(f"the time {text!r} is not one") from exc
+
+
+# --- segments -------------------------------------------------------------------------------------
+#
+# The text: segments of lines, one behind another, named by the log offset of their first byte.
+#
+# `log/0000000000000000.jsonl` is the first. A log offset is a place in all segments laid end to
+# end. A line never straddles two segments. A segment is complete and synced before the next one is
+# made, so that only the newest can ever be short.
+
+
+DIRECTORY = "log"
+SEGMENT_BYTES = 64 << 20
+RESERVE_BYTES = 1 << 20
+_SUFFIX = ".jsonl"
+_READERS_MAX = 8
+
+
+class Segments:
+    """The segments of a store, for reading and for the one writer who has the lock."""
+
+    def __init__(self, disk: Disk, directory_fd: int, *, read_only: bool) -> None:
+        self._disk = disk
+        self._pwrite = disk.pwrite
+        self._directory_fd = directory_fd
+        self._flags = os.O_RDONLY if read_only else os.O_RDWR
+        self.starts: list[int] = []
+        self._fds: dict[int, int] = {}
+        self._mutex = Lock()  # a descriptor is not closed while another thread reads through it
+        self.reserved_end = 0
+        self._newest_fd = -1
+        self.refresh()
+
+    @property
+    def newest(self) -> int:
+        """The log offset at which the newest segment begins."""
+        return self.starts[-1] if self.starts else 0
+
+    def refresh(self) -> None:
+        """Looks which segments there are."""
+        names = self._disk.listdir(self._directory_fd)
+        starts = sorted(start for name in names if (start := _start_of(name)) is not None)
+        if starts != self.starts:
+            self._newest_fd = -1
+        self.starts = starts
+
+    def size_of(self, start: int) -> int:
+        return self._disk.size(self._fd(start))
+
+    def end(self) -> int:
+        """Returns the log offset behind the last byte; asks the file system."""
+        return self.newest + self.size_of(self.newest) if self.starts else 0
+
+    def where(self, offset: int) -> str:
+        """Returns the file and the byte in it, for messages."""
+        start = self._start_at(offset)
+        return f"{DIRECTORY}/{_name_of(start)} byte {offset - start}"
+
+    def read(self, offset: int, end: int) -> bytes:
+        """Returns the text between two log offsets; fewer bytes only where the text ends."""
+        with self._mutex:
+            start = self._start_at(offset)
+            data = read_all(self._disk, self._fd(start), end - offset, offset - start)
+            if len(data) == end - offset or start == self.newest:
+                return data
+            parts = [data]
+            offset += len(data)
+            while data and offset < end and offset in self.starts:
+                data = read_all(self._disk, self._fd(offset), end - offset)
+                parts.append(data)
+                offset += len(data)
+            return b"".join(parts)
+
+    def check_contiguous(self) -> None:
+        """Raises CorruptError if a segment is missing, short or long."""
+        expected = 0
+        for start in self.starts:
+            if start != expected:
+                raise CorruptError(
+                    f"the text between {expected} and {start} is missing: expected the segment "
+                    f"{DIRECTORY}/{_name_of(expected)} to reach {DIRECTORY}/{_name_of(start)}",
+                    where=f"{DIRECTORY}/{_name_of(start)}",
+                )
+            expected = start + self.size_of(start)
+
+    def append(self, offset: int, text: bytes) -> None:
+        """Writes at the end of the text, which the caller knows to be `offset`; not synced."""
+        if self._newest_fd < 0:
+            self._open_newest()
+        place = offset - self.starts[-1]
+        if self._pwrite(self._newest_fd, text, place) != len(text):
+            write_all(self._disk, self._newest_fd, text, place)
+
+    def _open_newest(self) -> None:
+        with self._mutex:  # one more descriptor may be one too many: the oldest is closed for it
+            self._newest_fd = self._fd(self.newest)
+
+    def write_at(self, offset: int, text: bytes) -> None:
+        """Puts bytes into the newest segment or an older one: recovery's way."""
+        start = self._start_at(offset)
+        write_all(self._disk, self._fd(start), text, offset - start)
+
+    def reserve(self, offset: int, length: int) -> None:
+        """Makes sure that the disk has room for `length` bytes at the end of the text."""
+        if self._newest_fd < 0:
+            self._open_newest()
+        start = self.starts[-1]
+        ahead = max(RESERVE_BYTES, length)
+        try:
+            self._disk.reserve(self._newest_fd, offset - start, ahead)
+        except OSError:
+            ahead = length
+            self._disk.reserve(self._newest_fd, offset - start, ahead)
+        self.reserved_end = offset + ahead
+
+    def add(self, start: int) -> None:
+        """Makes the next segment; its name is durable when this returns.
+
+        A writer that was killed may have made it before, empty.
+        """
+        fd = self._disk.open(_name_of(start), os.O_RDWR | os.O_CREAT, at=self._directory_fd)
+        try:
+            self._disk.sync(fd)
+            self._disk.sync_directory(self._directory_fd)
+        except BaseException:
+            self._disk.close(fd)
+            # Left behind, an empty segment is harmless; but its name was never promised.
+            with contextlib.suppress(OSError):
+                self._disk.unlink(_name_of(start), at=self._directory_fd)
+            raise
+        with self._mutex:
+            self._forget_oldest()
+            known = self._fds.pop(start, None)
+            self._fds[start] = fd
+            self.starts = sorted({*self.starts, start})
+            self._newest_fd = fd
+        if known is not None:
+            self._disk.close(known)
+        self.reserved_end = start
+
+    def sync(self, since: int) -> None:
+        """Syncs every segment that has bytes at or above the log offset `since`."""
+        for start in self.starts[max(bisect_right(self.starts, since) - 1, 0) :]:
+            self._disk.sync(self._fd(start))
+
+    def cut(self, end: int) -> None:
+        """Makes `end` the end of the newest segment, and lets go of blocks reserved behind it."""
+        self._disk.truncate(self._fd(self.newest), end - self.newest)
+        self.reserved_end = end
+
+    def close(self) -> None:
+        with self._mutex:  # else a thread that still reads could do so in what is opened next
+            fds, self._fds = self._fds, {}
+            self._newest_fd = -1
+            for fd in fds.values():
+                self._disk.close(fd)
+
+    def _start_at(self, offset: int) -> int:
+        place = bisect_right(self.starts, offset) - 1
+        return self.starts[place] if place >= 0 else 0
+
+    def _fd(self, start: int) -> int:
+        fd = self._fds.get(start)
+        if fd is None:
+            try:
+                fd = self._disk.open(_name_of(start), self._flags, at=self._directory_fd)
+            except FileNotFoundError as exc:
+                name = f"{DIRECTORY}/{_name_of(start)}"
+                raise CorruptError(f"the segment {name} is missing", where=name) from exc
+            self._forget_oldest()
+            self._fds[start] = fd
+        return fd
+
+    def _forget_oldest(self) -> None:
+        if len(self._fds) >= _READERS_MAX:
+            oldest = next(start for start in self._fds if start != self.newest)
+            self._disk.close(self._fds.pop(oldest))
+
+
+def _name_of(start: int) -> str:
+    return f"{start:016x}{_SUFFIX}"
+
+
+def _start_of(name: str) -> int | None:
+    stem = name.removesuffix(_SUFFIX)
+    if len(stem) != 16 or stem == name:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None

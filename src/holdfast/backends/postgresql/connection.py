@@ -1,0 +1,448 @@
+"""Lines to a PostgreSQL server: psycopg's connections, with our own wait under one deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from threading import local
+from time import monotonic
+from typing import Any, Self, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from msgspec import Struct
+from psycopg import ProgrammingError, generators
+from psycopg.abc import PQGen, PQGenConn
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, PGconn, TransactionStatus
+from psycopg.waiting import Ready, Wait
+
+from holdfast.backends.connection_pool import Checkout, ConnectionPool, DeadlineError, unavailable
+from holdfast.errors import (
+    CorruptError,
+    FormatError,
+    HoldfastError,
+    LostCommitsError,
+    NotFoundError,
+    UsageError,
+)
+from holdfast.names import check_name, number, without, without_secrets
+
+# --- place ----------------------------------------------------------------------------------------
+#
+# What a URL says: where the server is, which store is meant, and how long a call may take.
+#
+#     postgresql://user@host:5432/database?application=shop&schema=holdfast&timeout=30&pool=8
+#     postgresql://user@/database?host=/var/run/postgresql
+#
+# `application`, `schema`, `timeout` and `pool` are ours. Everything else is libpq's and goes there
+# as it is, with its environment variables and password files. A password is never part of what is
+# shown.
+
+
+SCHEMES = ("postgresql://", "postgres://")
+APPLICATION_BYTES_MAX = 128
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+_WHOLE_NUMBERS = {
+    "connect_timeout",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "tcp_user_timeout",
+}
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
+
+
+class ServerURL(Struct, frozen=True):
+    """One store on one server."""
+
+    shown: str  # the URL without secrets
+    parameters: dict[str, str | int]  # libpq's
+    secrets: tuple[str, ...]
+    application: str = "default"
+    schema: str = "holdfast"
+    timeout_s: float = 30.0
+    pool: int = 8
+
+    def hide(self, text: str) -> str:
+        """Returns a message of libpq's or the server's without anything secret in it."""
+        return without(self.secrets, text)
+
+
+def parse_url(url: str) -> ServerURL:
+    """Returns what the URL says, or raises UsageError without repeating a password."""
+    ours: dict[str, str] = {}
+    theirs: list[tuple[str, str]] = []
+    try:
+        parts = urlsplit(url)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name in ("application", "schema", "timeout", "pool"):
+                ours[name] = value
+            else:
+                theirs.append((name, value))
+        # libpq reads %20, not +, as a space.
+        query = urlencode(theirs, quote_via=quote)
+        found = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query=query)))
+        _check_values(found)
+    except (ProgrammingError, ValueError) as exc:
+        raise UsageError(
+            f'"{without_secrets(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
+            hint='write it as "postgresql://user@host/database" or '
+            '"postgresql://user@/database?host=/var/run/postgresql"',
+        ) from None
+    parameters: dict[str, str | int] = {
+        name: value for name, value in found.items() if value is not None
+    }
+    given = [parameters[name] for name in _SECRETS if parameters.get(name)]
+    secrets = {str(secret) for secret in given} | {quote(str(secret)) for secret in given}
+    return ServerURL(
+        shown=without_secrets(url),
+        parameters=parameters,
+        secrets=tuple(sorted(secrets, key=len, reverse=True)),
+        application=_application(ours.get("application", "default")),
+        schema=_schema(ours.get("schema", "holdfast")),
+        timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
+        pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
+    )
+
+
+def _check_values(found: Mapping[str, str | int | None]) -> None:
+    """Raises ValueError for a value that libpq would refuse when it connects, and only then.
+
+    It is let try where nothing is: it looks at what it was given before it looks for a server.
+    """
+    given: dict[str, Any] = {name: text for name, text in found.items() if text is not None}
+    for name in _WHOLE_NUMBERS & given.keys():
+        int(given[name])
+    hosts = str(given.get("host", "")).count(",") + 1
+    given.pop("hostaddr", None)
+    nowhere = ",".join(["/holdfast/no/such/place"] * hosts)
+    tried = PGconn.connect_start(make_conninfo(**{**given, "host": nowhere}).encode())
+    said = tried.error_message.decode("utf-8", "replace").strip()
+    tried.finish()
+    if said.startswith("invalid "):
+        raise ValueError(said)
+
+
+def _application(name: str) -> str:
+    check_name(name, "application")
+    if len(name.encode()) > APPLICATION_BYTES_MAX:
+        raise UsageError(f"application is at most {APPLICATION_BYTES_MAX} bytes, found {name!r}")
+    return name
+
+
+def _schema(name: str) -> str:
+    if not _SCHEMA.match(name):
+        raise UsageError(
+            f"schema must be a lower-case letter or '_', then at most 62 letters, digits or '_', "
+            f"found {name!r}"
+        )
+    return name
+
+
+def _reason(exc: Exception) -> str:
+    """Returns libpq's own words, unless they quote a part of the URL that may be secret."""
+    text = str(exc).strip()
+    return text if ":" not in text.replace(": ", "") and "@" not in text else "it cannot be parsed"
+
+
+# --- errors ---------------------------------------------------------------------------------------
+#
+# What an error of PostgreSQL means to a caller. Nothing above this package sees one of psycopg's.
+#
+# Two questions decide: may the call be tried again, and is it known what became of it? A server
+# that answered with an error has rolled the transaction back. A connection that broke says nothing.
+
+
+# Serialization failures, deadlocks: the transaction is gone, the next one may succeed.
+_AGAIN = frozenset(("40001", "40P01"))
+# The server is going down or coming up, was switched, or has no room for one more connection.
+_ELSEWHERE = frozenset(("57P01", "57P02", "57P03", "25006", "53300", "HF004"))
+_REMEDIES = {
+    "53100": "free some space on the server's disk, then try again",
+    "58030": "the server's disk fails: mend it, then try again",
+    "53200": "give the server more memory, then try again",
+    "42501": "grant the user what it needs: see docs/guides/postgresql.md",
+    "28000": "check the user and the server's pg_hba.conf",
+    "28P01": "check the user's password",
+    "25006": "the server takes no writes: name the primary, or several hosts",
+    "HF001": "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
+    "HF002": 'ALTER ROLE … SET synchronous_commit = on, or open with durability="process"',
+}
+
+
+def is_lost(exc: BaseException) -> bool:
+    """Returns whether the connection went, so that nobody knows what the server did."""
+    if isinstance(exc, DeadlineError):
+        return True
+    if isinstance(exc, psycopg.Error) and exc.diag.severity_nonlocalized == "PANIC":
+        # The server ends itself, in the middle of whatever it did: a commit may be on its disk.
+        return True
+    if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    state = exc.sqlstate
+    return state is None or state.startswith("08") or state in ("57P01", "57P02")
+
+
+def may_retry(exc: BaseException) -> bool:
+    """Returns whether the same call on another connection may succeed."""
+    if isinstance(exc, DeadlineError):
+        return False
+    state = exc.sqlstate if isinstance(exc, psycopg.Error) else None
+    return is_lost(exc) or state in _AGAIN or state in _ELSEWHERE
+
+
+def translate(exc: BaseException, place: ServerURL, *, outcome_known: bool) -> HoldfastError | None:
+    """Returns the error to raise in place of psycopg's, None for one that is not psycopg's."""
+    if isinstance(exc, DeadlineError):
+        said = f"did not answer within {place.timeout_s:g} s"
+        return unavailable(place.shown, said, outcome_known=outcome_known)
+    if isinstance(exc, UnicodeEncodeError):
+        return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
+    if isinstance(exc, UnicodeDecodeError):
+        return UsageError("a payload is not UTF-8 text")
+    if not isinstance(exc, psycopg.Error):
+        return None
+    state = exc.sqlstate or ""
+    said = place.hide(exc.diag.message_primary or str(exc).strip() or type(exc).__name__)
+    if state.startswith("22") or isinstance(exc, psycopg.DataError):
+        return UsageError(f"PostgreSQL cannot store this value: {said}")
+    if state in ("XX001", "XX002", "58P01"):  # damage found, or a file that is not there
+        return CorruptError(f'"{place.shown}" is damaged: {said}', where=place.shown)
+    if state in ("42P01", "42883", "42703", "3F000"):
+        return FormatError(
+            f'"{place.shown}" has lost tables or functions of its schema: {said}',
+            hint="restore the schema from a backup",
+        )
+    if state == "3D000":
+        return NotFoundError(f'"{place.shown}": {said}', hint="create the database first")
+    remedy = _REMEDIES.get(state)
+    return unavailable(
+        place.shown, f"is unavailable: {said}", outcome_known=outcome_known, remedy=remedy
+    )
+
+
+_CONNECT_S = 10
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Values = Sequence[Any] | Mapping[str, Any]
+
+
+class PostgresqlConnection(psycopg.Connection[Row]):
+    """A connection whose every wait ends at the deadline of the call that uses it."""
+
+    deadline = float("inf")
+    returned = 0.0
+    process: Row | None = None
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        """Connects, or gives up at the deadline: psycopg's own limit is two seconds or more.
+
+        It is asked for its turn ten times a second, also while nothing comes.
+        """
+        deadline: float = getattr(_connecting, "deadline", float("inf"))
+        steps = super()._connect_gen(conninfo)
+        try:
+            want = next(steps)
+            while True:
+                ready = yield want
+                if monotonic() >= deadline:
+                    raise DeadlineError
+                want = steps.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Runs one of psycopg's generators to its end, or to the deadline.
+
+        A line that ran out of time is closed: its answer, should it still come, belongs to nobody.
+        """
+        poll = select.poll()
+        fd = self.pgconn.socket
+        try:
+            want = next(gen)
+            while True:
+                poll.register(fd, _EVENTS[want])
+                left_s = self.deadline - monotonic()
+                events = poll.poll(max(left_s, 0) * 1000 if left_s < 1e6 else None)
+                if not events:
+                    raise DeadlineError
+                want = gen.send(_ready(events[0][1], want))
+        except StopIteration as end:
+            return end.value
+        except BaseException:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.close()
+            raise
+
+    def ask(self, statement: str, values: Values = ()) -> list[Row]:
+        """Returns the rows of one statement, a transaction of its own."""
+        with self.cursor(binary=True) as cursor:
+            cursor.execute(statement, values)  # pyright: ignore[reportArgumentType]
+            result = cursor.pgresult
+            return cursor.fetchall() if result is not None and result.nfields else []
+
+    def answer(self, statement: bytes, values: Sequence[bytes | None]) -> bytes | None:
+        """Returns the one value of a statement, all in text and without psycopg's conversions.
+
+        The hot path: a cursor would cost more than the server's own work.
+        """
+        with self.lock:
+            self.pgconn.send_query_params(statement, values)
+            results = self.wait(generators.execute(self.pgconn))
+        # The row comes before the commit: an error that the commit ends in is a second result.
+        for result in reversed(results):
+            if result.status != ExecStatus.TUPLES_OK:
+                raise error_from_result(result)
+        return results[0].get_value(0, 0)
+
+
+_connecting = local()  # the deadline of this thread's call, while it connects
+
+_EVENTS = {
+    Wait.R: select.POLLIN,
+    Wait.W: select.POLLOUT,
+    Wait.RW: select.POLLIN | select.POLLOUT,
+}
+
+
+def _ready(events: int, want: Wait) -> Ready:
+    if events & ~(select.POLLIN | select.POLLOUT):
+        return Ready(int(want))  # an error or a hang-up: whoever reads or writes will see it
+    return Ready(bool(events & select.POLLIN) | bool(events & select.POLLOUT) << 1)
+
+
+class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
+    """Lines to a PostgreSQL server, or to the one of several that takes writes."""
+
+    one_spoils_all = False
+
+    def __init__(self, place: ServerURL, *, writes: bool) -> None:
+        super().__init__(place)
+        self.place = place
+        self.meet: Callable[[PostgresqlConnection], None] | None = None  # asked of each new line
+        self.look: Callable[[PostgresqlConnection], None] | None = (
+            None  # asked before each use of one
+        )
+        self._parameters = _parameters(place, writes=writes)
+
+    def is_lost(self, exc: BaseException) -> bool:
+        return is_lost(exc) and _NOT_SENT not in getattr(exc, "__notes__", ())
+
+    def may_retry(self, exc: BaseException) -> bool:
+        return may_retry(exc)
+
+    def is_answer(self, exc: BaseException) -> bool:
+        return isinstance(exc, psycopg.Error)
+
+    def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
+        return translate(exc, self.place, outcome_known=outcome_known)
+
+    def is_fit(self, line: PostgresqlConnection) -> bool:
+        return super().is_fit(line) and line.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def connect(self, deadline: float) -> PostgresqlConnection:
+        left_s = max(2, min(_CONNECT_S, int(deadline - monotonic()) + 1))
+        _connecting.deadline = deadline
+        try:
+            parameters: dict[str, Any] = {"connect_timeout": left_s, **self._parameters}
+            line = PostgresqlConnection.connect(
+                **parameters, autocommit=True, prepare_threshold=None
+            )
+        except (psycopg.Error, DeadlineError) as exc:
+            exc.add_note(_NOT_SENT)
+            raise
+        finally:
+            _connecting.deadline = float("inf")
+        line.deadline = deadline
+        self._examine(line, self.meet)
+        self.met(line)
+        return line
+
+    def before_use(self, line: PostgresqlConnection) -> None:
+        self._examine(line, self.look)
+
+    def _examine(
+        self, line: PostgresqlConnection, question: Callable[[PostgresqlConnection], None] | None
+    ) -> None:
+        """Asks something about the server itself; a line that breaks over it was never used."""
+        if question is None:
+            return
+        try:
+            question(line)
+        except LostCommitsError as exc:
+            self.lose(exc)
+            line.close()
+            raise
+        except BaseException as exc:
+            line.close()
+            exc.add_note(_NOT_SENT)
+            raise
+
+    def after_fork(self) -> None:
+        """Gives up the child's copies of the sockets, without a word to the server.
+
+        The objects are kept for ever: freeing one would end the parent's session.
+        """
+        from ctypes import py_object, pythonapi
+
+        pythonapi.Py_IncRef(py_object(self._idle))
+        for line in self._idle:
+            with contextlib.suppress(OSError, psycopg.Error):
+                os.close(line.pgconn.socket)
+
+
+_NOT_SENT = "nothing was sent"
+
+
+def _parameters(place: ServerURL, *, writes: bool) -> dict[str, Any]:
+    wait_ms = int(place.timeout_s * 1000)
+    defaults: dict[str, str | int] = {
+        "application_name": "holdfast",
+        "tcp_user_timeout": wait_ms,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    }
+    if writes:
+        defaults["target_session_attrs"] = "read-write"
+    # Names and payloads are UTF-8, whatever the environment says.
+    return {**defaults, **place.parameters, "client_encoding": "UTF8"}
+
+
+# --- gate -----------------------------------------------------------------------------------------
+#
+# What the parts of an open store share: its lines, its application, and whether it may write.
+
+
+class PostgresqlCheckout(Checkout[PostgresqlConnection]):
+    """Every statement goes through here."""
+
+    def __init__(self, place: ServerURL, lines: PostgresqlPool, *, read_only: bool) -> None:
+        super().__init__(lines, read_only=read_only)
+        self.place = place
+        self.application = place.application
+        self.lines = lines
+
+    def ask(self, statement: str, values: Values) -> list[Row]:
+        """Returns the rows of a statement that only reads."""
+        text = in_schema(statement, self.place.schema)
+        return self.lines.call(lambda line: line.ask(text, values))
+
+    def write(self, statement: str, values: Values, *, repeatable: bool = True) -> list[Row]:
+        """Returns the rows of a statement that writes."""
+        text = in_schema(statement, self.place.schema)
+        return self.call(lambda line: line.ask(text, values), repeatable=repeatable)
+
+
+@cache
+def in_schema(statement: str, schema: str) -> str:
+    """Returns a statement with the schema's own name in it, which `place` has checked."""
+    return statement.replace("holdfast.", f"{schema}.").replace('"holdfast"', f'"{schema}"')

@@ -1,0 +1,244 @@
+"""Verbs for decisions: decide, outcome, decisions, recover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from msgspec.structs import asdict
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.parsing import find_scope
+from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
+from holdfast.record.commands import FILE, load_verifiers
+from holdfast.record.decision_events import Decision
+from holdfast.render import encode_value, show_time, time_text
+from holdfast.store import Store
+
+COLUMNS = ("id", "time", "status", "decision")
+Config = Annotated[Path | None, Parameter(show_default=False)]
+Words = Annotated[list[str] | None, Parameter(negative=())]
+
+
+def load_config(config: Path | None) -> None:
+    """Registers the verifiers of the configuration file: the one given, or the one here if any."""
+    if config is not None:
+        load_verifiers(config)
+    elif Path(FILE).exists():
+        load_verifiers(FILE)
+
+
+def open_configured(options: Options, config: Path | None) -> Store:
+    """Opens the store to write, with the verifiers of the configuration file."""
+    load_config(config)
+    return open_writing(options)
+
+
+def decide(
+    scope: str,
+    decision: str,
+    /,
+    *,
+    because: str | None = None,
+    action: str | None = None,
+    alternative: Words = None,
+    link: Words = None,
+    verify: str | None = None,
+    key: str | None = None,
+    priority: str = "normal",
+    supersedes: str | None = None,
+    standing: Flag = False,
+    config: Config = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Write a decision down before its act; prints the id to give to outcome.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as conversation/c1; it is made if need be.
+    decision
+        What was decided, in a sentence.
+    because
+        Why it was decided so.
+    action
+        What will be done next.
+    alternative
+        What else was considered; may be given again.
+    link
+        What it has to do with, such as file:src/a.py or commit:ab12; may be given again.
+    verify
+        The verifier to ask after a crash; [verify.NAME] of the configuration file.
+    key
+        An idempotency key: a second decision with the same key and words is the first one.
+    priority
+        A whole number, or low, normal or high.
+    supersedes
+        The id of an open decision or standing order that this one takes the place of.
+    standing
+        A standing order: it counts until it is superseded.
+    config
+        The configuration file. Without it ./holdfast.toml.
+    """
+    said = {"because": because, "action": action, "verify": verify, "key": key}
+    with open_configured(options, config) as store:
+        opened = find_scope(store, scope, must_exist=False).decide(
+            decision,
+            **said,
+            alternatives=alternative or (),
+            links=link or (),
+            priority=parse_priority(priority),
+            supersedes=supersedes,
+            standing=standing,
+            if_exists="attach",  # of its own key: a command that is sent again does not fail
+        )
+        print_decision(opened.stored, options)
+
+
+def outcome(
+    id: str,
+    text: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Close an open decision with what came of it.
+
+    Parameters
+    ----------
+    id
+        The decision's id.
+    text
+        What came of it, in a sentence.
+    """
+    with open_writing(options) as store:
+        print_decision(store.outcome(id, text), options)
+
+
+def decisions(
+    scope: str | None = None,
+    /,
+    *,
+    incomplete: Flag = False,
+    limit: int = 20,
+    before: int | None = None,
+    older_than: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """List decisions, newest first, or the open ones by priority; show one by its id.
+
+    Parameters
+    ----------
+    scope
+        The scope, or the id of one decision; without it every scope, which reads them all.
+    incomplete
+        Only open ones: their act may or may not have been done.
+    limit
+        How many at most.
+    before
+        Only those made before this revision of the scope.
+    older_than
+        Only those that have not changed for so long, such as 2h or 7d.
+    """
+    with open_reading(options) as store:
+        if scope is not None and "@" in scope:
+            print_decision(store.decision(scope), options, whole=True)
+            return
+        name = None if scope is None else find_scope(store, scope).name
+        found = store.decisions(
+            incomplete=incomplete, scope=name, limit=limit, before=before, older_than=older_than
+        )
+        if options.json:
+            shapes = [decision_shape(entry) for entry in found]
+            print_json({"scope": scope, "incomplete": incomplete, "decisions": shapes})
+            return
+    if found:
+        show_row = _terminal_row if is_terminal() else _row
+        print_table(COLUMNS, [show_row(entry) for entry in found])
+    else:
+        print_note("no decisions")
+
+
+def recover(
+    scope: str | None = None, /, *, config: Config = None, options: Options = DEFAULTS
+) -> None:
+    """Judge what dead workers left open, through the verifiers of the configuration file.
+
+    Parameters
+    ----------
+    scope
+        The scope; without it every scope.
+    config
+        The configuration file. Without it ./holdfast.toml.
+    """
+    with open_configured(options, config) as store:
+        name = None if scope is None else find_scope(store, scope).name
+        report = store.recover(scope=name)
+        if options.json:
+            print_json({"acts": [asdict(found) for found in report.acts]})
+            return
+    rows = [(found.id, found.kind, found.verdict, found.did, found.text) for found in report.acts]
+    if rows:
+        print_table(("id", "kind", "verdict", "did", "what"), rows)
+    else:
+        print_note("nothing was left open by a dead worker")
+
+
+def print_decision(entry: Decision, options: Options, *, whole: bool = False) -> None:
+    """Prints one decision: what names it, or all that is known."""
+    if options.json:
+        print_json(decision_shape(entry))
+        return
+    rows = [("id", entry.id), ("status", entry.status), ("decision", entry.decision)]
+    if whole:
+        completed = entry.completed_at
+        more = [
+            ("because", entry.rationale),
+            ("action", entry.planned_action),
+            *(("alternative", one) for one in entry.alternatives),
+            *(("link", str(link)) for link in entry.links),
+            ("decided", show_time(entry.timestamp)),
+            ("by", entry.actor),
+            ("owner", entry.owner + " (dead)" * (entry.owner_alive is False)),
+            ("error", entry.error),
+            ("supersedes", entry.supersedes),
+            ("superseded by", entry.superseded_by),
+            ("outcome", entry.outcome),
+            ("closed", None if completed is None else show_time(completed)),
+        ]
+        rows += [(name, text) for name, text in more if text is not None]
+    print_facts(rows)
+
+
+def parse_priority(word: str) -> int | str:
+    """Returns a priority as it was typed: a number, or a word that the store knows."""
+    try:
+        return int(word)
+    except ValueError:
+        return word
+
+
+def decision_shape(entry: Decision) -> dict[str, Any]:
+    """Returns a decision; `docs/cli.md` lists the fields."""
+    shape = asdict(entry)
+    for name in ("timestamp", "completed_at", "updated_at"):
+        shape[name] = None if shape[name] is None else time_text(shape[name])
+    shape["links"] = [str(link) for link in entry.links]
+    shape["output"] = encode_value(entry.output)
+    return shape
+
+
+def _terminal_row(entry: Decision) -> tuple[str, ...]:
+    """Returns what fits on a line: the rest is for programs."""
+    status = f"{entry.status} (dead)" if entry.owner_alive is False else entry.status
+    said = entry.outcome or entry.error
+    text = entry.decision if said is None else f"{entry.decision}: {said}"
+    return entry.id, show_time(entry.timestamp), status, text
+
+
+def _row(entry: Decision) -> tuple[str, ...]:
+    owner = entry.owner + ("" if entry.owner_alive is not False else " (dead)")
+    said = entry.outcome or entry.error or ""
+    time = show_time(entry.timestamp)
+    return entry.id, time, entry.status, str(entry.priority), owner, entry.decision, said

@@ -1,0 +1,156 @@
+"""Verbs for claims about the world: fact, stale."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from msgspec.structs import asdict
+
+from holdfast.cli.decisions import Config, load_config
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.parsing import find_scope, parse_value
+from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
+from holdfast.core.tree import freeze
+from holdfast.errors import UsageError
+from holdfast.record.facts import Fact
+from holdfast.record.stale import Stale
+from holdfast.render import clean, encode_value, preview, show_time, time_text
+
+
+def fact(
+    scope: str,
+    name: str | None = None,
+    value: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    verify: str | None = None,
+    valid_for: str | None = None,
+    about: str | None = None,
+    check: Flag = False,
+    withdraw: Flag = False,
+    config: Config = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """State a fact with a value, show one by its name, or list those of a scope.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    name
+        The fact's name; without it the scope's facts are listed.
+    value
+        JSON if it parses, else text; with it the fact is stated.
+    verify
+        The verifier that can tell whether it holds; [verify.NAME] of the configuration file.
+    valid_for
+        How long it counts, such as 45s, 1h30m or 7d.
+    about
+        What the fact is about.
+    check
+        Ask the fact's verifier now.
+    withdraw
+        Take the fact back.
+    config
+        The configuration file. Without it ./holdfast.toml.
+    """
+    load_config(config)
+    if value is None:
+        _refuse_without_value(verify, valid_for, about)
+    if (value is not None) + check + withdraw > 1 or (name is None and (check or withdraw)):
+        raise UsageError("give a value, --check or --withdraw, with the name of one fact")
+    opened = open_reading if value is None and not (check or withdraw) else open_writing
+    with opened(options) as store:
+        found = find_scope(store, scope, must_exist=value is None).facts
+        if name is None:
+            print_listed(scope, found.list(), options)
+        elif withdraw:
+            found.withdraw(name)
+            if options.json:
+                print_json({"scope": scope, "name": name, "withdrawn": True})
+            else:
+                print_line(f"{clean(name)} is withdrawn from {clean(scope)}")
+        elif value is not None:
+            meant = parse_value(value, is_text=False)
+            stated = found.state(name, meant, verify=verify, valid_for=valid_for, about=about)
+            print_one(stated, options)
+        else:
+            print_one(found.check(name) if check else found.get(name), options)
+
+
+def stale(*, verify: bool = True, config: Config = None, options: Options = DEFAULTS) -> None:
+    """List what is not to be trusted: facts past their time or contradicted, acts left open.
+
+    Parameters
+    ----------
+    verify
+        Ask every verifier about the world now.
+    config
+        The configuration file. Without it ./holdfast.toml.
+    """
+    load_config(config)
+    opened = open_writing if verify else open_reading
+    with opened(options) as store:
+        found = store.stale(verify=verify)
+    if options.json:
+        print_json({"stale": [stale_shape(one) for one in found]})
+    elif found:
+        rows = [
+            (one.kind, one.scope, one.id, one.why, show_time(one.since), one.text) for one in found
+        ]
+        print_table(("kind", "scope", "id", "why", "since", "what"), rows)
+    else:
+        print_note("nothing is stale")
+
+
+def _refuse_without_value(*options: str | None) -> None:
+    """Raises UsageError for options that mean nothing without a value to state."""
+    if any(option is not None for option in options):
+        raise UsageError(
+            "--verify, --valid-for and --about go with a value to state",
+            hint="holdfast fact --help",
+        )
+
+
+def print_listed(scope: str, found: list[Fact], options: Options) -> None:
+    """Prints the facts of a scope."""
+    if options.json:
+        print_json({"scope": scope, "facts": [fact_shape(one) for one in found]})
+    elif found:
+        rows = [
+            (one.name, "stale" if one.stale else "", show_time(one.updated_at), _preview(one))
+            for one in found
+        ]
+        print_table(("name", "stale", "updated", "value"), rows)
+    else:
+        print_note("no facts")
+
+
+def print_one(found: Fact, options: Options) -> None:
+    """Prints one fact, and first of all whether it is stale."""
+    if options.json:
+        print_json(fact_shape(found))
+        return
+    rows = [("name", found.name), ("stale", found.reason or "no"), ("value", _preview(found))]
+    rows.append(("updated", show_time(found.updated_at)))
+    if found.about is not None:
+        rows.append(("about", found.about))
+    print_facts(rows)
+
+
+def fact_shape(found: Fact) -> dict[str, Any]:
+    """Returns a fact; `docs/cli.md` lists the fields."""
+    shape = asdict(found)
+    for name in ("stated_at", "updated_at", "valid_until", "verified_at", "contradicted_at"):
+        shape[name] = None if shape[name] is None else time_text(shape[name])
+    return {**shape, "value": encode_value(found.value), "found": encode_value(found.found)}
+
+
+def stale_shape(one: Stale) -> dict[str, Any]:
+    """Returns something stale."""
+    return {**asdict(one), "since": time_text(one.since)}
+
+
+def _preview(found: Fact) -> str:
+    return preview(freeze(found.value))

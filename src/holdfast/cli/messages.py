@@ -1,0 +1,116 @@
+"""Verbs for messages: say, messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.parsing import find_scope
+from holdfast.cli.printing import is_terminal, print_json, print_line, print_note, print_table
+from holdfast.cli.state import read_input
+from holdfast.errors import UsageError
+from holdfast.record.message_events import Message
+from holdfast.render import clean, encode_value, show_time, time_text
+
+COLUMNS = ("revision", "time", "role", "said")
+
+
+def say(
+    scope: str,
+    text: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    role: str = "user",
+    key: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Add a message to a conversation; durable when the command returns.
+
+    Parameters
+    ----------
+    scope
+        The conversation, such as conversation/c1; it is made if need be.
+    text
+        What is said; - reads it from standard input.
+    role
+        Who says it: user, assistant, system, or another name.
+    key
+        An idempotency key: a second message with the same key and text adds nothing.
+    """
+    content = read_input() if text == "-" else text
+    with open_writing(options) as store:
+        found = find_scope(store, scope, must_exist=False)
+        message = found.messages.add(role, content, key=key)
+    if options.json:
+        print_json({"scope": scope, "revision": message.revision, "id": message.id})
+    else:
+        print_line(f"{clean(scope)} is at revision {message.revision}: {clean(role)} said it")
+
+
+def messages(
+    scope: str,
+    /,
+    *,
+    last: int = 20,
+    before: str | None = None,
+    after: str | None = None,
+    oldest: Flag = False,
+    original: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show what was said in a conversation: the newest messages, or those next to a cursor.
+
+    Parameters
+    ----------
+    scope
+        The conversation, such as conversation/c1.
+    last
+        How many.
+    before
+        Show those before this cursor; --json prints it as "older".
+    after
+        Show those behind this cursor; --json prints it as "newer".
+    oldest
+        Begin at the first message.
+    original
+        Show every message that a compaction replaced, not its summary.
+    """
+    if last < 1:
+        raise UsageError(f"--last is at least 1, found {last}")
+    with open_reading(options) as store:
+        found = find_scope(store, scope).messages
+        history = found.original() if original else found
+        page = history.page(last, before=before, after=after, oldest=oldest)
+        if options.json:
+            shapes = [message_shape(message) for message in page.messages]
+            print_json({"scope": scope, "messages": shapes, "older": page.older,
+                        "newer": page.newer})  # fmt: skip
+            return
+        rows = [row_of(message) for message in page.messages]
+        print_table(COLUMNS, rows)
+        if page.older is not None:
+            print_note(f"older ones: --before {page.older}")
+
+
+def message_shape(message: Message) -> dict[str, Any]:
+    """Returns a message as the command line prints it as JSON."""
+    return {
+        "id": message.id,
+        "revision": message.revision,
+        "time": time_text(message.time),
+        "actor": message.actor,
+        "role": message.role,
+        "text": encode_value(message.text),
+        "edited": message.is_edited,
+        "summary": message.is_summary,
+        "fields": encode_value(message.fields),
+    }
+
+
+def row_of(message: Message) -> tuple[str, str, str, str]:
+    """Returns a message as a row of a table."""
+    text = message.text or ", ".join(f"calls {call['id']}" for call in message.tool_calls)
+    time = show_time(message.time) if is_terminal() else time_text(message.time)
+    return str(message.revision), time, message.role, text

@@ -1,0 +1,202 @@
+"""What people type, and what it means: scopes, moments, paths, values. Each has one small grammar.
+
+A path:     customer.name   messages[0].text   ["a.b",0]
+            Keys are parted by dots, list indexes stand in brackets. A path that begins with `[` is
+            a JSON array of keys and indexes, so any key can be reached; `[]` is the whole state.
+A moment:   7   -1   "before refund"   2026-11-16T09:30   @revision:7   @name:7   @time:2026-11-16
+            A whole number is a revision, counted from the newest if negative. Any other word is a
+            checkpoint's name, and if there is none of that name, an ISO 8601 date or time, UTC
+            unless it has an offset. An `@` form says which is meant.
+A value:    JSON if it parses, else text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.errors import CorruptError, NotFoundError, UsageError
+from holdfast.names import CONVERSATION, check_name, split_name
+from holdfast.scope import Scope
+from holdfast.store import Store
+
+Path = tuple[str | int, ...]
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
+_STEP = re.compile(r"(?:\A|\.)(?P<key>[^.\[\]]+)|\[(?P<index>-?[0-9]{1,18})\]")
+
+
+def parse_path(text: str) -> Path:
+    """Returns the path that a word means, or raises UsageError."""
+    if text.startswith("["):
+        return _parse_json_path(text)
+    if text.startswith("."):
+        raise _bad_path(text, 0)
+    steps: list[str | int] = []
+    at = 0
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            raise _bad_path(text, at)
+        steps.append(match["key"] if match["key"] is not None else int(match["index"]))
+        at = match.end()
+    if not steps:
+        raise _bad_path(text, 0)
+    return tuple(steps)
+
+
+def _parse_json_path(text: str) -> Path:
+    try:
+        steps = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad_path(text, getattr(error, "pos", 0)) from error
+    for step in steps:
+        if isinstance(step, bool) or not isinstance(step, str | int):
+            raise UsageError(
+                f"path {text!r:.80} holds {step!r:.40}: expected keys (text) and list indexes",
+                hint='write it like ["a.b",0]',
+            )
+    return tuple(steps)
+
+
+def _bad_path(text: str, at: int) -> UsageError:
+    found = repr(text[at]) if at < len(text) else "its end"
+    return UsageError(
+        f"path {text!r:.80} cannot be read at character {at + 1}, found {found}",
+        hint="""write it like customer.name, messages[0].text or '["a.b",0]'""",
+    )
+
+
+def parse_value(text: str, *, is_text: bool) -> Any:
+    """Returns the value that a word means: JSON if it parses, else the text itself."""
+    if is_text:
+        return text
+    try:
+        plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(plain, str):
+        return plain
+    try:
+        return codec.decode(text.encode("utf-8", "surrogatepass"))
+    except CorruptError as error:
+        raise UsageError(
+            f"the value is JSON, but cannot be stored: {error.message}",
+            hint="mend it, or give it as text with --text",
+        ) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise UsageError(
+            f"the value has the key {twice!r:.80} twice: only one of them could be kept",
+            hint="mend it, or give it as text with --text",
+        )
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
+    """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
+
+    An application may have registered levels that are unknown here. Their scopes can be read
+    and written like any other, but only an application makes the first one.
+    """
+    level, id = split_name(check_name(name, "scope"))
+    is_known = id is None or level in store.levels.names()
+    if not is_known and store.log.head(name) is not None:
+        store.register_level(level, below=CONVERSATION)
+    try:
+        scope = store.scope(name)
+    except UsageError as mistake:
+        raise UsageError(
+            f'"{name}" is not a scope: {mistake.message}',
+            hint="write it like team/support, conversation/ticket-7 or global",
+        ) from mistake
+    if must_exist and newest_revision(store, scope) == 0:
+        raise NotFoundError(f'scope "{name}" has no events', hint="holdfast scopes")
+    return scope
+
+
+def newest_revision(store: Store, scope: Scope) -> int:
+    """Returns the newest revision without reading the state that it leads to."""
+    head = store.log.head(scope.name)
+    return head.revision if head else 0
+
+
+def find_revision(scope: Scope, word: str | None) -> int:
+    """Returns the revision that a moment means, the newest for None.
+
+    Raises NotFoundError or UsageError if there is no such moment.
+    """
+    if word is None:
+        return scope.revision
+    form, colon, rest = word.partition(":")
+    if colon and form == "@revision":
+        return _existing(scope, _parse_integer(rest, word))
+    if colon and form == "@time":
+        return scope.revision_of(_parse_time(rest, word))
+    if colon and form == "@name":
+        return _named(scope, rest)
+    if _INTEGER.match(word):
+        return _existing(scope, int(word))
+    try:
+        return _named(scope, word)
+    except NotFoundError:
+        time = _read_time(word)
+        if time is None:
+            raise
+    return scope.revision_of(time)
+
+
+def _existing(scope: Scope, number: int) -> int:
+    newest = scope.revision
+    revision = number if number >= 0 else newest + number
+    if not 0 <= revision <= newest:
+        raise NotFoundError(
+            f'scope "{scope.name}" has no revision {number}: it has 0 to {newest}',
+            hint=f"holdfast log {shlex.quote(scope.name)}",
+        )
+    return revision
+
+
+def _named(scope: Scope, name: str) -> int:
+    try:
+        return scope.revision_of(name)
+    except NotFoundError as absent:
+        hint = f"holdfast checkpoints {shlex.quote(scope.name)}"
+        raise NotFoundError(absent.message, hint=hint) from absent
+
+
+def _parse_integer(text: str, word: str) -> int:
+    if not _INTEGER.match(text):
+        raise UsageError(f'"{word}" is not a revision: expected a whole number behind the colon')
+    return int(text)
+
+
+def _parse_time(text: str, word: str) -> datetime:
+    time = _read_time(text)
+    if time is None:
+        raise UsageError(
+            f'"{word}" is not a time: expected ISO 8601 behind the colon',
+            hint="write it like @time:2026-11-16T09:30:00Z",
+        )
+    return time
+
+
+def _read_time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,294 @@
+"""The verb that shows what a state is made of, and what of it changes: audit."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.parsing import find_revision, find_scope, parse_path, parse_value
+from holdfast.cli.printing import (
+    is_terminal,
+    print_json,
+    print_line,
+    print_note,
+    print_raw,
+    print_table,
+    print_tree,
+)
+from holdfast.core import codec
+from holdfast.core.tree import List, Map
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.record.audit import Item
+from holdfast.render import (
+    clean,
+    encode_value,
+    escape_json,
+    preview,
+    shorten,
+    show_path,
+    show_time,
+    time_text,
+)
+from holdfast.scope import Scope
+
+# --- states ---------------------------------------------------------------------------------------
+#
+# Verbs on one scope's state: show, get, set, delete.
+
+
+NAMED_KEYS_MAX = 10
+
+
+def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+    """Show the state of a scope, now or at an earlier moment.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    at
+        The moment: a revision, a checkpoint's name, or a time.
+    """
+    with open_reading(options) as store:
+        found = find_scope(store, scope)
+        revision = find_revision(found, at)
+        state = found.at(revision)
+        if options.json:
+            document = {"scope": scope, "revision": revision, "state": encode_value(state)}
+            print_json(document)
+        elif is_terminal():
+            print_tree(f"{scope} at revision {revision}", state, preview)
+        else:
+            print_line(indent(state))
+
+
+def get(
+    scope: str,
+    path: str,
+    /,
+    *,
+    at: str | None = None,
+    raw: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print one value: text as it is, everything else as JSON.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    path
+        The place: customer.name, messages[0].text, or a JSON array such as ["a.b",0].
+    at
+        The moment: a revision, a checkpoint's name, or a time.
+    raw
+        Write text and bytes exactly as stored, control characters too, without a newline.
+    """
+    with open_reading(options) as store:
+        found = find_scope(store, scope)
+        revision = find_revision(found, at)
+        place = parse_path(path)
+        value = read_value(found, found.at(revision), place)
+        if options.json:
+            print_json(
+                {
+                    "scope": scope,
+                    "revision": revision,
+                    "path": list(place),
+                    "value": encode_value(value),
+                }
+            )
+        elif raw:
+            print_raw(to_bytes(value))
+        else:
+            print_value(value)
+
+
+def print_value(value: Any) -> None:
+    """Prints a value for people: text as it is, everything else as indented JSON."""
+    print_line(clean(value, keep="\n\t") if isinstance(value, str) else indent(value))
+
+
+def set_value(
+    scope: str,
+    path: str,
+    value: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    text: Flag = False,
+    expected: int | None = None,
+    checkpoint: str | None = None,
+    key: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Put a value into a scope; durable when the command returns.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global; it is made if need be.
+    path
+        The place: customer.name, messages[0].text, or a JSON array such as ["a.b",0].
+    value
+        JSON if it parses, else text; - reads it from standard input.
+    text
+        Take the value as text, also if it looks like JSON.
+    expected
+        Refuse unless the scope is at this revision.
+    checkpoint
+        Give the new revision this name.
+    key
+        An idempotency key: a second set with the same key and value writes nothing.
+    """
+    place = parse_path(path)
+    parsed = parse_value(read_input() if value == "-" else value, is_text=text)
+    with open_writing(options) as store:
+        found = find_scope(store, scope, must_exist=False)
+        revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
+    if options.json:
+        print_json({"scope": scope, "revision": revision, "path": list(place)})
+    else:
+        print_line(
+            f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} = "
+            f"{shorten(preview(parsed))}"
+        )
+
+
+def delete(
+    scope: str,
+    path: str,
+    /,
+    *,
+    expected: int | None = None,
+    checkpoint: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Take a value away from a scope; its history still has it.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    path
+        The place: customer.name, messages[0].text, or a JSON array such as ["a.b",0].
+    expected
+        Refuse unless the scope is at this revision.
+    checkpoint
+        Give the new revision this name.
+    """
+    place = parse_path(path)
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        read_value(found, found.state, place)
+        revision = found.delete(place, expected=expected, checkpoint=checkpoint)
+    if options.json:
+        print_json({"scope": scope, "revision": revision, "path": list(place)})
+    else:
+        print_line(f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is gone")
+
+
+def read_value(scope: Scope, state: Map, path: tuple[str | int, ...]) -> Any:
+    """Returns the value at a path, or raises NotFoundError that says where the path ends."""
+    value: Any = state
+    for depth, step in enumerate(path):
+        if not has(value, step):
+            where = show_path(path[:depth]) if depth else "its state"
+            raise NotFoundError(
+                f'scope "{scope.name}" has nothing at {show_path(path)}: '
+                f"{where} is {describe(value)}",
+                hint=f"holdfast show {shlex.quote(scope.name)}",
+            )
+        value = value[step]
+    return value
+
+
+def has(value: Any, step: str | int) -> bool:
+    if isinstance(value, Map):
+        return isinstance(step, str) and step in value
+    return isinstance(value, List) and isinstance(step, int) and -len(value) <= step < len(value)
+
+
+def describe(value: Any) -> str:
+    """Returns what a person needs to know to name something inside a value."""
+    if isinstance(value, Map):
+        if not value:
+            return "an empty map"
+        keys = [show_path((key,)) for key, _ in zip(value, range(NAMED_KEYS_MAX), strict=False)]
+        more = f" and {len(value) - len(keys)} more" if len(value) > len(keys) else ""
+        return f"a map with the keys {', '.join(keys)}{more}"
+    if isinstance(value, List):
+        return f"a list of {len(value)}"
+    return f"the value {shorten(preview(value))}"
+
+
+def indent(value: Any) -> str:
+    """Returns a value as indented JSON, safe to show."""
+    data = msgspec.json.format(codec.encode(value, size_max=sys.maxsize), indent=2)
+    return escape_json(data.decode())
+
+
+def to_bytes(value: Any) -> bytes:
+    """Returns exactly what a value is: text as UTF-8, bytes as they are, the rest as JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return codec.encode(value, size_max=sys.maxsize)
+
+
+def read_input() -> str:
+    """Returns what is on standard input, without the newline that ends it."""
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input is not UTF-8: byte {error.start} cannot be read",
+            hint='give bytes as JSON: {"$bytes":"<base64>"}',
+        ) from error
+    return text.removesuffix("\n")
+
+
+COLUMNS = ("changes", "size", "changed", "key")
+
+
+def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Show the keys of a scope's state: how large each is, how often and when it changed.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    """
+    with open_reading(options) as store:
+        found = find_scope(store, scope)
+        revision = found.revision
+        items = store.audit(found).items()
+    if options.json:
+        shapes = [item_shape(item) for item in items]
+        print_json({"scope": scope, "revision": revision, "items": shapes})
+        return
+    print_table(COLUMNS, [row_of(item) for item in items])
+    if not items:
+        print_note(f"{scope} has no state")
+
+
+def item_shape(item: Item) -> dict[str, Any]:
+    """Returns an item as the command line prints it as JSON."""
+    return {
+        "path": list(item.path),
+        "size": item.size,
+        "changes": item.changes,
+        "changed_at": None if item.changed_at is None else time_text(item.changed_at),
+    }
+
+
+def row_of(item: Item) -> tuple[str, str, str, str]:
+    """Returns an item as a row of a table."""
+    show = show_time if is_terminal() else time_text
+    changed = "" if item.changed_at is None else show(item.changed_at)
+    return str(item.changes), str(item.size), changed, show_path(item.path)

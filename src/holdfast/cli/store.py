@@ -1,0 +1,338 @@
+"""Verbs on who shares a store: workers, groups."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+import holdfast
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    command,
+    open_reading,
+    open_source,
+    refuse_memory,
+)
+from holdfast.cli.parsing import find_scope, newest_revision
+from holdfast.cli.printing import (
+    is_terminal,
+    print_facts,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
+from holdfast.core.check import Report
+from holdfast.core.copy import Progress, copy
+from holdfast.core.event import CLOSED, to_datetime
+from holdfast.core.leases import Worker
+from holdfast.errors import CorruptError, NotFoundError
+from holdfast.names import split_name, without_secrets
+from holdfast.render import clean, show_time, time_text
+from holdfast.store import Store
+
+# --- stores ---------------------------------------------------------------------------------------
+#
+# Verbs on a whole store: init, status, scopes, check, copy.
+
+
+def init(*, options: Options = DEFAULTS) -> None:
+    """Make a store; one that is there already is left as it is."""
+    refuse_memory(options.place)
+    made = False
+    try:
+        store = holdfast.open(options.place, create=False)
+    except NotFoundError:
+        store = holdfast.open(options.place, actor=options.writer)
+        made = True
+    with store:
+        facts = store.status()
+    if options.json:
+        print_json({"made": made, "kind": facts["kind"], "place": facts["place"]})
+        return
+    what = "made" if made else "there is already"
+    print_line(f"{what} a store of kind {facts['kind']} at {clean(facts['place'])}")
+    example = command("set team/support stage triage", options.place)
+    print_note(f"put something in: {example}")
+
+
+def status(*, options: Options = DEFAULTS) -> None:
+    """Show facts about a store: place, durability, size, reports."""
+    with open_reading(options) as store:
+        facts = store.status()
+        count = sum(1 for _ in stream_names(store))
+        document: dict[str, Any] = {**facts, "position": int(store.position), "scopes": count}
+    if options.json:
+        print_json(document)
+        return
+    reports: list[str] = document.pop("reports")
+    levels: dict[str, dict[str, Any]] = document.pop("levels", {})
+    rows = [(name, show_fact(name, value)) for name, value in document.items()]
+    rows += [(f"level {name}", show_part(one)) for name, one in levels.items()]
+    print_facts([*rows, *(("report", report) for report in reports)])
+
+
+def show_part(facts: dict[str, Any]) -> str:
+    """Returns what a mixed store's backend is, and what an acknowledged commit to it survives."""
+    return f"{facts['kind']}, durability {facts['durability']}, {facts['place']}"
+
+
+def show_fact(name: str, value: object) -> str:
+    if name == "size_bytes" and isinstance(value, int) and is_terminal():
+        return f"{value:,}"
+    return str(value)
+
+
+def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
+    """List the scopes that have events.
+
+    Parameters
+    ----------
+    level
+        Only those of one level, such as team.
+    """
+    with open_reading(options) as store:
+        shapes = [
+            scope_shape(store, name)
+            for name in stream_names(store)
+            if level is None or name == level or name.startswith(f"{level}/")
+        ]
+    if options.json:
+        print_json({"scopes": [{**each, "time": time_text(each["time"])} for each in shapes]})
+        return
+    rows = [
+        (
+            shape["scope"],
+            str(shape["revision"]),
+            "expired" if shape["is_expired"] else "closed" if shape["is_closed"] else "open",
+            show_time(shape["time"]),
+        )
+        for shape in shapes
+    ]
+    if rows:
+        print_table(("scope", "revision", "", "newest event"), rows)
+    else:
+        print_note("no scopes")
+
+
+def scope_shape(store: Store, name: str) -> dict[str, Any]:
+    """Returns what the newest event says of a scope: nothing more is read, for there may be many.
+
+    A closed scope takes no more events, so its newest one is the one that closed it. Of one that
+    has ended by itself the name and the head are left.
+    """
+    [head] = store.log.backend.heads([name])
+    if head is not None and store.log.lifetimes.has_ended(name, head):
+        level, id = split_name(name)
+        shape = {"scope": name, "level": level, "id": id, "revision": head.revision}
+        return {**shape, "time": to_datetime(head.time), "is_closed": False, "is_expired": True}
+    scope = find_scope(store, name)
+    newest = newest_revision(store, scope)
+    event = next(scope.history(after=newest - 1, until=newest))
+    return {
+        "scope": name,
+        "level": scope.level,
+        "id": scope.id,
+        "revision": newest,
+        "time": event.time,
+        "is_closed": event.type == CLOSED,
+        "is_expired": False,
+    }
+
+
+def stream_names(store: Store) -> Iterator[str]:
+    """Yields the name of every stream, of levels too that only the application knows."""
+    after = ""
+    while names := store.log.backend.streams(after=after):
+        yield from names
+        after = names[-1]
+
+
+def check(*, read_all: Flag = False, expect: str | None = None, options: Options = DEFAULTS) -> int:
+    """Verify a store and print its digest.
+
+    Parameters
+    ----------
+    read_all
+        Read every event, recompute every link, and read every blob and snapshot.
+    expect
+        A digest noted earlier: fail if the store's content is not the same.
+    """
+    with open_reading(options) as store:
+        report = store.check(read_all=read_all, expect=expect)
+    if options.json:
+        print_json({"ok": report.ok, **msgspec.to_builtins(report)})
+    else:
+        print_report(report, options)
+    return 0 if report.ok else CorruptError.exit_code
+
+
+def print_report(report: Report, options: Options) -> None:
+    for finding in report.findings:
+        kind = "harmless" if finding.harmless else "DAMAGED"
+        print_line(f"{kind}\t{clean(finding.where)}\t{clean(finding.problem)}")
+    read = f"{report.events} events read" if report.read_all else "events not read"
+    print_line(f"{'ok' if report.ok else 'NOT OK'}\t{report.streams} streams, {read}")
+    print_line(f"digest\t{report.digest}")
+    if not report.ok:
+        print_note("hint: copy the store away before anything else; then compare with a backup")
+    elif not report.read_all:
+        print_note(f"every byte: {command('check --read-all', options.place)}")
+
+
+def copy_store(
+    a: Annotated[str, Parameter(name="A")],
+    b: Annotated[str, Parameter(name="B")],
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Copy a store into another one of any kind; resumable.
+
+    Parameters
+    ----------
+    a
+        The store to copy: a folder, a URL, or a TOML file that names several.
+    b
+        The store to copy into; it is made if need be, and must hold nothing else.
+    """
+    refuse_memory(b)
+    with (
+        open_source(a) as source,
+        holdfast.open(b, actor=options.writer) as target,
+        progress_shown(quiet=options.json) as progress,
+    ):
+        copied = copy(source.log, target.log, progress=progress)
+        digest = target.check(read_all=False).digest
+    if options.json:
+        names = {"from": without_secrets(a), "to": without_secrets(b)}
+        print_json({**names, **msgspec.to_builtins(copied), "digest": digest})
+        return
+    print_line(
+        f"copied {copied.events} events in {copied.commits} commits and {copied.blobs} blobs, "
+        f"{copied.skipped} events were there"
+        + (f", {copied.ended} of scopes that have ended were left" if copied.ended else "")
+    )
+    print_line(f"digest\t{digest}")
+    if copied.is_behind:
+        words = " ".join(shlex.quote(without_secrets(place)) for place in (a, b))
+        print_note(f"the source was written to meanwhile; catch up: holdfast copy {words}")
+
+
+@contextmanager
+def progress_shown(*, quiet: bool) -> Generator[Progress | None]:
+    """Yields what shows progress on standard error: a bar to a person, else a line a tenth."""
+    if quiet and not sys.stderr.isatty():
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield Tenths().show
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("copying events"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("copying", total=None)
+        yield lambda passed, total: bar.update(task, completed=passed, total=total)
+
+
+class Tenths:
+    """Progress as lines, at most ten of them."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def show(self, passed: int, total: int) -> None:
+        tenths = 10 * passed // total
+        if tenths > self._shown and (self._shown or passed < total):  # not of a moment's work
+            self._shown = tenths
+            print(f"{passed} of {total} events ({tenths}0 %)", file=sys.stderr, flush=True)
+
+
+def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
+    """List the workers: who lives, who is silent, what each holds.
+
+    Parameters
+    ----------
+    suspects
+        Only those that are silent past their lease.
+    """
+    with open_reading(options) as store:
+        found = store.suspects() if suspects else store.workers()
+    if options.json:
+        print_json({"workers": [worker_shape(worker) for worker in found]})
+        return
+    rows = [
+        (
+            worker.id,
+            "alive" if worker.alive else "silent",
+            f"{worker.silent_s:.1f} s",
+            "" if worker.pid is None else f"{worker.host}:{worker.pid}",
+            worker.actor or "",
+            ", ".join([*worker.leases, *("/".join(claim) for claim in worker.claims)]),
+        )
+        for worker in found
+    ]
+    if rows:
+        print_table(("worker", "", "last heartbeat", "process", "actor", "holds"), rows)
+    else:
+        print_note("no suspects" if suspects else "no workers")
+
+
+def worker_shape(worker: Worker) -> dict[str, object]:
+    return {
+        "id": worker.id,
+        "alive": worker.alive,
+        "silent_s": worker.silent_s,
+        "last_heartbeat": time_text(worker.last_heartbeat),
+        "host": worker.host,
+        "pid": worker.pid,
+        "actor": worker.actor,
+        "started": worker.started and time_text(worker.started),
+        "leases": worker.leases,
+        "claims": [{"index": index, "key": key} for index, key in worker.claims],
+    }
+
+
+def groups(*, options: Options = DEFAULTS) -> None:
+    """List the consumer groups: where each is, who gets its deliveries, how far behind it is."""
+    with open_reading(options) as store:
+        found = store.groups()
+    if options.json:
+        shapes = [
+            {
+                "group": group.name,
+                "position": None if group.position is None else int(group.position),
+                "member": group.member,
+                "lag_events": group.lag_events,
+                "waiting_since": group.waiting_since and time_text(group.waiting_since),
+            }
+            for group in found
+        ]
+        print_json({"groups": shapes})
+        return
+    rows = [
+        (
+            group.name,
+            group.member or "",
+            "?" if group.lag_events is None else str(group.lag_events),
+            show_time(group.waiting_since) if group.waiting_since else "",
+            "of another store" if group.position is None else str(int(group.position)),
+        )
+        for group in found
+    ]
+    if rows:
+        print_table(("group", "member", "behind", "waiting since", "position"), rows)
+    else:
+        print_note("no groups")

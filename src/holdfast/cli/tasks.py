@@ -1,0 +1,294 @@
+"""Verbs for tasks: task add, list, claim, update, close.
+
+A command ends, and so does its worker. So on the command line a task is claimed in somebody's name
+and for a length of time, and `task update --lasts` is the heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from msgspec.structs import asdict
+
+from holdfast.cli.decisions import Words, parse_priority
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.parsing import find_scope
+from holdfast.cli.printing import print_facts, print_json, print_note, print_table
+from holdfast.errors import UsageError
+from holdfast.record.task_events import Task
+from holdfast.record.tasks import Tasks
+from holdfast.render import time_text
+
+COLUMNS = ("scope", "id", "status", "priority", "owner", "title")
+UNCLOSED = ("open", "in_progress", "blocked")
+
+
+def add(
+    scope: str,
+    title: str,
+    /,
+    *,
+    priority: str = "normal",
+    epic: str | None = None,
+    tag: Words = None,
+    depends_on: Words = None,
+    id: str | None = None,
+    key: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Add a task to a scope; prints its id.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/red; it is made if need be.
+    title
+        What is to be done, in a sentence.
+    priority
+        A whole number, higher first, or low, normal or high.
+    epic
+        What larger piece of work it belongs to.
+    tag
+        A word to find it by; may be given again.
+    depends_on
+        The id of a task that must be closed first; may be given again.
+    id
+        Its id in the scope. Without it the next of t1, t2 and so on.
+    key
+        An idempotency key: the same key adds once.
+    """
+    with open_writing(options) as store:
+        task = find_scope(store, scope, must_exist=False).tasks.add(
+            title,
+            priority=parse_priority(priority),
+            epic=epic,
+            tags=tag or (),
+            depends_on=depends_on or (),
+            id=id,
+            key=key,
+        )
+        print_task(task, options)
+
+
+def list_tasks(
+    scope: str | None = None,
+    /,
+    *,
+    status: Words = None,
+    owner: str | None = None,
+    epic: str | None = None,
+    tag: str | None = None,
+    suspect: Flag = False,
+    all: Flag = False,
+    limit: int = 100,
+    options: Options = DEFAULTS,
+) -> None:
+    """List tasks, highest priority first: those that are not closed.
+
+    Parameters
+    ----------
+    scope
+        The scope; without it every scope.
+    status
+        Only these: open, in_progress, blocked, completed or cancelled; may be given again.
+    owner
+        Only those of this owner.
+    epic
+        Only those of this larger piece of work.
+    tag
+        Only those with this word.
+    suspect
+        Only those in progress whose owner is silent.
+    all
+        Closed ones too; they are found in one scope only.
+    limit
+        How many at most.
+    """
+    if scope is None and all:
+        raise UsageError("closed tasks are found in one scope only", hint="name the scope")
+    fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "limit": limit}
+    fits |= {"suspect": suspect or None, "status": status}
+    with open_reading(options) as store:
+        if scope is None:
+            found = store.tasks(**fits)
+        else:
+            fits["status"] = status or (None if all else UNCLOSED)
+            found = find_scope(store, scope).tasks.list(**fits)
+    if options.json:
+        print_json({"scope": scope, "tasks": [task_shape(task) for task in found]})
+    elif found:
+        print_table(COLUMNS, [_row(task) for task in found])
+    else:
+        print_note("no tasks")
+
+
+def claim(
+    scope: str,
+    id: str | None = None,
+    /,
+    *,
+    owner: str | None = None,
+    lasts: str = "8h",
+    epic: str | None = None,
+    tag: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Claim a task, or the next one: the highest whose dependencies are closed.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/red.
+    id
+        The task. Without it the next one that nobody holds, or whose owner is silent.
+    owner
+        Who claims it. Without it the actor.
+    lasts
+        For how long, such as 45m or 8h; then it is suspect, and another may claim it.
+    epic
+        Only a task of this larger piece of work.
+    tag
+        Only a task with this word.
+    """
+    with open_writing(options) as store:
+        tasks = find_scope(store, scope).tasks
+        name = owner or store.log.actor
+        task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
+        if options.json:
+            print_json({"scope": scope, "task": None if task is None else task_shape(task)})
+        elif task is None:
+            print_note("no task can be claimed")
+        else:
+            print_task(task, options)
+
+
+def update(
+    scope: str,
+    id: str,
+    /,
+    *,
+    title: str | None = None,
+    priority: str | None = None,
+    epic: str | None = None,
+    tag: Words = None,
+    depends_on: Words = None,
+    note: str | None = None,
+    status: Literal["open", "blocked"] | None = None,
+    why: str | None = None,
+    owner: str | None = None,
+    lasts: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Change a task: its words, its status, or how long its claim lasts.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/red.
+    id
+        The id of the task.
+    title
+        What is to be done, in place of what was.
+    epic
+        The larger piece of work, in place of another.
+    priority
+        A whole number, higher first, or low, normal or high.
+    tag
+        A word, in place of those it has; may be given again.
+    depends_on
+        A task to wait for, in place of others; may be given again.
+    note
+        What there is to say about it now.
+    status
+        Blocked, or open again: released, unblocked or reopened.
+    why
+        Why the status changes.
+    owner
+        Who holds it. Without it the actor.
+    lasts
+        The claim goes on for so long from now: a heartbeat.
+    """
+    fields: dict[str, Any] = {"title": title, "epic": epic, "note": note}
+    fields |= {"tags": tag, "depends_on": depends_on}
+    fields["priority"] = None if priority is None else parse_priority(priority)
+    given = {name: value for name, value in fields.items() if value is not None}
+    with open_writing(options) as store:
+        tasks = find_scope(store, scope).tasks
+        name = owner or store.log.actor
+        if lasts is not None:
+            tasks.heartbeat(id, owner=name, lasts=lasts)
+        if given or (lasts is None and status is None):
+            tasks.update(id, **given)
+        if status is not None:
+            set_status(tasks, id, status, name, why)
+        print_task(tasks.get(id), options)
+
+
+def close(
+    scope: str,
+    id: str,
+    outcome: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    cancelled: Flag = False,
+    owner: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Close a task with what came of it.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/red.
+    id
+        The id of the task.
+    outcome
+        What came of it, in a sentence.
+    cancelled
+        It was not done, and will not be.
+    owner
+        Who holds it. Without it the actor.
+    """
+    with open_writing(options) as store:
+        name = owner or store.log.actor
+        status = "cancelled" if cancelled else "completed"
+        tasks = find_scope(store, scope).tasks
+        print_task(tasks.close(id, outcome, status=status, owner=name), options)
+
+
+def set_status(tasks: Tasks, id: str, status: str, owner: str, why: str | None) -> None:
+    """Takes the step that leads to a status from the one that the task has."""
+    now = tasks.get(id).status
+    if status == "blocked":
+        tasks.block(id, owner=owner, why=why)
+    elif now == "in_progress":
+        tasks.release(id, owner=owner, why=why)
+    elif now == "blocked":
+        tasks.unblock(id)
+    else:
+        tasks.reopen(id, why=why)
+
+
+def print_task(task: Task, options: Options) -> None:
+    """Prints one task."""
+    if options.json:
+        print_json({"scope": task.scope, "task": task_shape(task)})
+    else:
+        print_facts([("id", task.id), ("status", task.status), ("title", task.title)])
+
+
+def task_shape(task: Task) -> dict[str, Any]:
+    """Returns a task; `docs/cli.md` lists the fields."""
+    shape = asdict(task)
+    for name in ("order", "held_at"):
+        del shape[name]
+    for name in ("created_at", "started_at", "completed_at", "updated_at", "until", "heartbeat"):
+        shape[name] = None if shape[name] is None else time_text(shape[name])
+    shape["history"] = [{**asdict(state), "at": time_text(state.at)} for state in task.history]
+    return shape
+
+
+def _row(task: Task) -> tuple[str, ...]:
+    status = f"{task.status} (silent)" if task.suspect else task.status
+    return task.scope, task.id, status, str(task.priority), task.owner or "", task.title

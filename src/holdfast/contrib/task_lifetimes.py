@@ -1,0 +1,312 @@
+"""The spectrum: a job declares what it keeps. Nothing, a session's state, or state that lasts.
+
+    stateless   a file in, a file out: the output is written whole or not at all, nothing else is,
+                and no store is made. Such jobs run side by side without a lock
+    session     a scope that is there while the job runs, and let go at its end
+    persistent  a scope of a store, which the next job finds as this one left it
+
+A session without `store=` is kept in this process and ends with it, however it ends. In a store it
+can be looked at from outside, and then two things see to its end if the process dies: it was begun
+to expire (`ttl`), and the next session of that store lets go of those whose worker is dead. One
+that is kept reads as crashed then, until somebody goes on with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+
+from holdfast.clock import SystemClock
+from holdfast.core.arguments import check_call, check_duration, check_flag
+from holdfast.core.commit import ProposedCommit
+from holdfast.errors import (
+    ClosedError,
+    ExistsError,
+    ExpiredError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+    show_value,
+)
+from holdfast.names import new_id, short_id
+from holdfast.record import sessions
+from holdfast.scope import Scope
+from holdfast.store import DEFAULT_PLACE, Store, open_store
+
+POSITIONS = ("stateless", "session", "persistent")
+
+Position = Literal["stateless", "session", "persistent"]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Job(Generic[P, T]):
+    """A function with its place on the spectrum. Calling it calls the function, and no more."""
+
+    position: Position
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        check_call(function, "a job")
+        if inspect.iscoroutinefunction(function):
+            raise UsageError("a job is an ordinary function, found an async one")
+        self.function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.function(*args, **kwargs)
+
+
+class StatelessJob(Job[P, T]):
+    """A job that reads one file and writes one file."""
+
+    position = "stateless"
+
+    def run(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> T:
+        """Calls the function with what the source holds, and writes what it returns as the target.
+
+        A name that ends in .json holds JSON, any other one text; a function may return bytes too.
+        When it returns, the target is whole and on disk; at any earlier moment, and if the function
+        raises or the process dies, it is what it was before.
+        """
+        result = cast("Any", self.function)(read_input(Path(source)))
+        write_whole(Path(target), encode_output(result, Path(target)))
+        return result
+
+
+class SessionJob(Job[P, T]):
+    """A job whose state is let go when it ends, unless it is kept."""
+
+    position = "session"
+
+    def __init__(self, function: Callable[P, T], *, store: object, keep: bool, ttl: object) -> None:
+        super().__init__(function)
+        self._store = "memory:" if store is None else store
+        self._keep = check_flag(keep, "keep")
+        self._ttl_s = check_duration(ttl, "ttl")
+        if self._keep and store is None:
+            raise UsageError(
+                "a session that is kept needs a store to be kept in", hint="say store="
+            )
+
+    def run(self, *args: Any, **kwargs: Any) -> T:
+        """Begins a session, calls the function with its scope first, and ends the session."""
+        with self.begin() as scope:
+            return cast("Any", self.function)(scope, *args, **kwargs)
+
+    @contextmanager
+    def begin(self, id: str | None = None) -> Generator[Scope]:
+        """The block of a session; one that is kept and was interrupted goes on under its id."""
+        with open_store(self._store) as store:
+            let_go(store)
+            id = new_id(store.log.clock) if id is None else id
+            scope = self._begin(store, id)
+            try:
+                yield scope
+            finally:
+                # Also when the block raised: a session that failed has ended too.
+                end(store, scope, keep=self._keep)
+
+    def _begin(self, store: Store, id: str) -> Scope:
+        scope = store.conversation(id, ttl_s=None if self._keep else self._ttl_s)
+        if scope.revision and not self._keep:
+            raise ExistsError(
+                f'there was a session "{id}" already, and it was not kept', hint="use another id"
+            )
+        sessions.begin(scope.book, scope, keep=self._keep)
+        return scope
+
+
+class PersistentJob(Job[P, T]):
+    """A job on a scope that outlives it."""
+
+    position = "persistent"
+
+    def __init__(self, function: Callable[P, T], *, store: object, scope: str) -> None:
+        super().__init__(function)
+        self._store = DEFAULT_PLACE if store is None else store
+        self._scope = scope
+
+    def run(self, *args: Any, **kwargs: Any) -> T:
+        """Calls the function with the scope first; what it writes there stays."""
+        with self.begin() as scope:
+            return cast("Any", self.function)(scope, *args, **kwargs)
+
+    @contextmanager
+    def begin(self) -> Generator[Scope]:
+        """The block of the job."""
+        with open_store(self._store) as store:
+            yield store.scope(self._scope)
+
+
+@overload
+def job(
+    position: Literal["stateless"],
+) -> Callable[[Callable[P, T]], StatelessJob[P, T]]: ...
+@overload
+def job(
+    position: Literal["session"], *, store: object = None, keep: bool = False, ttl: object = "1d"
+) -> Callable[[Callable[P, T]], SessionJob[P, T]]: ...
+@overload
+def job(
+    position: Literal["persistent"], *, scope: str, store: object = None
+) -> Callable[[Callable[P, T]], PersistentJob[P, T]]: ...
+def job(
+    position: Position,
+    *,
+    store: object = None,
+    scope: str | None = None,
+    keep: bool = False,
+    ttl: object = "1d",
+) -> Callable[[Callable[..., Any]], Any]:
+    """Declares what a function keeps: `@holdfast.job("stateless")`, "session" or "persistent".
+
+    `store` is what `holdfast.open` takes; `scope` names the scope of a persistent job. A session is
+    let go at its end unless `keep`, and expires after `ttl` if nobody ends it.
+    """
+    if position not in POSITIONS:
+        raise UsageError(
+            f"a job is one of {', '.join(POSITIONS)}, found {show_value(position)}",
+            hint='say which: @holdfast.job("stateless")',
+        )
+    given = {"store": store is not None, "scope": scope is not None, "keep": keep is not False}
+    allowed = {"stateless": (), "session": ("store", "keep"), "persistent": ("store", "scope")}
+    for name, is_given in given.items():
+        if is_given and name not in allowed[position]:
+            raise UsageError(f"a {position} job takes no {name}")
+
+    def declare(function: Callable[..., Any]) -> Any:
+        if position == "stateless":
+            return StatelessJob(function)
+        if position == "session":
+            return SessionJob(function, store=store, keep=keep, ttl=ttl)
+        if scope is None:
+            raise UsageError("a persistent job needs a scope", hint='say scope="team/research"')
+        return PersistentJob(function, store=store, scope=scope)
+
+    return declare
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def end(store: Store, scope: Scope, *, keep: bool) -> None:
+    """Closes a session's scope, and then takes its mark away: a crash in between is made up for.
+
+    One that is closed, or has expired, is fine.
+    """
+    with contextlib.suppress(ClosedError, ExpiredError):
+        if scope.revision:
+            scope.close(keep=keep)
+    store.log.commit(ProposedCommit((), marks=(sessions.unmarked(scope.name),)))
+
+
+def let_go(store: Store) -> list[str]:
+    """Ends the sessions whose worker is dead, but for those that are kept; returns their names."""
+    book = store.global_().book
+    gone: list[str] = []
+    for name, session in list(sessions.marked(book)):
+        if session is not None and store.heart.is_alive(session.worker):
+            continue
+        if session is not None and session.status != "completed":
+            if session.keep:
+                continue
+            sessions.note_crash(book, name)
+        end(store, store.scope(name), keep=False)
+        gone.append(name)
+    return gone
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def read_input(source: Path) -> Any:
+    """Returns what a file holds: JSON or text, by its name."""
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f'there is no file "{source}" to read') from error
+    except OSError as error:
+        raise UnavailableError(f'"{source}" cannot be read: {error.strerror}') from error
+    try:
+        return msgspec.json.decode(data) if source.suffix == ".json" else data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = "JSON" if source.suffix == ".json" else "UTF-8 text"
+        raise UsageError(f'"{source}" is no {what}: {error}') from error
+
+
+def encode_output(result: Any, target: Path) -> bytes:
+    """Returns the bytes of a result: the same for the same result, always."""
+    if isinstance(result, bytes):
+        return result
+    if target.suffix == ".json":
+        try:
+            return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f'what was returned for "{target}" is no JSON: {error}') from error
+    if isinstance(result, str):
+        return result.encode()
+    raise UsageError(f'"{target}" takes text or bytes, found {show_value(result)}')
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Puts a file in place with these bytes: after a crash it is the old one or the new one, whole.
+
+    The bytes are on disk before the name is moved onto them, and the move is on disk before this
+    returns. Where the kernel can, the new file has no name until it is complete, so a process that
+    dies while it writes leaves nothing behind.
+    """
+    part = f".{target.name}.{short_id(SystemClock())}.part"
+    try:
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnavailableError(f'"{target.parent}" cannot be opened: {error.strerror}') from error
+    try:
+        _write_part(directory, part, data, _mode_of(directory, target.name))
+        os.rename(part, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.fsync(directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part, dir_fd=directory)
+        raise UnavailableError(f'"{target}" cannot be written: {error.strerror}') from error
+    finally:
+        os.close(directory)
+
+
+def _mode_of(directory: int, name: str) -> int | None:
+    """Returns the permissions of the file that is replaced, None if there is none."""
+    try:
+        return stat.S_IMODE(os.stat(name, dir_fd=directory).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _write_part(directory: int, part: str, data: bytes, mode: int | None) -> None:
+    """Makes a file of that name with these bytes, which are on disk."""
+    nameless = getattr(os, "O_TMPFILE", 0)
+    if nameless:
+        # Not every file system has these; what fails here for another reason fails again below.
+        with contextlib.suppress(OSError):
+            file = os.open(".", os.O_WRONLY | nameless | os.O_CLOEXEC, 0o666, dir_fd=directory)
+            with os.fdopen(file, "wb", buffering=0) as out:
+                _fill(out.fileno(), data, mode)
+                os.link(f"/proc/self/fd/{file}", part, dst_dir_fd=directory)
+            return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.open(part, flags, 0o666, dir_fd=directory)
+    with os.fdopen(file, "wb", buffering=0) as out:
+        _fill(out.fileno(), data, mode)
+
+
+def _fill(file: int, data: bytes, mode: int | None) -> None:
+    if mode is not None:
+        os.fchmod(file, mode)
+    while data:
+        data = data[os.write(file, data) :]
+    os.fsync(file)

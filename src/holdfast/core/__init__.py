@@ -1,0 +1,1 @@
+"""The core: one append-only log, the state that its events fold to, and who may write to it."""

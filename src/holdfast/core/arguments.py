@@ -1,0 +1,154 @@
+"""What callers pass to say where, how many and how long, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from holdfast.core import tree
+from holdfast.core.event import to_datetime
+from holdfast.core.tree import Op
+from holdfast.errors import UsageError, show_value
+from holdfast.names import check_name
+
+Path = str | tuple[str | int, ...]
+
+
+def update_ops(values: Mapping[str, Any]) -> list[Op]:
+    """Returns one op per key."""
+    if not isinstance(values, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"update takes a mapping, found {type(values).__name__}")
+    if not values:
+        raise UsageError("update was given nothing to set")
+    return [tree.set_op(key, value) for key, value in values.items()]
+
+
+def check_path(path: object) -> tuple[str | int, ...]:
+    """Returns a path as a tuple: text is one key, a tuple is a path of keys and indexes.
+
+    A subclass, such as a StrEnum, is the text or number that it holds.
+    """
+    if type(path) is str:
+        return (path,)
+    if isinstance(path, str):
+        return (str.__str__(path),)
+    if not isinstance(path, tuple):
+        raise UsageError(f"a path is text (one key) or a tuple, found {type(path).__name__}")
+    return tuple(map(_check_step, cast("tuple[object, ...]", path)))
+
+
+def _check_step(step: object) -> str | int:
+    if isinstance(step, str):
+        return str.__str__(step)
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise UsageError(
+            f"a path holds keys (text) and list indexes (int), found {show_value(step)}"
+        )
+    return int(step)
+
+
+def check_whole(value: object, what: str, *, least: int = 0) -> int:
+    """Returns a number that every backend can hold, or raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+        raise UsageError(f"{what} is a whole number from {least} on, found {show_value(value)}")
+    return value
+
+
+def check_seconds(value: object, what: str, *, above: float = 0) -> float:
+    """Returns a length of time that can be counted in microseconds, or raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e12:
+        raise UsageError(
+            f"{what} is a number of seconds above {max(above, 0)}, found {show_value(value)}"
+        )
+    return value
+
+
+def check_timeout(value: object) -> float | None:
+    """Returns how long to wait, None for ever, or raises UsageError."""
+    return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Returns a bool, or raises UsageError: what is only like one is a mistake."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is True or False, found {show_value(value)}")
+    return value
+
+
+def check_call(value: object, what: str) -> None:
+    """Raises UsageError if a value cannot be called."""
+    if not callable(value):
+        raise UsageError(f"{what} is a function, found {show_value(value)}")
+
+
+def check_expected(expected: object) -> int:
+    """Returns the revision, or raises UsageError."""
+    if isinstance(expected, bool) or not isinstance(expected, int) or not 0 <= expected < 1 << 63:
+        raise UsageError(
+            f"expected is a revision (0, 1, 2, …) or None, found {show_value(expected)}"
+        )
+    return expected
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+DURATION_MAX_S = 1000 * 366 * 86400.0
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+\Z")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
+
+
+def check_duration(value: object, what: str) -> float:
+    """Returns seconds for "45s", "1h30m", "2d", a timedelta or a number, or raises UsageError."""
+    seconds = _seconds_of(value, what)
+    if seconds > DURATION_MAX_S:
+        # What lies further from now than this has no datetime.
+        raise UsageError(f"{what} is at most 1000 years, found {show_value(value)}")
+    return seconds
+
+
+def _seconds_of(value: object, what: str) -> float:
+    if isinstance(value, timedelta):
+        return check_seconds(value.total_seconds(), what)
+    if not isinstance(value, str):
+        return check_seconds(value, what)
+    if len(value) > 64 or not _DURATION.match(value):
+        raise UsageError(
+            f'{what} is a length of time such as "45s", "1h30m" or "2d", found {show_value(value)}'
+        )
+    parts = _DURATION_PART.findall(value)
+    return check_seconds(sum(float(number) * _UNITS[unit] for number, unit in parts), what)
+
+
+# --- arguments ------------------------------------------------------------------------------------
+#
+# What callers pass to the record, checked.
+
+
+TEXT_CHARACTERS_MAX = 65_536
+
+
+def check_text(text: Any, what: str, *, optional: bool = False) -> Any:
+    """Returns a text of reasonable length, or None where that is allowed; else UsageError."""
+    if optional and text is None:
+        return None
+    if not isinstance(text, str) or not text.strip() or len(text) > TEXT_CHARACTERS_MAX:
+        size = f"text of {len(text)} characters" if isinstance(text, str) and text else None
+        raise UsageError(
+            f"{what} is text of 1 to {TEXT_CHARACTERS_MAX} characters, "
+            f"found {size or show_value(text)}"
+        )
+    return str.__str__(text)
+
+
+def name_of(scope: object) -> str:
+    """Returns the name of a scope, for asyncio or not, that is given itself or by its name."""
+    name = getattr(scope, "name", scope)
+    if not isinstance(name, str):
+        raise UsageError(f"a scope is a scope or its name, found {show_value(scope)}")
+    return check_name(name, "scope")
+
+
+def older_bound(now_us: int, older_than: object) -> datetime:
+    """Returns the moment that lies a length of time before now."""
+    return to_datetime(now_us - round(check_duration(older_than, "older_than") * 1_000_000))

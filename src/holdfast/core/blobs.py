@@ -1,0 +1,71 @@
+"""Large values beside the log: content-addressed, deduplicated, compressed, loaded when touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from math import inf
+
+from msgspec import Raw
+
+from holdfast.backends.protocol import Objects
+from holdfast.core import codec
+from holdfast.core.tree import Op
+from holdfast.errors import CorruptError
+
+BLOB_BYTES_MIN = 64 * 1024
+KNOWN_MAX = 65536
+
+
+class Blobs:
+    """The blobs of one store: read wherever they are, written where their stream is kept."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        objects_of: Callable[[str], Objects],
+        keep_until: Callable[[str], int],
+    ) -> None:
+        self._objects = objects
+        self._objects_of = objects_of
+        self._keep_until = keep_until
+        # Until when each is known to be there.
+        self._known: dict[tuple[Objects, str], float] = {}
+
+    def is_large(self, op: Op) -> bool:
+        """Returns whether `spill` would have to write a blob."""
+        return len(op.value) >= BLOB_BYTES_MIN
+
+    def spill(self, op: Op, stream: str) -> Op:
+        """Returns the op with a large value moved out of the log into a blob.
+
+        The blob is durable before the commit that names it, and is named by its digest: a crash
+        between the two leaves an unused object, never a dangling name. It lasts as the stream does.
+        """
+        if len(op.value) < BLOB_BYTES_MIN:
+            return op
+        raw = bytes(op.value)
+        name = sha256(raw).hexdigest()
+        expires_us = self._keep_until(stream)
+        until = expires_us or inf
+        objects = self._objects_of(stream)
+        if self._known.get((objects, name), 0) < until:
+            objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[objects, name] = until
+        return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
+
+    def read(self, name: str, size: int) -> bytes:
+        """Returns the bytes of a blob, verified against its name."""
+        data = self._objects.get("blob", name)
+        if data is None:
+            raise CorruptError(
+                f'blob "{name}" is missing: an event refers to it',
+                where=f"blob {name}",
+                hint="restore it from a backup; its name is the sha256 of its bytes",
+            )
+        raw = codec.decompress(data, size_max=size)
+        if len(raw) != size or sha256(raw).hexdigest() != name:
+            raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
+        return raw

@@ -1,0 +1,156 @@
+"""Verifies a store against its numbered guarantees, and says what it found."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import START, Finding, Head, Record
+from holdfast.core import codec, event
+from holdfast.core.event import ops_of
+from holdfast.core.log import READ_CHUNK, Log
+from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
+
+
+class Report(Struct):
+    """What a check found. `digest` names the whole logical content: equal in an equal copy."""
+
+    findings: list[Finding]
+    streams: int
+    events: int
+    digest: str
+    read_all: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is damaged; harmless findings concern only what can be rebuilt."""
+        return all(finding.harmless for finding in self.findings)
+
+
+def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
+    """Verifies the backend's own structure, then every stream's chain against its head."""
+    if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expect is a digest, found {show_value(expect)}")
+    findings = list(log.backend.inspect.verify(read_all=read_all))
+    chains = None
+    if read_all:
+        chains = _Chains(log, findings)
+        try:
+            chains.follow()
+        except HoldfastError as error:
+            findings.append(_finding(error))
+    streams, digest = _compare_heads(log, chains, findings)
+    if chains is not None:
+        _check_snapshots(log, chains.ends, findings)
+    if expect is not None and expect != digest:
+        findings.append(
+            Finding(
+                "store",
+                f"its digest is {digest}, expected {expect}: events were added or taken away "
+                "since that digest was noted",
+            )
+        )
+    return Report(findings, streams, chains.events if chains else 0, digest, read_all)
+
+
+class _Chains:
+    """Every event in its place: recomputed links, in the order of the store."""
+
+    def __init__(self, log: Log, findings: list[Finding]) -> None:
+        self._log = log
+        self._findings = findings
+        # What is there by now must come in the order of the store. What is written during the
+        # check, or stands behind a commit that is still under way, is found by its stream.
+        self._settled = log.position()
+        self.ends: dict[str, tuple[int, bytes]] = {}
+        self.events = 0
+
+    def follow(self) -> None:
+        """Checks every event in the order of commit."""
+        position = START
+        while records := self._log.backend.read_all(after=position, limit=READ_CHUNK):
+            self._check(records)
+            position = records[-1].position
+
+    def reach(self, stream: str, head: Head) -> None:
+        """Checks that a stream's events lead to its head."""
+        if head.expires_us and self._log.lifetimes.has_ended(stream, head):
+            return  # let go by the backend: a name and a head are all that stays
+        known, _ = self.ends.get(stream, (head.first - 1, b""))
+        while known < head.revision:
+            behind = self._log.backend.read(
+                stream, after=known, until=head.revision, limit=READ_CHUNK
+            )
+            if not behind or behind[0].position <= self._settled:
+                break
+            self._check(behind)
+            known, _ = self.ends[stream]
+        if self.ends.get(stream) != (head.revision, head.link):
+            self._findings.append(
+                Finding(f'stream "{stream}"', f"does not end at its head {head.revision}")
+            )
+
+    def _check(self, records: list[Record]) -> None:
+        for record in records:
+            try:
+                _check_record(self._log, record, self.ends)
+            except HoldfastError as error:
+                self._findings.append(_finding(error))
+            self.ends[record.stream] = (record.revision, record.link)
+        self.events += len(records)
+
+
+def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) -> None:
+    known = ends.get(record.stream)
+    if known is None:
+        origin = log.origin(record.stream)
+        known = (0, event.ORIGIN)
+        if origin is not None:
+            before = log.records(origin[0], after=origin[1] - 1, until=origin[1])
+            known = (origin[1], before[0].link if before else b"")
+    revision, link = known
+    where = f'event {record.revision} of "{record.stream}"'
+    if record.revision != revision + 1:
+        raise CorruptError(f"{where} follows revision {revision}: an event is missing or doubled")
+    if event.record_link(link, record) != record.link:
+        raise CorruptError(f"{where} does not match its link: it or an event before it changed")
+    codec.check(record.payload)
+    ops_of(record)  # which cannot be read if they are not what they should be
+    for name, size in codec.blobs_in(record.payload):
+        log.blobs.read(name, size)
+
+
+def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> tuple[int, str]:
+    """Compares chains with heads; returns the number of streams and the digest of all heads."""
+    digest = sha256()
+    count = 0
+    after = ""
+    while names := log.backend.streams(after=after):
+        for name, head in zip(names, log.backend.heads(names), strict=True):
+            count += 1
+            if head is None:
+                findings.append(Finding(f'stream "{name}"', "is listed but has no head"))
+                continue
+            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
+            if chains is not None and chains.ends.get(name) != (head.revision, head.link):
+                try:
+                    chains.reach(name, head)
+                except HoldfastError as error:
+                    findings.append(_finding(error))
+        after = names[-1]
+    return count, digest.hexdigest()
+
+
+def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
+    for stream in ends:
+        for revision in log.snapshots.revisions(stream):
+            try:
+                log.snapshots.read(stream, revision)
+            except HoldfastError as error:
+                findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+
+
+def _finding(error: HoldfastError) -> Finding:
+    stream: str | None = getattr(error, "stream", None)
+    return Finding(f'stream "{stream}"' if stream else "store", error.message)

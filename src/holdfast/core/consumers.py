@@ -1,0 +1,718 @@
+"""Consumer groups: every event at least once, to one process at a time, from a durable place.
+
+The members of a group share one place in the store. The store handle that holds the lease
+`group/<name>` gets the deliveries, the others stand by: when it dies, hangs or leaves, one of them
+takes over. The place is the newest event of the stream `group/<name>`, committed under that lease
+(guarantee 4), so a member that was taken for dead cannot move it:
+
+    group.moved   {"done": "17", "open": 100, "store": …, "prefix": …, "types": …, "member": …}
+
+See `delivery.py` for what `done` and `open` mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from hashlib import sha256
+from itertools import groupby
+from time import monotonic
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import START, Fence, Lease, Position, Record
+from holdfast.core import codec, tree
+from holdfast.core.arguments import check_seconds, check_timeout, check_whole
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import Change, Event, fold, ops_of, to_datetime
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import READ_CHUNK, Log
+from holdfast.errors import (
+    CorruptError,
+    HoldfastError,
+    LeaseLostError,
+    OtherStoreError,
+    UsageError,
+    show_value,
+)
+from holdfast.names import NAME_BYTES_MAX, check_name
+
+# --- follow ---------------------------------------------------------------------------------------
+#
+# Following one scope: what changed since the last look, event by event.
+
+
+LOOK_S = 30.0
+"""How long a follower of one scope waits for the store's position at most before it looks again.
+
+A scope may have news that the position of the store does not tell of yet: on PostgreSQL it stands
+still for as long as anybody's transaction is open, and readers of a stream need not wait for that.
+"""
+
+
+class Follower:
+    """A place in a scope's stream that moves forward. It never waits: that is its caller's part."""
+
+    def __init__(self, log: Log, name: str, after: int | None) -> None:
+        self._log = log
+        self._name = name
+        self._before = log.newest(name) if after is None else log.at(name, after)
+        self.position: Position = START  # where the store was when there was nothing more to read
+
+    def news(self) -> list[Change] | None:
+        """Returns the changes of the next events; None if there are none to read.
+
+        An event may have no change, so an empty list does not mean that the end was reached.
+        """
+        position = self._log.position()
+        records = self._log.records(self._name, after=self._before.revision, limit=READ_CHUNK)
+        if not records:
+            self._log.lifetimes.check(self._name, self._before.expires_us)
+            self.position = position
+            return None
+        changes: list[Change] = []
+        for record in records:
+            behind = fold(self._before, [record], self._log.blobs.read)
+            for change in tree.touched(ops_of(record), self._before.root, behind.root):
+                changes.append(
+                    Change(self._name, record.revision, change.path, change.old, change.new)
+                )
+            self._before = behind
+        return changes
+
+
+# --- delivery -------------------------------------------------------------------------------------
+#
+# What a group's active member does: which delivery comes next, and when its place moves.
+#
+# Everything up to the position `done` of a place was done. `open` bounds how many deliveries were
+# made behind it, by anybody: a member makes no more before it has moved the place. So the log grows
+# by one event for many deliveries, and who takes over knows which may have been made before.
+
+
+# Streams of bookkeeping, the groups' own among them: a group that got those would never come to
+# rest, because its own moves would be deliveries too.
+_OWN = ("group/", "lease/", "store/")
+_SKIPPED_MAX = 10_000
+_REST_S = 5.0
+
+
+class Where(Struct, frozen=True):
+    """Which events a group gets."""
+
+    prefix: str = ""
+    types: tuple[str, ...] | None = None
+
+    def takes(self, record: Record) -> bool:
+        if not record.stream.startswith(self.prefix) or record.stream.startswith(_OWN):
+            return False
+        return self.types is None or record.type in self.types
+
+
+class GroupPlace(Struct, frozen=True):
+    """Where a group is, as the newest event of its stream says."""
+
+    done: Position
+    open: int
+    where: Where
+
+
+class _Spot(Struct, frozen=True):
+    """A place between two commits, and how many deliveries its member made before it."""
+
+    position: Position
+    made: int
+
+
+class _DeliveredCommit(Struct, frozen=True):
+    """A commit at hand: what of it the group gets, of how many records."""
+
+    position: Position
+    wanted: list[Record]
+    size: int
+
+
+class Delivery:
+    """An event that a member of a group is to deal with; it calls `done` when it has."""
+
+    __slots__ = ("_member", "again", "before", "event", "is_done", "key", "lease")
+
+    def __init__(self, member: Member, record: Record, before: _Spot, again: bool) -> None:
+        self.event = Event(record)
+        self.key = _delivery_key(member.name, record)
+        """The same whenever this event is delivered to this group: an idempotency key."""
+        self.again = again
+        """It may have been delivered before, to a member that did not come to say `done`."""
+        self.lease = member.lease
+        """What a commit is fenced with that this delivery is the reason for."""
+        self.before = before
+        self.is_done = False
+        self._member = member
+
+    def done(self) -> None:
+        """Counts it as done, which is durable from the group's next move on.
+
+        Raises LeaseLostError if another member took over meanwhile, and may deal with it again.
+        """
+        self._member.check()
+        self.is_done = True
+
+    def put_back(self) -> None:
+        """Makes it the next one to be taken: whoever took it went before it was handed over."""
+        self._member.returned.appendleft(self)
+
+    def __repr__(self) -> str:
+        again = " again" if self.again else ""
+        return f"<Delivery {self.event.stream}@{self.event.revision}{again}>"
+
+
+class Member:
+    """The active member of a group: it has the lease until it leaves or loses it."""
+
+    def __init__(
+        self,
+        log: Log,
+        heart: LeaseKeeper,
+        lease: Lease,
+        place: GroupPlace,
+        *,
+        name: str,
+        batch: int,
+        record: Callable[[GroupPlace], None],
+    ) -> None:
+        self.name = name
+        self.lease = lease
+        self.where = place.where
+        self.batch = batch
+        self._log = log
+        self._heart = heart
+        self._record = record
+        self._left = False
+        # What members before us may have been given: `_seen` deliveries, none behind `_newest`.
+        self._seen = place.open
+        self._newest = self._log.position()
+        self._made = 0
+        self._reached = _Spot(place.done, 0)
+        self._recorded = self._reached
+        self._open = place.open
+        self._skipped = 0
+        self._commits: deque[_DeliveredCommit] = deque()
+        self._at: Position | None = None  # the commit that `_ready` is the rest of
+        self._ready: deque[Record] = deque()
+        self._undone: deque[Delivery] = deque()
+        self.returned: deque[Delivery] = deque()
+        self._busy_at = monotonic()
+
+    @property
+    def after(self) -> Position:
+        """The position to wait behind for more."""
+        return self._reached.position
+
+    def is_lost(self) -> bool:
+        if self._left or not self._heart.keeps(self.lease):
+            return True
+        try:
+            return self._heart.lost(self.lease)
+        except UsageError:
+            if self._left:
+                return True  # by another thread, just now
+            raise
+
+    def check(self) -> None:
+        """Raises LeaseLostError unless what is done here still counts."""
+        if self.is_lost():
+            raise LeaseLostError(
+                f'group "{self.name}" was left or taken over since this was delivered',
+                lease=self.lease.name,
+                epoch=self.lease.epoch,
+                hint="expect it to be delivered again; its key tells what was done already",
+            )
+
+    def next(self) -> Delivery | None:
+        """Returns the next delivery, or None if there is nothing more to read."""
+        if self.returned:
+            return self.returned.popleft()
+        while not self._ready:
+            if self._pass_over():
+                self._make_room()
+                commit = self._commits.popleft()
+                self._at = commit.position
+                self._ready.extend(commit.wanted)
+            elif not self._load():
+                self.rest()
+                return None
+        record = self._ready.popleft()
+        # A commit is covered whole if it was begun within the bound. Whether it is older than our
+        # joining is asked of the place before it: in a mixed store the position behind it may have
+        # passed an event of another part that is younger.
+        again = self._reached.made < self._seen and not self._reached.position >= self._newest
+        delivery = Delivery(self, record, self._reached, again)
+        self._made += 1
+        self._undone.append(delivery)
+        self._busy_at = monotonic()
+        return delivery
+
+    def rest(self, *, now: bool = False) -> None:
+        """Moves the place for what was done or passed over, if that is worth an event by now.
+
+        While deliveries come, `batch` of them are one move. When they end, the last ones wait a
+        while for more: what is lost meanwhile is delivered again, which it may be anyway.
+        """
+        self._reach()
+        now = now or monotonic() - self._busy_at >= _REST_S
+        if (now and self._safe().made > self._recorded.made) or self._skipped >= _SKIPPED_MAX:
+            self._move(self.batch)
+
+    def leave(self) -> None:
+        """Says exactly what is not done, and gives the lease back, also if that cannot be said."""
+        try:
+            if not self.is_lost():
+                self._pass_over()
+                if self._safe().made > self._recorded.made or self._open != self._bound(0):
+                    self._move(0)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Ends the membership without a word: what is not recorded is delivered again."""
+        self._left = True
+        self._heart.drop(self.lease)
+        self._log.backend.leases.release(self.lease)
+
+    def _reach(self) -> None:
+        """Counts the commit at hand as reached, if all of it was delivered."""
+        if self._at is not None and not self._ready:
+            self._reached = _Spot(self._at, self._made)
+            self._at = None
+
+    def _pass_over(self) -> bool:
+        """Passes the commits at hand that have nothing for us; returns whether one has."""
+        self._reach()
+        while self._commits and not self._ready:
+            commit = self._commits[0]
+            if commit.wanted:
+                return True
+            self._skipped += self._commits.popleft().size
+            self._reached = _Spot(commit.position, self._made)
+        return False
+
+    def _load(self) -> bool:
+        newest = self._log.position()
+        records = self._log.backend.read_all(after=self._reached.position, limit=READ_CHUNK)
+        # What has ended by itself is gone, also where the backend still has it.
+        there = {record.stream for record in self._log.lifetimes.kept(records)}
+        for position, commit in groupby(records, key=lambda record: record.position):
+            of_it = list(commit)
+            wanted = [one for one in of_it if one.stream in there and self.where.takes(one)]
+            self._commits.append(_DeliveredCommit(position, wanted, len(of_it)))
+        if not records and newest > self._reached.position:
+            # A commit that only sets marks has a position and no record.
+            self._reached = _Spot(newest, self._made)
+        return bool(records)
+
+    def _make_room(self) -> None:
+        """Moves the place before more is delivered behind it than it says."""
+        if self._open >= self.batch and self._made - self._recorded.made < self.batch:
+            return
+        undone = self._made - self._safe().made
+        if undone >= self.batch:
+            raise UsageError(
+                f'group "{self.name}" has {undone} deliveries that are not done: expected fewer '
+                f"than {self.batch} before the next one",
+                hint="call done() on each delivery, or give the group a greater batch",
+            )
+        self._move(self.batch)
+
+    def _move(self, open: int) -> None:
+        safe, open = self._safe(), self._bound(open)
+        self._record(GroupPlace(safe.position, open, self.where))
+        self._recorded, self._open = safe, open
+        self._skipped = 0
+
+    def _bound(self, least: int) -> int:
+        """Returns how many deliveries behind the safe place anybody may have been given."""
+        seen = self._made
+        if not self._reached.position >= self._newest:
+            seen = max(seen, self._seen)
+        return max(least, seen - self._safe().made)
+
+    def _safe(self) -> _Spot:
+        """Returns the place up to which every delivery is done."""
+        while self._undone and self._undone[0].is_done:
+            self._undone.popleft()
+        return self._undone[0].before if self._undone else self._reached
+
+
+def _delivery_key(group: str, record: Record) -> str:
+    key = f"{group}/{record.stream}@{record.revision}"
+    return key if len(key.encode()) <= NAME_BYTES_MAX else sha256(key.encode()).hexdigest()
+
+
+MOVED = "group.moved"
+LAG_EVENTS_MAX = 10_000
+STANDBY_S = 0.25
+"""How often a member that stands by looks whether it can take over."""
+
+Start = Literal["first", "now"] | Position
+
+_GLANCE_S = 1.0
+
+
+class GroupStatus(Struct, frozen=True):
+    """A group as `store.groups()` shows it; its lag is counted up to LAG_EVENTS_MAX events."""
+
+    name: str
+    position: Position | None
+    """None: its place is of another store, as behind a copy, or of other routes. `restart` it."""
+    member: str | None
+    """The worker that gets the deliveries now."""
+    lag_events: int | None
+    waiting_since: datetime | None
+    """The time of the oldest event that is not known to be done."""
+
+
+class Group:
+    """A named place in the store that moves forward as its deliveries are done.
+
+    Iterate it; or `take` deliveries where something else waits. Threads of one store share a
+    membership, and with it the work. It ends with `close`, or with the store.
+    """
+
+    def __init__(
+        self, groups: Groups, name: str, *, where: Where, start: Start, batch: int, ttl_s: float
+    ) -> None:
+        self.name = name
+        self.where = where
+        self.start: Start = start
+        self.batch = batch
+        self.ttl_s = ttl_s
+        self._groups = groups
+
+    @property
+    def after(self) -> Position | None:
+        """The position that everything was delivered up to; None while this stands by."""
+        member = self._groups.member(self.name)
+        return None if member is None else member.after
+
+    def take(self, n: int = 1) -> list[Delivery]:
+        """Returns up to n deliveries that are there now; none while another member is active."""
+        return self._groups.take(self, check_whole(n, "n", least=1))
+
+    def deliveries(self, *, timeout_s: float | None = None) -> Iterator[Delivery]:
+        """Yields deliveries as they come, and ends when none came for `timeout_s`."""
+        check_timeout(timeout_s)
+        began = monotonic()
+        while True:
+            for delivery in self.take():
+                yield delivery
+                began = monotonic()
+                break
+            else:
+                left_s = _GLANCE_S if timeout_s is None else timeout_s - (monotonic() - began)
+                if left_s <= 0:
+                    self.save()
+                    return
+                self._groups.wait(self.name, min(left_s, _GLANCE_S))
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self.deliveries()
+
+    def save(self) -> None:
+        """Makes what is done durable now, in place of a while after the last delivery."""
+        self._groups.save(self.name)
+
+    def restart(self, start: Start) -> None:
+        """Moves the place to the first event, behind the newest, or to a position of this store.
+
+        It takes over from nobody: LeaseLostError if another member is active.
+        """
+        self._groups.restart(self, start)
+
+    def close(self) -> None:
+        """Leaves the group: what is not done is delivered again, to whoever takes over."""
+        self._groups.leave(self.name)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name}>"
+
+
+class Groups:
+    """The groups of one store handle: what it is a member of, and what there is."""
+
+    def __init__(self, log: Log, heart: LeaseKeeper) -> None:
+        self.log = log
+        self.heart = heart
+        self._mutex = threading.RLock()
+        self._members: dict[str, Member] = {}
+        self._store: str | None = None
+
+    def group(
+        self,
+        name: str,
+        *,
+        prefix: str = "",
+        types: tuple[str, ...] | None = None,
+        start: Start = "first",
+        batch: int = 100,
+        ttl_s: float = 30.0,
+    ) -> Group:
+        """Returns a group by name; nothing is read or written before its first `take`."""
+        name = check_name(name, "group")
+        where = Where(check_prefix(prefix), check_types(types))
+        check_whole(batch, "batch", least=1)
+        check_seconds(ttl_s, "ttl_s")
+        start = self._check_start(start)
+        return Group(self, name, where=where, start=start, batch=batch, ttl_s=ttl_s)
+
+    def member(self, name: str) -> Member | None:
+        """Returns this store's membership of a group, if it has not lost it."""
+        self.heart.check_open()
+        with self._mutex:
+            member = self._members.get(name)
+            if member is not None and member.is_lost():
+                del self._members[name]
+                member.leave()
+                return None
+            return member
+
+    def take(self, group: Group, n: int) -> list[Delivery]:
+        """Returns what is there for a group, having joined it if nobody else has it."""
+        self.heart.check_open()
+        with self._mutex:
+            deliveries: list[Delivery] = []
+            member = self.member(group.name) or self._join(group)
+            if member is None:
+                return deliveries
+            if (member.where, member.batch) != (group.where, group.batch):
+                raise UsageError(
+                    f'group "{group.name}" is in use here with another prefix, types or batch',
+                    hint="give it the same ones everywhere",
+                )
+            try:
+                while len(deliveries) < n and (delivery := member.next()) is not None:
+                    deliveries.append(delivery)
+            except LeaseLostError:
+                # Fenced: whoever took over delivers them, and `done` here says so. The heart may
+                # not know yet; to ask again before it does would only be refused again.
+                del self._members[group.name]
+                with contextlib.suppress(HoldfastError):
+                    member.give_up()
+            except HoldfastError:
+                # What was taken is handed out: nobody else here could say that it is done.
+                if not deliveries:
+                    raise
+            return deliveries
+
+    def wait(self, name: str, timeout_s: float) -> None:
+        """Waits until there may be something to take, at most for that long."""
+        member = self.member(name)
+        if member is None:
+            self.log.clock.sleep(min(timeout_s, STANDBY_S))
+        else:
+            self.log.backend.wait(member.after, timeout_s=timeout_s)
+
+    def save(self, name: str) -> None:
+        """Makes what was done in a group durable."""
+        self.heart.check_open()
+        with self._mutex:
+            member = self.member(name)
+            if member is not None:
+                member.rest(now=True)
+
+    def restart(self, group: Group, start: Start) -> None:
+        """Moves a group's place, forgetting what was done."""
+        start = self._check_start(start)
+        self.heart.check_open()
+        with self._mutex:
+            self.leave(group.name)
+            name = _lease_name(group.name)
+            lease = self.heart.take(name, ttl_s=group.ttl_s)
+            try:
+                self.record(group.name, lease, GroupPlace(self._begin(start), 0, group.where))
+            finally:
+                self._give_back(lease)
+
+    def leave(self, name: str) -> None:
+        """Ends this store's membership of a group; it has ended with the store."""
+        if not self.heart.is_open:
+            return
+        with self._mutex:
+            member = self.member(name)
+            if member is not None:
+                del self._members[name]
+                member.leave()
+
+    def close(self) -> None:
+        """Leaves every group, so that others need not wait for the leases to expire."""
+        if self.heart.is_open:
+            # Without the backend nothing can be said: what is not recorded is delivered again.
+            with self._mutex, contextlib.suppress(HoldfastError):
+                for name in list(self._members):
+                    self.leave(name)
+
+    def list(self) -> list[GroupStatus]:
+        """Returns every group of the store, by name."""
+        found: list[GroupStatus] = []
+        after = ""
+        while names := self.log.backend.streams(prefix="group/", after=after):
+            found += [self._status(name.removeprefix("group/")) for name in names]
+            after = names[-1]
+        return found
+
+    def record(self, name: str, lease: Lease, place: GroupPlace) -> None:
+        """Commits a group's place under its lease."""
+        payload = codec.encode_plain(
+            {
+                "done": str(int(place.done)),
+                "open": place.open,
+                "store": self._store_id(),
+                "prefix": place.where.prefix,
+                "types": place.where.types,
+                "member": lease.owner,
+            }
+        )
+        part = StreamWrite(f"group/{name}", (NewEvent(MOVED, payload),))
+        self.log.commit(ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch)))
+
+    def _join(self, group: Group) -> Member | None:
+        name = _lease_name(group.name)
+        holder = self.log.backend.leases.holder(name)
+        if holder is not None and holder.owner != self.heart.worker:
+            return None
+        try:
+            lease = self.heart.take(name, ttl_s=group.ttl_s)
+        except LeaseLostError:
+            return None
+        try:
+            place = self._place(group.name)
+            if place is None:
+                place = GroupPlace(self._begin(group.start), 0, group.where)
+                self.record(group.name, lease, place)
+            place = GroupPlace(place.done, place.open, group.where)
+            member = Member(
+                self.log,
+                self.heart,
+                lease,
+                place,
+                name=group.name,
+                batch=group.batch,
+                record=partial(self.record, group.name, lease),
+            )
+        except LeaseLostError:
+            self._give_back(lease)  # it was lost before the first place was recorded
+            return None
+        except BaseException:
+            self._give_back(lease)
+            raise
+        self._members[group.name] = member
+        return member
+
+    def _give_back(self, lease: Lease) -> None:
+        self.heart.drop(lease)
+        self.log.backend.leases.release(lease)
+
+    def _begin(self, start: Start) -> Position:
+        if start == "first":
+            return START
+        return self.log.position() if start == "now" else start
+
+    def _place(self, name: str) -> GroupPlace | None:
+        stream = f"group/{name}"
+        head = self.log.head(stream)
+        if head is None:
+            return None
+        [record] = self.log.records(stream, after=head.revision - 1, until=head.revision)
+        data: dict[str, Any] = codec.decode(record.payload)
+        if record.type != MOVED:
+            raise CorruptError(
+                f'"{stream}" ends in an event of type "{record.type}": expected "{MOVED}"',
+                stream=stream,
+                revision=record.revision,
+            )
+        types = data["types"]
+        where = Where(data["prefix"], None if types is None else tuple(types))
+        hint = 'choose where it goes on: group.restart("first"), or "now"'
+        if data["store"] != self._store_id():
+            raise OtherStoreError(
+                f'group "{name}" has a position of store "{data["store"]}": found it in store '
+                f'"{self._store_id()}", where it means nothing',
+                hint=hint,
+            )
+        try:
+            done = self.log.routes.position(int(data["done"]))
+        except UsageError as error:
+            raise OtherStoreError(
+                f'group "{name}" has a position from before the levels of this store were routed '
+                "as they are now",
+                hint=hint,
+            ) from error
+        return GroupPlace(done, data["open"], where)
+
+    def _status(self, name: str) -> GroupStatus:
+        holder = self.log.backend.leases.holder(_lease_name(name))
+        member = holder and holder.owner
+        try:
+            place = self._place(name) or GroupPlace(START, 0, Where())
+        except OtherStoreError:
+            return GroupStatus(name, None, member, None, None)
+        lag_events, since = self._lag(place)
+        return GroupStatus(name, place.done, member, lag_events, since)
+
+    def _lag(self, place: GroupPlace) -> tuple[int, datetime | None]:
+        lag_events, since, after = 0, None, place.done
+        while records := self.log.backend.read_all(after=after, limit=READ_CHUNK):
+            for record in self.log.lifetimes.kept(records):
+                if place.where.takes(record):
+                    since = since or to_datetime(record.time)
+                    lag_events += 1
+                    if lag_events == LAG_EVENTS_MAX:
+                        return lag_events, since
+            after = records[-1].position
+        return lag_events, since
+
+    def _check_start(self, start: object) -> Start:
+        """Returns where a group begins, or raises UsageError."""
+        if isinstance(start, str) and start in ("first", "now"):
+            return start
+        try:
+            return self.log.routes.position(start)
+        except UsageError as error:
+            raise UsageError(
+                f'start is "first", "now" or a position of this store, found {show_value(start)}'
+            ) from error
+
+    def _store_id(self) -> str:
+        if self._store is None:
+            self._store = str(self.log.backend.inspect.describe()["store"])
+        return self._store
+
+
+def check_prefix(prefix: object) -> str:
+    """Returns what stream names are to begin with, or raises UsageError."""
+    return "" if prefix == "" else check_name(prefix, "prefix")
+
+
+def check_types(types: object) -> tuple[str, ...] | None:
+    """Returns types of events, or raises UsageError."""
+    if types is None:
+        return None
+    if not isinstance(types, tuple) or not types:
+        raise UsageError(
+            f"types are a tuple of event types or None, found {show_value(cast('object', types))}"
+        )
+    return tuple(sorted(check_name(each, "type") for each in cast("tuple[object, ...]", types)))
+
+
+def _lease_name(group: str) -> str:
+    return f"group/{group}"

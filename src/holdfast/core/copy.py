@@ -1,0 +1,327 @@
+"""Copies a store into another, on whichever backends, with equal links in every stream.
+
+What is copied: every event as it is, with its key, checkpoint name and time; the blobs that events
+name; the marks. Forks stay references. What is not: leases and claims, which belong to the workers
+of the source and end with them; snapshots, which the target makes anew; positions; and a stream
+whose lifetime is over, of which a name and a head may be left: it has nothing to copy.
+
+A copy can be killed at any point and run again. A blob is written before the event that names it,
+and a commit whole, so what the target holds at any time is a beginning of every stream. Before
+anything is written, the target's streams are compared with the source's: links are chained, so one
+equal link says that everything before it is equal. A target that holds anything else is refused.
+
+A source may be written to meanwhile: what it had when the copy began is copied, and the answer says
+that there is more. Run it again to catch up; marks are right after a run in which nobody wrote.
+Memory is bounded by a batch, not by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import (
+    START,
+    Append,
+    Backend,
+    Cleared,
+    Commit,
+    Head,
+    Mark,
+    Position,
+    Record,
+    Refusal,
+)
+from holdfast.core import codec
+from holdfast.core.event import record_link
+from holdfast.core.expiry import EXPIRING
+from holdfast.core.log import Log
+from holdfast.errors import ConflictError
+
+COMMITS_PER_BATCH = 200
+BYTES_PER_BATCH = 4 << 20
+RECORDS_PER_READ = 500
+MARKS_PER_COMMIT = 500
+BLOBS_STAY_US = 60_000_000
+_MARKS_MAX = 1 << 62
+_BLOBS_KNOWN_MAX = 100_000
+
+_Tail = tuple[int, bytes]
+_NOTHING: _Tail = (0, b"")
+
+Progress = Callable[[int, int], None]
+"""Called with the number of events passed so far, and how many there are."""
+
+
+class Copied(Struct, frozen=True):
+    """What a copy did."""
+
+    commits: int
+    events: int
+    blobs: int
+    marks: int  # set or cleared
+    skipped: int  # events that the target had already
+    ended: int  # events of scopes whose lifetime is over: they are left behind
+    is_behind: bool  # the source was written to meanwhile: run it again
+
+
+def copy(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
+    """Copies what the target lacks, and verifies that every head is equal."""
+    _check_related(source, target.backend)
+    return _Copy(source, target, progress).run()
+
+
+class _Copy:
+    """One run. A mixed store is copied part by part, and written to part by part."""
+
+    def __init__(self, source: Log, target: Log, progress: Progress | None) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self._parts = target.routes.parts() or [target.backend]
+        self._known: set[tuple[int, str]] = set()
+        self._commits = self._events = self._blobs = self._skipped = self._ended = 0
+
+    def run(self) -> Copied:
+        began = self._source.position()
+        total = _count(self._source.backend)
+        for part in self._source.routes.parts() or [self._source.backend]:
+            # The goal is fixed before the first event is read: a busy source would have no end.
+            for batch in _batches(part, part.wait(START, timeout_s=0)):
+                self._copy(batch)
+                if self._progress is not None:
+                    passed = self._events + self._skipped + self._ended
+                    self._progress(passed, max(total, passed))
+        marks = self._copy_marks()
+        is_behind = _compare_heads(self._source, self._target.backend, began)
+        is_behind = is_behind or self._source.position() != began
+        return Copied(
+            self._commits, self._events, self._blobs, marks, self._skipped, self._ended, is_behind
+        )
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _copy(self, batch: list[list[Record]]) -> None:
+        streams = sorted({record.stream for records in batch for record in records})
+        heads = zip(streams, self._target.backend.heads(streams), strict=True)
+        known = {stream: (head.revision, head.link) if head else _NOTHING for stream, head in heads}
+        ends = self._ends(streams)
+        for place, part in enumerate(self._parts):
+            wanted: list[Commit] = []
+            for records in batch:
+                mine = [r for r in records if self._target.routes.place_of(r.stream) == place]
+                commit = _missing(mine, known, ends)
+                sent = 0
+                if commit is not None:
+                    wanted.append(commit)
+                    sent = sum(len(append.records) for append in commit.appends)
+                ended = sum(ends[record.stream] < 0 for record in mine)
+                self._events += sent
+                self._ended += ended
+                self._skipped += len(mine) - sent - ended
+            for commit in wanted:
+                self._copy_blobs(commit, place)
+            self._commits += len(wanted)
+            _send(part, wanted)
+
+    def _ends(self, streams: list[str]) -> dict[str, int]:
+        """Returns when each stream ends by itself; -1 where it has: no backend takes it then."""
+        lifetimes = self._source.lifetimes
+        ends: dict[str, int] = {}
+        for stream, head in zip(streams, self._source.backend.heads(streams), strict=True):
+            if head is None or lifetimes.has_ended(stream, head):
+                ends[stream] = -1
+            else:
+                ends[stream] = lifetimes.end(stream, head)
+        return ends
+
+    def _copy_blobs(self, commit: Commit, place: int) -> None:
+        """Copies the blobs that a commit names, each verified against its digest."""
+        for append in commit.appends:
+            for record in append.records:
+                for name, size in codec.blobs_in(record.payload):
+                    if (place, name) in self._known:
+                        continue
+                    objects = self._parts[place].objects
+                    # One that ends with its stream may be there for less long than this one needs.
+                    ends = append.expires_us and append.expires_us + BLOBS_STAY_US
+                    if ends or name not in objects.names("blob", prefix=name):
+                        raw = self._source.blobs.read(name, size)
+                        objects.put("blob", name, codec.compress(raw), expires_us=ends)
+                        self._blobs += 1
+                    if ends:
+                        continue
+                    if len(self._known) >= _BLOBS_KNOWN_MAX:
+                        self._known.clear()
+                    self._known.add((place, name))
+
+    # --- marks -----------------------------------------------------------------------------------
+
+    def _copy_marks(self) -> int:
+        """Makes the target's marks those of the source; returns how many were set or cleared.
+
+        Nobody but a copy has written to the target, so a mark that only it has was cleared in the
+        source since the last run.
+        """
+        wanted = {(m.index, m.key): m for m in self._source.backend.marks.list(limit=_MARKS_MAX)}
+        changed = 0
+        for place, part in enumerate(self._parts):
+            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=_MARKS_MAX)}
+            changes: list[Mark | Cleared] = [
+                mark
+                for name, mark in wanted.items()
+                if there.get(name) != mark and self._target.routes.place_of_mark(mark) == place
+            ]
+            changes += [Cleared(*name) for name in there if name not in wanted]
+            for start in range(0, len(changes), MARKS_PER_COMMIT):
+                chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
+                part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
+            changed += len(changes)
+        return changed
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def _batches(source: Backend, goal: Position) -> Iterator[list[list[Record]]]:
+    """Yields whole commits up to the goal, a few at a time, in the order of the source."""
+    position = START
+    while records := source.read_all(after=position, limit=RECORDS_PER_READ):
+        position = records[-1].position
+        batch: list[list[Record]] = []
+        size = 0
+        for at, group in groupby(records, lambda record: record.position):
+            if at > goal:
+                break
+            batch.append(list(group))
+            size += sum(len(record.payload) for record in batch[-1])
+            if len(batch) >= COMMITS_PER_BATCH or size >= BYTES_PER_BATCH:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+        if position >= goal:
+            return
+
+
+def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int]) -> Commit | None:
+    """Returns the part of a commit that the target lacks, None if it has all of it.
+
+    What is appended must follow, by its link, the very event that the target has, and says so: an
+    event that somebody else wrote there meanwhile would else become part of this history.
+    """
+    appends: list[Append] = []
+    marks: list[Mark] = []
+    streams: dict[str, list[Record]] = {}
+    for record in records:
+        streams.setdefault(record.stream, []).append(record)
+    for stream, mine in streams.items():
+        first, last = mine[0], mine[-1]
+        revision, link = known[stream]
+        if revision >= last.revision or ends[stream] < 0:
+            continue
+        fork = revision == 0 and first.revision > 1
+        if not fork and (
+            revision != first.revision - 1 or (revision and record_link(link, first) != first.link)
+        ):
+            raise _differs(stream, first.revision - 1, revision)
+        previous = link if revision else None
+        appends.append(
+            Append(stream, first.revision - 1, tuple(mine), fork, previous, ends[stream])
+        )
+        if ends[stream] and first.revision == 1:
+            # With its beginning, as where it was written first: a copy that is killed before it
+            # comes to the marks must not leave a scope that nobody knows to end.
+            marks.append(Mark(EXPIRING, stream, ends[stream]))
+        known[stream] = last.revision, last.link
+    if not appends:
+        return None
+    return Commit(records[0].time, records[0].actor, tuple(appends), marks=tuple(marks))
+
+
+def _send(target: Backend, wanted: list[Commit]) -> None:
+    for commit, answer in zip(wanted, target.commit(wanted) if wanted else [], strict=True):
+        if isinstance(answer, Refusal) and answer.reason != "expired":  # meanwhile
+            actual = answer.head.revision if answer.head else 0
+            raise _differs(answer.stream, commit.appends[0].expected, actual)
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def _check_related(source: Log, target: Backend) -> None:
+    """Raises ConflictError unless every stream of the target is a beginning of the source's."""
+    for name, theirs, ours in _pairs(target, source.backend):
+        if ours is None:
+            raise ConflictError(
+                f'the target has a stream "{name}" that the source has not',
+                stream=name,
+                expected=0,
+                actual=theirs.revision,
+                hint="copy into an empty store",
+            )
+        if not _is_beginning(source, name, theirs, ours):
+            raise _differs(name, ours.revision, theirs.revision)
+
+
+def _compare_heads(source: Log, target: Backend, began: Position) -> bool:
+    """Raises ConflictError unless the target has what the source had when the copy began.
+
+    Returns whether the source has more. That is so of one that is written to meanwhile, and of a
+    server where a stranger's open transaction holds back what is final: such an event is in its
+    stream, but no follower has seen it.
+    """
+    is_behind = False
+    for name, ours, theirs in _pairs(source.backend, target):
+        if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
+            continue
+        is_ended = source.lifetimes.has_ended(name, ours)
+        is_later = not ours.position <= began
+        if not (is_ended or is_later) or not (
+            theirs is None or _is_beginning(source, name, theirs, ours)
+        ):
+            raise _differs(name, ours.revision, theirs.revision if theirs else 0)
+        is_behind = is_behind or is_later
+    return is_behind
+
+
+def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
+    """Returns whether the source's stream goes on from where the target's ends."""
+    if theirs.revision >= ours.revision:
+        return (theirs.revision, theirs.link) == (ours.revision, ours.link)
+    if source.lifetimes.has_ended(name, ours):
+        return True  # what it held is gone, and cannot be compared
+    there = source.backend.read(name, after=theirs.revision - 1, until=theirs.revision)
+    return bool(there) and there[0].link == theirs.link
+
+
+def _pairs(first: Backend, second: Backend) -> Iterator[tuple[str, Head, Head | None]]:
+    """Yields every stream of the first with its head, and its head in the second."""
+    after = ""
+    while names := first.streams(after=after):
+        for name, one, other in zip(names, first.heads(names), second.heads(names), strict=True):
+            if one is not None:
+                yield name, one, other
+        after = names[-1]
+
+
+def _count(source: Backend) -> int:
+    """Returns how many events there are."""
+    count, after = 0, ""
+    while names := source.streams(after=after):
+        heads = source.heads(names)
+        count += sum(head.revision - head.first + 1 for head in heads if head is not None)
+        after = names[-1]
+    return count
+
+
+def _differs(stream: str, expected: int, actual: int) -> ConflictError:
+    return ConflictError(
+        f'the target has other events in "{stream}" than the source at revision {expected}',
+        stream=stream,
+        expected=expected,
+        actual=actual,
+        hint="copy into an empty store",
+    )

@@ -1,0 +1,367 @@
+"""Events as people and programs see them, the built-in event types, and the digest that links them.
+
+An event is one immutable fact in one stream. The built-in types and their data:
+
+    opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
+                  {"expires": 1893456000000000}     when it ends by itself (microseconds)
+    changed       [op, op, …]                       state changed; ops are those of `tree.py`
+    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
+                  "undo": true                      the state alone did, by one change
+    checkpointed  null                              this revision was given a name, nothing else
+    forked        {"from": "conversation/a", "at": 7}   first event of a fork
+    closed        {"keep": true}                    no more writes; if not keep, state was let go
+    lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
+
+A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
+change costs no second event. Types that begin with a letter and contain a dot belong to layers
+above (`run.created`); an unknown type leaves the state as it is and is shown as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import Position, Record
+from holdfast.core import codec
+from holdfast.core.tree import Map, Op, OpBatch, apply, decode_ops
+from holdfast.errors import ClosedError, CorruptError, UsageError
+
+OPENED = "opened"
+CHANGED = "changed"
+RESTORED = "restored"
+CHECKPOINTED = "checkpointed"
+FORKED = "forked"
+CLOSED = "closed"
+LEASE = "lease"
+
+ORIGIN = bytes(32)
+"""The link before the first event of a stream that is not a fork."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNREAD = object()
+
+
+def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
+    """Returns the digest that binds an event to everything before it in its stream.
+
+    The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
+    and as one JSON array, so that no two envelopes have the same bytes. Position is left out, so a
+    copy in another backend has equal links. The payload goes in as its own digest: erasure may
+    later replace the bytes and keep the digest, and the chain still verifies.
+    """
+    digest = sha256(payload).digest()
+    return sha256(previous + digest + codec.encode_plain(envelope)).digest()
+
+
+def record_link(previous: bytes, record: Record) -> bytes:
+    """Returns the link that the record must have behind `previous`."""
+    envelope = [
+        record.stream,
+        record.revision,
+        record.time,
+        record.type,
+        record.actor,
+        record.key,
+        record.checkpoint,
+        record.subject,
+    ]
+    return next_link(previous, record.payload, envelope)
+
+
+class _Opened(Struct):
+    parent: str | None = None
+    expires: int = 0
+
+
+def opened_payload(parent: str | None, expires_us: int) -> bytes:
+    """Returns the payload of an `opened` event, without what it does not say."""
+    said: dict[str, str | int] = {}
+    if parent is not None:
+        said["parent"] = parent
+    if expires_us:
+        said["expires"] = expires_us
+    return codec.encode_plain(said)
+
+
+def opened_of(payload: bytes) -> tuple[str | None, int]:
+    """Returns what an `opened` event says: the parent, and when the stream ends (0: never)."""
+    opened = codec.decode_as(payload, _Opened)
+    return opened.parent, opened.expires
+
+
+def expires_of(first: Record) -> int:
+    """Returns when a stream ends by itself, which only its very first event can say (0: never)."""
+    is_opened = first.revision == 1 and first.type == OPENED
+    return opened_of(first.payload)[1] if is_opened else 0
+
+
+def to_datetime(time_us: int) -> datetime:
+    """Returns the aware datetime of a stored time."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def from_datetime(moment: datetime) -> int:
+    """Returns the stored form of an aware datetime."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class Event:
+    """One stored event; `data` is decoded when it is first asked for."""
+
+    __slots__ = ("_data", "record")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._data: Any = _UNREAD
+
+    @property
+    def stream(self) -> str:
+        return self.record.stream
+
+    @property
+    def revision(self) -> int:
+        return self.record.revision
+
+    @property
+    def position(self) -> Position:
+        return self.record.position
+
+    @property
+    def type(self) -> str:
+        return self.record.type
+
+    @property
+    def actor(self) -> str:
+        return self.record.actor
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self.record.checkpoint
+
+    @property
+    def key(self) -> str | None:
+        return self.record.key
+
+    @property
+    def time(self) -> datetime:
+        return to_datetime(self.record.time)
+
+    @property
+    def link(self) -> str:
+        return self.record.link.hex()
+
+    @property
+    def data(self) -> Any:
+        if self._data is _UNREAD:
+            self._data = codec.decode(self.record.payload)
+        return self._data
+
+    def __repr__(self) -> str:
+        return f"<Event {self.stream}@{self.revision} {self.type}>"
+
+
+class Checkpoint(Struct, frozen=True):
+    """A revision that was given a name."""
+
+    name: str
+    stream: str
+    revision: int
+    time: datetime
+
+
+class Change(Struct, frozen=True):
+    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`."""
+
+    scope: str
+    revision: int
+    path: tuple[str | int, ...]
+    old: Any
+    new: Any
+
+
+Moment = int | str | datetime | Checkpoint
+"""A point in a scope's history: a revision, a checkpoint's name, a Checkpoint or a time."""
+
+
+# --- fold -----------------------------------------------------------------------------------------
+#
+# From events to state: the one left fold that everything else is a cache of. Pure.
+
+
+BlobReader = Callable[[str, int], bytes]
+
+NOTHING = Map()
+
+
+class StreamState(Struct, frozen=True):
+    """What a stream's events fold to at one revision."""
+
+    revision: int
+    link: bytes
+    time: int
+    root: Map
+    parent: str | None = None
+    closed_at: int = 0  # the revision that closed the scope, 0 while it is open
+    dropped: bool = False  # the state was let go when the scope was closed
+    expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
+
+
+class StreamEnd(StreamState, frozen=True):
+    """The end of a stream that was not folded: all that an event needs which changes no state.
+
+    `root` is nobody's state, and `parent` is None where nobody looked for it. A tip is never kept
+    or handed out as a fold.
+    """
+
+
+EMPTY = StreamState(revision=0, link=ORIGIN, time=0, root=NOTHING)
+
+
+def state_of(folded: StreamState, name: str) -> Map:
+    """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
+    if folded.dropped:
+        raise ClosedError(
+            f'the state of scope "{name}" was let go when it was closed at revision '
+            f"{folded.closed_at}",
+            stream=name,
+            hint=f"at({folded.closed_at - 1}) still reads what it was",
+        )
+    return folded.root
+
+
+class _Restored(Struct):
+    to: int
+    ops: Raw
+    undo: bool = False
+
+
+class _Forked(Struct):
+    at: int
+    origin: str = field(name="from")
+
+
+class _Closed(Struct):
+    keep: bool = True
+
+
+def ops_of(record: Record) -> tuple[Op, ...]:
+    """Returns the ops that a record applies to the state; none for types that leave it alone."""
+    if record.type == CHANGED:
+        return decode_ops(record.payload)
+    if record.type == RESTORED:
+        return decode_ops(bytes(codec.decode_as(record.payload, _Restored).ops))
+    return ()
+
+
+def end_of(record: Record, expires_us: int) -> StreamEnd:
+    """Returns the end of a stream whose newest record this is.
+
+    Nothing is ever written behind `closed`, so the newest record alone says whether it is closed.
+    """
+    closed_at, dropped = 0, False
+    if record.type == CLOSED:
+        closed_at = record.revision
+        dropped = not codec.decode_as(record.payload, _Closed).keep
+    return StreamEnd(
+        record.revision, record.link, record.time, NOTHING, None, closed_at, dropped, expires_us
+    )
+
+
+def parent_of(record: Record) -> str | None:
+    """Returns the parent that a record gives its scope, None if it gives none."""
+    if record.type != OPENED:
+        return None
+    return opened_of(record.payload)[0]
+
+
+def origin_of(record: Record) -> tuple[str, int]:
+    """Returns the stream and revision that a fork's first record says it began at."""
+    forked = codec.decode_as(record.payload, _Forked)
+    return forked.origin, forked.at
+
+
+def restored_payload(to: int, ops_payload: bytes, *, undo: bool) -> bytes:
+    """Returns the payload of a `restored` event; ops stand in it as `changed` writes them."""
+    return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, b',"undo":true' * undo)
+
+
+def is_undo(record: Record) -> bool:
+    """Says whether a `restored` event took back one change of the state, and nothing else."""
+    return codec.decode_as(record.payload, _Restored).undo
+
+
+def advance(
+    folded: StreamState,
+    link: bytes,
+    time: int,
+    type: str,
+    payload: bytes,
+    ops: tuple[Op, ...],
+    blobs: BlobReader,
+) -> StreamState:
+    """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
+    revision = folded.revision + 1
+    if ops:
+        root = apply(folded.root, ops, revision=revision, blobs=blobs)
+        return replace(folded, revision=revision, link=link, time=time, root=root)
+    root, parent = folded.root, folded.parent
+    closed_at, dropped, expires_us = folded.closed_at, folded.dropped, folded.expires_us
+    if type == OPENED:
+        said, ends = opened_of(payload)
+        parent = said or parent
+        if revision == 1:
+            expires_us = ends
+    elif type == CLOSED:
+        closed_at = revision
+        if not codec.decode_as(payload, _Closed).keep:
+            root, dropped = NOTHING, True
+    elif type == FORKED:
+        closed_at, dropped, expires_us = 0, False, 0
+    kind = folded.__class__  # a tip stays one: its root is no state
+    return kind(revision, link, time, root, parent, closed_at, dropped, expires_us)
+
+
+def fold(folded: StreamState, records: list[Record], blobs: BlobReader) -> StreamState:
+    """Returns the fold after the records, having verified order and links (guarantees 6 and 7)."""
+    revision, link, time, run = folded.revision, folded.link, folded.time, OpBatch(folded.root)
+    for record in records:
+        revision += 1
+        if record.revision != revision:
+            raise CorruptError(
+                f'stream "{record.stream}" skips from revision {revision - 1} '
+                f"to {record.revision}: an event is missing",
+                stream=record.stream,
+                revision=revision,
+            )
+        link = record_link(link, record)
+        if link != record.link:
+            raise CorruptError(
+                f'event {revision} of "{record.stream}" does not match its link: '
+                "its bytes, or those of an event before it, have changed",
+                stream=record.stream,
+                revision=revision,
+            )
+        try:
+            if record.type == CHANGED:
+                # Nearly every event. No Folded is made for it: nobody would look at that.
+                run.apply(decode_ops(record.payload), revision=revision, blobs=blobs)
+            else:
+                folded = replace(folded, revision=revision - 1, root=run.root())
+                ops = ops_of(record)
+                folded = advance(folded, link, record.time, record.type, record.payload, ops, blobs)
+                run = OpBatch(folded.root)
+        except UsageError as misfit:
+            raise CorruptError(
+                f'event {revision} of "{record.stream}" does not fit the state '
+                f"before it: {misfit.message}",
+                stream=record.stream,
+                revision=revision,
+            ) from misfit
+        time = record.time
+    return replace(folded, revision=revision, link=link, time=time, root=run.root())

@@ -1,0 +1,171 @@
+"""The inbox: messages to a run or a coordinator, which each are taken exactly once.
+
+The inbox of `run/r1` is the stream `inbox/run/r1`. Anybody may add to it; only whoever holds the
+owner's lease takes from it. A run records what it took in its own journal, in the commit that uses
+it; a coordinator in the inbox itself, with `take`. Either way the record is fenced and names
+revisions, so a message that was taken is never handed out again, and one that was not is not lost.
+
+    inbox.sent   {"kind": …, "name": …, "value": …}    a message
+    inbox.taken  {"revisions": [3, 5]}                 these were taken, by `take`
+
+The five kinds, and what they do to an owner that is busy or waiting:
+
+    stop        the work is to end: a run is cancelled
+    interrupt   wakes a waiting owner, and is the first that it is handed
+    steer       wakes a waiting owner; to be heeded in what it does next
+    follow-up   wakes nobody; to be done after what it does now
+    ambient     wakes nobody; good to know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+from msgspec import Raw, Struct
+
+from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
+from holdfast.core.event import to_datetime
+from holdfast.core.log import Log
+from holdfast.errors import UsageError, show_value
+from holdfast.names import check_name
+
+SENT = "inbox.sent"
+TAKEN = "inbox.taken"
+
+Kind = Literal["stop", "interrupt", "steer", "follow-up", "ambient"]
+KINDS: tuple[Kind, ...] = ("stop", "interrupt", "steer", "follow-up", "ambient")
+"""The kinds, most urgent first."""
+WAKING = frozenset(("stop", "interrupt", "steer"))
+
+
+class InboxMessage(Struct, frozen=True):
+    """One message; `revision` is its place in the inbox, and its identity."""
+
+    revision: int
+    kind: Kind
+    name: str | None
+    value: Any
+    sender: str
+    time: datetime
+
+
+class _Sent(Struct, frozen=True, omit_defaults=True):
+    kind: Kind
+    value: Raw
+    name: str | None = None
+
+
+class _Taken(Struct, frozen=True):
+    revisions: list[int]
+
+
+def stream_of(owner: str) -> str:
+    """Returns the name of the inbox of a stream or a coordinator."""
+    return f"inbox/{owner}"
+
+
+def send(
+    log: Log,
+    owner: str,
+    kind: str,
+    value: Any = None,
+    *,
+    name: str | None = None,
+    id: str | None = None,
+    marks: tuple[Mark | Cleared, ...] = (),
+) -> int:
+    """Adds a message and returns its revision; one with a known `id` is sent once."""
+    if kind not in KINDS:
+        raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
+    if name is not None:
+        name = check_name(name, "message name")
+    if id is not None:
+        id = check_name(id, "message id")
+    payload = codec.encode_plain(_Sent(kind, Raw(codec.encode(value)), name))
+    part = StreamWrite(stream_of(owner), (NewEvent(SENT, payload),), key=id)
+    return log.commit(ProposedCommit((part,), marks=marks)).revision
+
+
+class Inbox:
+    """What came for one owner, as far as it was read."""
+
+    def __init__(self, log: Log, owner: str) -> None:
+        self.stream = stream_of(owner)
+        self.revision = 0
+        self.messages: list[InboxMessage] = []
+        self.taken: set[int] = set()
+        self._named: dict[str, list[tuple[int, int, InboxMessage]]] = {}  # heaps: the first is next
+        self._stops: list[InboxMessage] = []
+        self._log = log
+
+    def look(self) -> bool:
+        """Reads what came since the last look; says whether anything did."""
+        records = self._log.records(self.stream, after=self.revision)
+        for record in records:
+            self.revision = record.revision
+            if record.type == SENT:
+                sent = codec.decode_as(record.payload, _Sent)
+                self._add(
+                    InboxMessage(
+                        record.revision,
+                        sent.kind,
+                        sent.name,
+                        codec.decode(sent.value),
+                        record.actor,
+                        to_datetime(record.time),
+                    )
+                )
+            elif record.type == TAKEN:
+                self.taken.update(codec.decode_as(record.payload, _Taken).revisions)
+        return bool(records)
+
+    def _add(self, message: InboxMessage) -> None:
+        self.messages.append(message)
+        if message.kind == "stop":
+            self._stops.append(message)
+        if message.name is not None:
+            heap = self._named.setdefault(message.name, [])
+            heappush(heap, (KINDS.index(message.kind), message.revision, message))
+
+    def first(self, name: str, taken: Collection[int] = ()) -> InboxMessage | None:
+        """Returns the first message of that name that nobody took, without looking at others."""
+        heap = self._named.get(name, [])
+        while heap and (heap[0][1] in self.taken or heap[0][1] in taken):
+            heappop(heap)
+        return heap[0][2] if heap else None
+
+    def stop(self) -> InboxMessage | None:
+        """Returns the first stop that nobody took."""
+        return next((stop for stop in self._stops if stop.revision not in self.taken), None)
+
+    def waiting(self, taken: Collection[int] = ()) -> Iterator[InboxMessage]:
+        """Returns what nobody took, most urgent first, then oldest; `taken` by other records."""
+        # What was taken is let go, or an owner of many messages would pass over all for each.
+        left = self.messages = [
+            m for m in self.messages if m.revision not in self.taken and m.revision not in taken
+        ]
+        return iter(sorted(left, key=lambda m: (KINDS.index(m.kind), m.revision)))
+
+    def take(
+        self, lease: Lease, *, wants: Callable[[InboxMessage], bool] = lambda message: True
+    ) -> list[InboxMessage]:
+        """Takes what is waiting, under the owner's lease, and returns it: nobody gets it again.
+
+        Raises LeaseLostError if the lease has passed on; then nothing was taken.
+        """
+        check_lease(lease)
+        self.look()
+        found = [message for message in self.waiting() if wants(message)]
+        if found:
+            taken = _Taken([message.revision for message in found])
+            part = StreamWrite(self.stream, (NewEvent(TAKEN, codec.encode_plain(taken)),))
+            self._log.commit(
+                ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch))
+            )
+            self.taken.update(taken.revisions)
+        return found

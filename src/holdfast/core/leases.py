@@ -1,0 +1,397 @@
+"""Workers: who has the store open and lives, told by a lease that each of them renews.
+
+A worker registers when it first takes something that others must know it answers for. It then holds
+the lease `worker/<id>` and one thread of it, the heart, renews that lease and every other one that
+was given to it to keep. A renewal is no event: the log grows by one event for each worker, in the
+stream `store/workers`:
+
+    worker.registered  {"worker": …, "host": …, "pid": …, "actor": …, "lease_s": …}
+    worker.returned    {"worker": …}    it was silent past its lease, lived, and goes on
+
+A worker whose lease lapsed is a suspect. Nobody can tell a dead one from one that is cut off, but
+where the kernel can: on files and SQLite a process that died is known at once. Either way it cannot
+write under a lease that passed on (guarantee 4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from weakref import ReferenceType, ref
+
+from msgspec import Struct
+
+from holdfast.backends.handle import Handle
+from holdfast.backends.protocol import Fence, Held, Lease
+from holdfast.core import codec, event
+from holdfast.core.arguments import check_seconds
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
+from holdfast.core.event import to_datetime
+from holdfast.core.log import Log
+from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError, UsageError
+from holdfast.names import check_name
+
+# --- leases ---------------------------------------------------------------------------------------
+#
+# Leases as the log sees them: a row that the backend judges, and an event per new epoch.
+
+
+def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
+    """Takes the lease, and records a change of epoch in the stream `lease/<name>`.
+
+    Renewals are not recorded: they would fill the log with nothing. The event is committed under
+    the lease itself, so that the record of an epoch is never written by a worker that lost it.
+    """
+    check_seconds(ttl_s, "ttl_s")
+    held = log.backend.leases.holder(name)
+    lease = log.backend.leases.acquire(name, owner, ttl_s=ttl_s)
+    if lease is None:
+        holder = log.backend.leases.holder(name)
+        raise LeaseLostError(
+            f'lease "{name}" is held by '
+            + (f'"{holder.owner}" in epoch {holder.epoch}' if holder else "another worker"),
+            lease=name,
+            epoch=holder.epoch if holder else 0,
+            hint="wait until it is released or expires",
+        )
+    if held is None or (held.owner, held.epoch) != (owner, lease.epoch):
+        payload = codec.encode_plain({"name": name, "owner": owner, "epoch": lease.epoch})
+        part = StreamWrite(f"lease/{name}", (NewEvent(event.LEASE, payload),))
+        log.commit(ProposedCommit((part,), fence=Fence(name, owner, lease.epoch)))
+    return lease
+
+
+def renew(log: Log, lease: Lease, *, ttl_s: float) -> Lease | None:
+    """Returns the lease with a later end, None if it was lost."""
+    return log.backend.leases.renew(check_lease(lease), ttl_s=check_seconds(ttl_s, "ttl_s"))
+
+
+def release(log: Log, lease: Lease) -> None:
+    """Gives a lease back; one that was lost is left alone."""
+    log.backend.leases.release(check_lease(lease))
+
+
+REGISTERED = "worker.registered"
+RETURNED = "worker.returned"
+STREAM = "store/workers"
+
+HEARTBEAT_S = 10.0
+FORGET_S = 24 * 3600.0
+"""How long a lapsed lease is shown. The next worker that registers strikes older ones off."""
+
+_BEATS_PER_LEASE = 3
+_RETRY_US_MAX = 1_000_000
+_CLOSE_S = 5.0
+_PAGE = 1000
+
+
+class Worker(Struct, frozen=True):
+    """A registered worker that has not ended cleanly.
+
+    `silent_s` is the time since its last heartbeat, on the clock that judges its lease; of one that
+    was silent when the host was started again, the time since then. What it said of itself is None
+    if that was lost.
+    """
+
+    id: str
+    alive: bool
+    silent_s: float
+    last_heartbeat: datetime
+    host: str | None
+    pid: int | None
+    actor: str | None
+    started: datetime | None
+    leases: tuple[str, ...]
+    """The leases that it holds, or left behind and nobody took since."""
+    claims: tuple[tuple[str, str], ...]
+    """Index and key of the marks that it has claimed and nobody else can claim yet."""
+
+
+class _Kept(Struct):
+    """A lease that the heart renews."""
+
+    lease: Lease
+    ttl_us: int
+    sure_until_us: int  # on the boot clock: it cannot have expired before
+    due_us: int
+    passed_on: bool = False
+
+
+class _Said(Struct, frozen=True):
+    """What a worker said of itself when it registered."""
+
+    host: str
+    pid: int
+    actor: str
+    lease_s: float
+    started: datetime
+
+
+class LeaseKeeper(Handle):
+    """Renews this worker's leases, in one daemon thread that starts when there is the first."""
+
+    def __init__(self, log: Log, worker: str, *, heartbeat_s: float = HEARTBEAT_S) -> None:
+        super().__init__()
+        self.worker = worker
+        self._log = log
+        self._clock = log.clock
+        self._lease_s = check_seconds(heartbeat_s, "heartbeat_s") * _BEATS_PER_LEASE
+        self._kept: dict[tuple[str, int], _Kept] = {}
+        self._said: dict[str, _Said] = {}
+        self._mutex = threading.Lock()
+        self._registering = threading.Lock()
+        self._registered = False
+        self._wake = threading.Event()
+        self._next_us = 0  # when the thread looks again; 0 until it has looked for the first time
+        self._thread: threading.Thread | None = None
+
+    # --- for what this worker does ---------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Registers this worker, the first time; from then on its heart says that it lives."""
+        self.check_open()
+        if not self._registered:
+            with self._registering:
+                if not self._registered:
+                    self._register()
+                    self._registered = True
+
+    def take(self, name: str, *, ttl_s: float) -> Lease:
+        """Takes a lease for this worker and keeps it; LeaseLostError names who else has it."""
+        self.beat()
+        began_us = self._clock.boot_us()
+        lease = acquire(self._log, name, self.worker, ttl_s=ttl_s)
+        self._add(lease, ttl_s, began_us)
+        return lease
+
+    def hold(self, name: str, *, ttl_s: float) -> Lease | None:
+        """Takes a lease and keeps it, without an event; None if another worker has it."""
+        self.beat()
+        began_us = self._clock.boot_us()
+        lease = self._log.backend.leases.acquire(name, self.worker, ttl_s=ttl_s)
+        if lease is not None:
+            self._add(lease, ttl_s, began_us)
+        return lease
+
+    def keep(self, lease: Lease, *, ttl_s: float = 30.0) -> None:
+        """Renews the lease now, and again and again until `drop`; LeaseLostError if it is lost."""
+        self.beat()
+        check_lease(lease)
+        began_us = self._clock.boot_us()
+        renewed = self._log.backend.leases.renew(lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
+        if renewed is None:
+            raise LeaseLostError(
+                f'lease "{lease.name}" is no longer held by "{lease.owner}" in epoch {lease.epoch}',
+                lease=lease.name,
+                epoch=lease.epoch,
+                hint="stop the work that it stood for, or take it again",
+            )
+        self._add(renewed, ttl_s, began_us)
+
+    def drop(self, lease: Lease) -> None:
+        """Renews the lease no more, and leaves it as it is; one that is not kept is fine."""
+        self.check_open()
+        with self._mutex:
+            self._kept.pop(_key(check_lease(lease)), None)
+
+    def keeps(self, lease: Lease) -> bool:
+        """Says whether the lease was given to this heart and not dropped since."""
+        self.check_open()
+        return _key(check_lease(lease)) in self._kept
+
+    def lost(self, lease: Lease) -> bool:
+        """Says whether a kept lease is lost, or may be: then the work under it must stop.
+
+        The backend's word counts. While it cannot be asked, a lease counts as lost when its time is
+        over on the clock of this host since boot, which the time asleep is part of.
+        """
+        self.check_open()
+        kept = self._kept.get(_key(check_lease(lease)))
+        if kept is None:
+            raise UsageError(
+                f'lease "{lease.name}" is not kept: nobody here knows when it is lost',
+                hint="take it with keep=True",
+            )
+        return kept.passed_on or self._clock.boot_us() >= kept.sure_until_us
+
+    # --- for what others do ----------------------------------------------------------------------
+
+    def is_alive(self, owner: str) -> bool:
+        """Says whether a worker is registered and not silent past its lease."""
+        self.check_open()
+        if check_name(owner, "worker") == self.worker:
+            return True
+        return self._log.backend.leases.holder(_lease_name(owner)) is not None
+
+    def workers(self) -> list[Worker]:
+        """Returns the registered workers, by id, suspects included."""
+        self.check_open()
+        claims: dict[str, list[tuple[str, str]]] = {}
+        for claim in self._log.backend.marks.claims(limit=1 << 31):
+            claims.setdefault(claim.owner, []).append((claim.index, claim.key))
+        leases: dict[str, list[str]] = {}
+        found: list[Held] = []
+        for held in self._leases():
+            if held.name == _lease_name(held.owner):
+                found.append(held)
+            else:
+                leases.setdefault(held.owner, []).append(held.name)
+        return [
+            self._worker(held, leases.get(held.owner, []), claims.get(held.owner, []))
+            for held in found
+        ]
+
+    # --- the beat itself -------------------------------------------------------------------------
+
+    def tend(self) -> float:
+        """Renews what is due, and returns the seconds until something is due again."""
+        now_us = self._clock.boot_us()
+        with self._mutex:
+            due = [kept for kept in self._kept.values() if _is_due(kept, now_us)]
+        for kept in due:
+            # A backend that cannot be reached, whatever the reason, leaves the lease to run out: so
+            # it is asked again, sooner than usual, and meanwhile `lost` looks at the clock. Nor
+            # may an error that nobody foresaw end the thread: all leases would go with it.
+            try:
+                self._renew(kept)
+            except Exception:
+                kept.due_us = self._clock.boot_us() + min(kept.ttl_us // 10, _RETRY_US_MAX)
+        now_us = self._clock.boot_us()
+        with self._mutex:
+            waiting = [kept.due_us for kept in self._kept.values() if not kept.passed_on]
+            self._next_us = min(waiting, default=now_us + 3_600_000_000)
+        return max(self._next_us - now_us, 1000) / 1e6
+
+    def close(self) -> None:
+        """Gives back what is kept, so that a worker which ended cleanly is no suspect."""
+        if not self.mark_closed():
+            return
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            # A call that hangs is not waited for: what it renews is given back all the same.
+            thread.join(_CLOSE_S)
+        # Its own lease, the first that it took, goes last: a worker that holds something is seen.
+        for kept in reversed(list(self._kept.values())):
+            try:
+                self._log.backend.leases.release(kept.lease)
+            except UnavailableError:
+                break  # one deadline is enough: what is left expires by itself
+            except HoldfastError:
+                continue
+
+    def _register(self) -> None:
+        began_us = self._clock.boot_us()
+        lease = self._own()
+        said = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
+        said |= {"actor": self._log.actor, "lease_s": self._lease_s}
+        self._record(lease, REGISTERED, said, key=self.worker)
+        self._add(lease, self._lease_s, began_us)
+        with contextlib.suppress(UnavailableError):
+            for held in self._leases():
+                if held.left_us < -FORGET_S * 1e6:
+                    self._log.backend.leases.release(Lease(held.name, held.owner, held.epoch, 0))
+
+    def _own(self) -> Lease:
+        name = _lease_name(self.worker)
+        lease = self._log.backend.leases.acquire(name, self.worker, ttl_s=self._lease_s)
+        assert lease is not None, f'BUG: another worker has the id "{self.worker}"'
+        return lease
+
+    def _record(self, lease: Lease, type: str, said: object, *, key: str | None = None) -> None:
+        part = StreamWrite(STREAM, (NewEvent(type, codec.encode_plain(said)),), key=key)
+        self._log.commit(ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch)))
+
+    def _add(self, lease: Lease, ttl_s: float, began_us: int) -> None:
+        ttl_us = round(ttl_s * 1_000_000)
+        kept = _Kept(lease, ttl_us, began_us + ttl_us, began_us + ttl_us // _BEATS_PER_LEASE)
+        with self._mutex:
+            self._kept[_key(lease)] = kept
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=_live, args=(ref(self), self._wake), name="holdfast-heart", daemon=True
+                )
+                self._thread.start()
+            # A thousand runs that begin at once are no reason to look at a thousand leases each.
+            is_first = kept.due_us < self._next_us
+        if is_first:
+            self._wake.set()
+
+    def _renew(self, kept: _Kept) -> None:
+        # Counted from before the question: however long the answer takes, the lease that it speaks
+        # of lasts at least until then.
+        began_us = self._clock.boot_us()
+        renewed = self._log.backend.leases.renew(kept.lease, ttl_s=kept.ttl_us / 1e6)
+        if renewed is None:
+            if kept.lease.name != _lease_name(self.worker):
+                kept.passed_on = True
+                return
+            # This worker was taken for dead, and what it held may be in other hands by now. It
+            # lives on in a new epoch of its own lease; the others stay lost.
+            renewed = self._own()
+            self._record(renewed, RETURNED, {"worker": self.worker})
+        kept.lease = renewed
+        kept.sure_until_us = began_us + kept.ttl_us
+        kept.due_us = began_us + kept.ttl_us // _BEATS_PER_LEASE
+
+    def _leases(self) -> Iterator[Held]:
+        after = ""
+        while page := self._log.backend.leases.list(after=after, limit=_PAGE):
+            yield from page
+            after = page[-1].name
+
+    def _worker(self, held: Held, leases: list[str], claims: list[tuple[str, str]]) -> Worker:
+        said = self._said_by(held.owner)
+        lease_s = self._lease_s if said is None else said.lease_s
+        silent_s = max(lease_s - held.left_us / 1e6, 0.0)
+        return Worker(
+            id=held.owner,
+            alive=held.is_held,
+            silent_s=silent_s,
+            last_heartbeat=to_datetime(self._clock.now_us() - round(silent_s * 1e6)),
+            host=said and said.host,
+            pid=said and said.pid,
+            actor=said and said.actor,
+            started=said and said.started,
+            leases=tuple(leases),
+            claims=tuple(claims),
+        )
+
+    def _said_by(self, worker: str) -> _Said | None:
+        if worker not in self._said:
+            for found in self._log.backend.find(STREAM, key=worker):
+                [record] = self._log.records(STREAM, after=found.revision - 1, until=found.revision)
+                data = codec.decode(record.payload)
+                said = _Said(
+                    data["host"],
+                    data["pid"],
+                    data["actor"],
+                    data["lease_s"],
+                    to_datetime(record.time),
+                )
+                self._said[worker] = said
+        return self._said.get(worker)
+
+
+def _live(heart_ref: ReferenceType[LeaseKeeper], wake: threading.Event) -> None:
+    """The thread: it does not keep a store alive that its user has let go of."""
+    while (heart := heart_ref()) is not None and heart.is_open:
+        pause_s = heart.tend()
+        del heart
+        wake.wait(pause_s)
+        wake.clear()
+
+
+def _key(lease: Lease) -> tuple[str, int]:
+    return lease.name, lease.epoch
+
+
+def _is_due(kept: _Kept, now_us: int) -> bool:
+    return not kept.passed_on and kept.due_us <= now_us
+
+
+def _lease_name(worker: str) -> str:
+    return f"worker/{worker}"

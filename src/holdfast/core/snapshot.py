@@ -1,0 +1,545 @@
+"""A state as bytes: the fold that a snapshot keeps. Pure; the log adds digest and revision.
+
+The text is JSON, compressed as one zstd frame if that makes it smaller (a frame begins with 0x28,
+the text with `{` or `[`). A node is a value as `codec` encodes it, references to blobs included,
+unless items are left in their events; then it is an array that names its kind:
+
+    ["map",{key:value,…},[[place,node],…]]     places of values that are nodes; 0 stands for them
+    ["map",[[key,value],…],[[place,node],…]]   the same, if some key is not plain JSON text
+    ["list",part,…]
+
+A part of a list is one of
+
+    [revision,step,rows,op]           the values of op `op` of `rows` events, `step` revisions apart
+    [revision,step,rows,op,columns]   of each event the values of `columns` ops, from `op` on
+    {"values":[value,…]}              items by value
+    {"nodes":[node,…]}                items that are nodes
+
+So a conversation of 100,000 turns takes a few dozen bytes, and a turn is read from its event when
+somebody looks at it. Short items (64 bytes or less) are kept by value, unless a longer neighbour in
+the same 32 is left in its event: then they join its run.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.backends.protocol import Objects
+from holdfast.core import codec
+from holdfast.core.codec import Encoded
+from holdfast.core.event import BlobReader, StreamState
+from holdfast.core.tree import Blobs, Lazy, List, Map
+from holdfast.core.tree.frozen import SHORT, enter, enter_level
+from holdfast.core.tree.vector import Node, Source, Vector, from_source
+from holdfast.errors import CorruptError, HoldfastError
+
+Fetch = Callable[[int, int], bytes]
+
+_SIZE_MAX = 1 << 30
+_COMPRESS_MIN = 512
+_PLAIN = frozenset({int, bool, type(None)})
+_BITS = 5
+_is_finite = math.isfinite
+
+_raw_map = msgspec.json.Decoder(dict[str, Raw])
+_raw_list = msgspec.json.Decoder(list[Raw])
+_raw_pairs = msgspec.json.Decoder(list[tuple[Raw, Raw]])
+_places = msgspec.json.Decoder(list[tuple[int, Raw]])
+
+
+class ItemRange(NamedTuple):
+    """Items that are values of ops: `columns` of them in each of `rows` events."""
+
+    revision: int
+    step: int  # 0 if there is one row
+    rows: int
+    op: int
+    columns: int
+
+
+def pack(root: Map) -> bytes:
+    """Returns the state as bytes.
+
+    What each list node packs to is remembered in the node: packing a list again after more appends
+    costs about the new part.
+    """
+    text = bytes(_pack_map(root).raw)
+    if _COMPRESS_MIN <= len(text) <= _SIZE_MAX:
+        small = codec.compress(text)
+        if len(small) < len(text) * 9 // 10:
+            return small
+    return text
+
+
+def unpack(data: bytes, *, fetch: Fetch, blobs: Blobs | None) -> Map:
+    """Returns the state of packed bytes, or raises CorruptError.
+
+    `fetch(revision, op)` returns the encoded value of an op, `blobs` the bytes of a blob; both are
+    called when a value is first looked at.
+    """
+    text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
+    try:
+        root = _Unpacking(fetch, blobs).root(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"snapshot is not a packed state: {error}") from error
+    return root
+
+
+class _Packed:
+    """The text of one value or node, and which of the two it is."""
+
+    __slots__ = ("is_node", "raw")
+
+    def __init__(self, raw: Encoded, *, is_node: bool = False) -> None:
+        self.raw = raw if type(raw) is Raw else Raw(raw)
+        self.is_node = is_node
+
+
+def _pack(kept: Any) -> Any:
+    """Returns a scalar that JSON has, or the _Packed of anything else."""
+    kind = cast("type[Any]", type(kept))
+    if kind in _PLAIN or (kind is str and kept.isascii()) or (kind is float and _is_finite(kept)):
+        return kept
+    if kind is Lazy:
+        return _Packed(kept.stored())
+    if kind is Map:
+        return _pack_map(kept)
+    if kind is List:
+        return _pack_list(kept.vector())
+    return _Packed(codec.encode(kept))
+
+
+def _pack_map(value: Map) -> _Packed:
+    table: dict[str, Any] = {}
+    nodes: list[tuple[int, Raw]] = []
+    for place, (key, kept) in enumerate(value.kept()):
+        packed = _pack(kept)
+        if type(packed) is _Packed:
+            if packed.is_node:
+                nodes.append((place, packed.raw))
+            packed = 0 if packed.is_node else packed.raw
+        table[key] = packed
+    # All values are text already, or ASCII: only a key can still hold a lone surrogate.
+    try:
+        if nodes:
+            return _Packed(codec.encode_plain(("map", table, nodes)), is_node=True)
+        if len(table) != 1 or next(iter(table))[:1] != "$":
+            return _Packed(codec.encode_plain(table))
+    except UnicodeEncodeError:
+        if nodes:
+            return _Packed(codec.encode_plain(("map", _pairs(table), nodes)), is_node=True)
+    return _Packed(codec.encode_plain({"$pairs": _pairs(table)}))
+
+
+def _pairs(table: dict[str, Any]) -> list[tuple[Raw, Any]]:
+    return [(Raw(codec.encode(key)), item) for key, item in table.items()]
+
+
+def _pack_list(items: Vector) -> _Packed:
+    parts: list[Any] = []
+    if items.count > len(items.tail):
+        parts.extend(_node_parts(items.root, items.shift))
+    _join_all(parts, _leaf_parts(items.tail))
+    packed: list[Any] = ["list"]
+    group: list[Any] = []
+    group_name = ""
+    is_node = False
+    for part in parts:
+        if type(part) is ItemRange:
+            packed.append(part if part.columns > 1 else part[:4])
+            group_name = ""
+            is_node = True
+            continue
+        name = "nodes" if type(part) is _Packed and part.is_node else "values"
+        if name != group_name:
+            group = []
+            group_name = name
+            packed.append({name: group})
+            is_node = is_node or name == "nodes"
+        group.append(part.raw if type(part) is _Packed else part)
+    if not is_node:
+        return _Packed(codec.encode_plain(group))
+    return _Packed(codec.encode_plain(packed), is_node=True)
+
+
+def _node_parts(node: Node, shift: int) -> Sequence[Any]:
+    """Returns what the items below a node pack to, runs joined."""
+    parts: Any = node.memo
+    if parts is not None:
+        return parts
+    if node.content is None and isinstance(node.source, _Parts):
+        parts = node.source.between(node.start, node.stop)
+    elif not shift:
+        parts = _leaf_parts(node.load(0))
+    else:
+        parts = []
+        for child in node.load(shift):
+            _join_all(parts, _node_parts(child, shift - _BITS))
+    # Items by value are not remembered, unless they stand between runs: they have to be written
+    # out each time anyway.
+    if any(type(part) is ItemRange for part in parts):
+        node.memo = tuple(parts)
+    return parts
+
+
+def _leaf_parts(items: tuple[Any, ...]) -> list[Any]:
+    if not any(type(item) is Lazy and _is_long(item) for item in items):
+        return [_pack(item) for item in items]
+    sources = [item.source if type(item) is Lazy else None for item in items]
+    if None not in sources and len(sources) > 1:
+        (revision, op), (second, _) = cast("list[tuple[int, int]]", sources[:2])
+        step = second - revision
+        if step > 0:
+            revisions = range(revision, revision + step * len(items), step)
+            if sources == list(zip(revisions, repeat(op))):
+                return [ItemRange(revision, step, len(items), op, 1)]
+    parts: list[Any] = []
+    for item, source in zip(items, sources, strict=True):
+        _join(parts, _pack(item) if source is None else ItemRange(source[0], 0, 1, source[1], 1))
+    return parts
+
+
+def _is_long(item: Lazy) -> bool:
+    return item.source is not None and (item.raw is None or len(item.raw) > SHORT)
+
+
+def _join(parts: list[Any], part: Any) -> None:
+    """Adds a part, made one with those before it as far as they go on in equal steps."""
+    parts.append(part)
+    while len(parts) > 1 and type(parts[-1]) is ItemRange and type(parts[-2]) is ItemRange:
+        joined = _joined(parts[-2], parts[-1])
+        if joined is None:
+            return
+        parts[-2:] = [joined]
+
+
+def _join_all(parts: list[Any], more: Sequence[Any]) -> None:
+    """Adds parts that are joined among themselves."""
+    for index, part in enumerate(more):
+        before = len(parts)
+        _join(parts, part)
+        if len(parts) > before:
+            parts.extend(more[index + 1 :])
+            return
+
+
+def _joined(first: ItemRange, then: ItemRange) -> ItemRange | None:
+    revision, step, rows, op, columns = first
+    if rows == then.rows == 1 and revision == then.revision and op + columns == then.op:
+        return ItemRange(revision, 0, 1, op, columns + then.columns)
+    if (op, columns) != (then.op, then.columns):
+        return None
+    stride = then.revision - revision - step * (rows - 1)
+    if stride <= 0 or (rows > 1 and stride != step) or (then.rows > 1 and stride != then.step):
+        return None
+    return ItemRange(revision, stride, rows + then.rows, op, columns)
+
+
+def _run_slice(run: ItemRange, start: int, stop: int) -> Iterator[ItemRange]:
+    """Yields the runs that items start to stop of a run make."""
+    revision, step, _, op, columns = run
+    while start < stop:
+        row, column = divmod(start, columns)
+        rows = (stop - start) // columns
+        if column or not rows:
+            width = min(columns - column, stop - start)
+            yield ItemRange(revision + step * row, 0, 1, op + column, width)
+            start += width
+        else:
+            yield ItemRange(revision + step * row, step if rows > 1 else 0, rows, op, columns)
+            start += rows * columns
+
+
+class _Parts:
+    """The parts of a packed list, as the source of a vector's nodes."""
+
+    __slots__ = ("_blobs", "_fetch", "_parts", "_starts", "count")
+
+    def __init__(
+        self, parts: list[ItemRange | list[Any]], fetch: Fetch, blobs: Blobs | None
+    ) -> None:
+        sizes = [
+            part.rows * part.columns if type(part) is ItemRange else len(part) for part in parts
+        ]
+        self._starts = list(accumulate(sizes, initial=0))
+        self.count = self._starts[-1]
+        self._parts = parts
+        self._fetch = fetch
+        self._blobs = blobs
+
+    def items(self, start: int, stop: int) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for part in self._slices(start, stop):
+            if type(part) is ItemRange:
+                for row in range(part.rows):
+                    revision = part.revision + part.step * row
+                    for op in range(part.op, part.op + part.columns):
+                        load = partial(self._fetch, revision, op)
+                        found.append(Lazy(None, (revision, op), load, self._blobs))
+            else:
+                found.extend(part)
+        return tuple(found)
+
+    def is_same(self, other: Source, start: int, stop: int) -> bool:
+        assert isinstance(other, _Parts), "BUG: lists are unread in snapshots only"
+        mine, theirs = self.between(start, stop), other.between(start, stop)
+        return mine == theirs and all(type(part) is ItemRange for part in mine)
+
+    def between(self, start: int, stop: int) -> list[Any]:
+        """Returns what items start to stop pack to, without making them."""
+        parts: list[Any] = []
+        for part in self._slices(start, stop):
+            for one in (part,) if type(part) is ItemRange else map(_pack, part):
+                _join(parts, one)
+        return parts
+
+    def _slices(self, start: int, stop: int) -> Iterator[ItemRange | list[Any]]:
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            part, first, end = self._parts[place], self._starts[place], self._starts[place + 1]
+            if isinstance(part, ItemRange):
+                yield from _run_slice(part, start - first, min(stop, end) - first)
+            else:
+                yield part[start - first : stop - first]
+            start = end
+            place += 1
+
+
+class _Unpacking:
+    """One walk over a packed state."""
+
+    def __init__(self, fetch: Fetch, blobs: Blobs | None) -> None:
+        self._fetch = fetch
+        self._blobs = blobs
+
+    def root(self, text: bytes) -> Map:
+        root = Map(enter_level(text, self._blobs)) if text[:1] == b"{" else self._node(text)
+        if type(root) is not Map:
+            raise CorruptError("snapshot is not a packed state: it is no mapping")
+        return root
+
+    def _node(self, text: Encoded) -> Any:
+        kind, *fields = _raw_list.decode(text) or [Raw(b"")]
+        name = bytes(kind)
+        if name == b'"list"':
+            return self._list(fields)
+        if name == b'"map"' and len(fields) == 2:
+            return self._map(*fields)
+        raise CorruptError(f"snapshot has a node of unknown kind: {name[:40]!r}")
+
+    def _map(self, entries: Raw, nodes: Raw) -> Map:
+        if bytes(entries)[:1] == b"{":
+            pairs: Iterable[tuple[str, Raw]] = _raw_map.decode(entries).items()
+        else:
+            pairs = [(codec.decode(key), item) for key, item in _raw_pairs.decode(entries)]
+        table = {key: enter(item, None, self._blobs) for key, item in pairs}
+        keys = list(table)
+        for place, node in _places.decode(nodes):
+            if not 0 <= place < len(keys):
+                raise CorruptError(f"snapshot has a node at place {place} of {len(keys)}")
+            table[keys[place]] = self._node(node)
+        return Map(table)
+
+    def _list(self, fields: list[Raw]) -> List:
+        source = _Parts([self._part(field) for field in fields], self._fetch, self._blobs)
+        return List(from_source(source, source.count))
+
+    def _part(self, field: Raw) -> ItemRange | list[Any]:
+        if bytes(field)[:1] != b"{":
+            return _run(msgspec.json.decode(field, type=list[int]))
+        for name, items in _raw_map.decode(field).items():
+            if name == "values":
+                return [enter(item, None, self._blobs) for item in _raw_list.decode(items)]
+            if name == "nodes":
+                return [self._node(node) for node in _raw_list.decode(items)]
+        raise CorruptError(f"snapshot has a list with an unknown part: {bytes(field)[:40]!r}")
+
+
+def _run(numbers: list[int]) -> ItemRange:
+    if len(numbers) == 4:
+        numbers.append(1)
+    if len(numbers) == 5:
+        run = ItemRange(*numbers)
+        is_sound = run.revision >= 0 and run.rows >= 1 and run.op >= 0 and run.columns >= 1
+        if is_sound and (run.step == 0 if run.rows == 1 else run.step >= 1):
+            return run
+    raise CorruptError(f"snapshot has a malformed run of items: {numbers!r:.80}")
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+#
+# Which folds are kept as snapshots, when, and how one is trusted again.
+#
+# A snapshot is an object named `<stream digest>/<revision>`: sha256 of the rest (32 bytes), a JSON
+# line with stream, revision, link, time, parent and closing, then the packed state (`snapshot.py`).
+# It is a hint. One that fails its digest, or whose link the log does not have at that revision, is
+# reported, deleted and not used.
+#
+# A snapshot is due when the log has grown by as much as the last one took, and by 256 KiB at least.
+# So all snapshots together cost at most about what the log costs, and no state is further than that
+# from a snapshot at or below it.
+
+
+GROWING_MAX = 65536  # streams whose growth is counted
+GROWTH_BYTES_MIN = 256 * 1024
+CLOSE_BYTES_MIN = 16 * 1024
+EVENT_OVERHEAD_BYTES = 200
+REPLAYED_EVENTS_MIN = 4096
+_DIGEST_BYTES = 32
+
+
+class _Header(Struct, array_like=True):
+    version: int
+    stream: str
+    revision: int
+    link: str
+    time: int
+    parent: str | None
+    closed_at: int
+    dropped: bool
+    expires_us: int = 0
+
+
+class _Growth(Struct):
+    bytes: int
+    due_at_bytes: int
+
+
+class Snapshots:
+    """The snapshots of one store."""
+
+    def __init__(
+        self,
+        objects_of: Callable[[str], Objects],
+        *,
+        link_of: Callable[[str, int], bytes | None],
+        source_of: Callable[[str], Fetch],
+        blobs: BlobReader,
+        report: Callable[[str], None],
+    ) -> None:
+        self._objects_of = objects_of
+        self._link_of = link_of
+        self._source_of = source_of
+        self._blobs = blobs
+        self._report = report
+        self._growth: dict[str, _Growth] = {}
+
+    def grown(self, stream: str, folded: StreamState, payload_bytes: int) -> None:
+        """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
+        growth = self._growth.get(stream) or self._begin(stream)
+        growth.bytes += payload_bytes + EVENT_OVERHEAD_BYTES
+        if growth.bytes >= growth.due_at_bytes:
+            self._write(stream, folded, growth)
+
+    def replayed(self, stream: str, events: int) -> None:
+        """Notes that so many events were folded to get at a state: worth a snapshot at close.
+
+        Whoever appends events that change no state folds nothing and leaves no snapshots. So the
+        first one who has to read a long stream leaves one for those who come behind.
+        """
+        if events >= REPLAYED_EVENTS_MIN:
+            growth = self._growth.get(stream) or self._begin(stream)
+            growth.bytes += events * EVENT_OVERHEAD_BYTES
+
+    def _begin(self, stream: str) -> _Growth:
+        if len(self._growth) >= GROWING_MAX:
+            self._growth.pop(next(iter(self._growth)), None)
+        return self._growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
+
+    def flush(self, folds: dict[str, StreamState]) -> None:
+        """Writes snapshots at a clean close, so that the next process need not fold again."""
+        for stream, growth in self._growth.items():
+            folded = folds.get(stream)
+            if folded is not None and growth.bytes >= CLOSE_BYTES_MIN:
+                self._write(stream, folded, growth)
+
+    def revisions(self, stream: str) -> list[int]:
+        """Returns the revisions of a stream that have a snapshot, oldest first."""
+        prefix = _prefix(stream)
+        names = self._objects_of(stream).names("snapshot", prefix=prefix)
+        # A name that is no number is damage; what it names is found by nobody, and not missed.
+        return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
+
+    def nearest(self, stream: str, revision: int) -> StreamState | None:
+        """Returns the newest trustworthy snapshot at or below the revision."""
+        for candidate in reversed(self.revisions(stream)):
+            if candidate > revision:
+                continue
+            try:
+                return self.read(stream, candidate)
+            except CorruptError as error:
+                self._report(f"{error.message}; it was discarded, the log has everything")
+                self._discard(stream, candidate)
+        return None
+
+    def read(self, stream: str, revision: int) -> StreamState:
+        """Returns one snapshot, or raises CorruptError if it is not to be trusted."""
+        data = self._objects_of(stream).get("snapshot", _name(stream, revision))
+        what = f'snapshot of "{stream}" at revision {revision}'
+        if data is None or sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+            raise CorruptError(f"{what} fails its digest", stream=stream, revision=revision)
+        end = data.index(b"\n", _DIGEST_BYTES)
+        header = codec.decode_as(data[_DIGEST_BYTES:end], _Header)
+        link = bytes.fromhex(header.link)
+        named = (header.stream, header.revision)
+        if named != (stream, revision) or self._link_of(stream, revision) != link:
+            raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
+        root = unpack(data[end + 1 :], fetch=self._source_of(stream), blobs=self._blobs)
+        return StreamState(
+            revision,
+            link,
+            header.time,
+            root,
+            header.parent,
+            header.closed_at,
+            header.dropped,
+            header.expires_us,
+        )
+
+    def _write(self, stream: str, folded: StreamState, growth: _Growth) -> None:
+        header = _Header(
+            1,
+            stream,
+            folded.revision,
+            folded.link.hex(),
+            folded.time,
+            folded.parent,
+            folded.closed_at,
+            folded.dropped,
+            folded.expires_us,
+        )
+        rest = codec.encode_plain(header) + b"\n" + pack(folded.root)
+        try:
+            name = _name(stream, folded.revision)
+            data = sha256(rest).digest() + rest
+            self._objects_of(stream).put("snapshot", name, data, expires_us=folded.expires_us)
+        except HoldfastError as error:
+            # The commit is durable already; a snapshot that cannot be written (disk full, a store
+            # that is open read-only) must not turn it into an error. It is tried again when as much
+            # has been written once more.
+            self._report(f'snapshot of "{stream}" was not written: {error}')
+        growth.bytes = 0
+        growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(rest))
+
+    def _discard(self, stream: str, revision: int) -> None:
+        try:
+            self._objects_of(stream).delete("snapshot", _name(stream, revision))
+        except HoldfastError as error:
+            self._report(f"the damaged snapshot could not be deleted: {error}")
+
+
+def _prefix(stream: str) -> str:
+    return sha256(stream.encode()).hexdigest()[:32] + "/"
+
+
+def _name(stream: str, revision: int) -> str:
+    return f"{_prefix(stream)}{revision:016d}"

@@ -1,0 +1,60 @@
+"""Copy-on-write state: frozen values, the ops that change them, and what differs between two. Pure.
+
+frozen      Map, List, Lazy: what a reader is handed
+ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
+difference  diff, diff_ops, touched
+vector, trie    the persistent sequence and the persistent wide map below Map and List
+"""
+
+from holdfast.core.tree.difference import Change, diff, diff_ops, touched
+from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
+from holdfast.core.tree.ops import (
+    Kind,
+    Op,
+    OpBatch,
+    append_op,
+    apply,
+    decode_ops,
+    delete_op,
+    encode_ops,
+    get,
+    increment_op,
+    locate,
+    merge_op,
+    put,
+    raw_op,
+    set_op,
+    truncate_op,
+)
+
+__all__ = [
+    "EMPTY",
+    "MISSING",
+    "Blobs",
+    "Change",
+    "Kind",
+    "Lazy",
+    "List",
+    "Map",
+    "Missing",
+    "Op",
+    "OpBatch",
+    "append_op",
+    "apply",
+    "decode_ops",
+    "delete_op",
+    "diff",
+    "diff_ops",
+    "encode_ops",
+    "freeze",
+    "get",
+    "increment_op",
+    "locate",
+    "merge_op",
+    "put",
+    "raw_op",
+    "set_op",
+    "thaw",
+    "touched",
+    "truncate_op",
+]

@@ -1,0 +1,253 @@
+"""What differs between two states, for people (`diff`) and as ops that lead from one to the other.
+
+Subtrees that both states share are skipped by identity: the cost is that of what changed. Values
+that are encoded are compared as bytes first, and decoded only to look further into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.codec import Path
+from holdfast.core.tree import trie, vector
+from holdfast.core.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter_level
+from holdfast.core.tree.ops import Op, delete_op, locate, raw_op, truncate_op
+from holdfast.core.tree.vector import Vector
+
+
+class Change:
+    """One place that differs; the absent side of an added or removed one is MISSING.
+
+    `old` and `new` are decoded, and blobs loaded, when they are asked for.
+    """
+
+    __slots__ = ("_new", "_old", "path")
+
+    def __init__(self, path: Path, old: Any, new: Any) -> None:
+        self.path = path
+        self._old = old
+        self._new = new
+
+    @property
+    def old(self) -> Any:
+        return _force(self._old)
+
+    @property
+    def new(self) -> Any:
+        return _force(self._new)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Change):
+            return NotImplemented
+        return (self.path, self.old, self.new) == (other.path, other.old, other.new)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return f"Change({self.path!r}, {self.old!r}, {self.new!r})"
+
+
+def diff(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Change]:
+    """Returns the places that differ: the deepest mapping keys and list indexes that do.
+
+    Within a mapping, changed and removed keys come in the old order, then new ones in theirs; on
+    wide levels (more than 128 keys) all come sorted by key. The order of keys alone is no
+    difference, the type of a number is. With `is_same_stream`, two values from the same op of the
+    same revision are known to be equal and are not read.
+    """
+    return list(_Comparison(is_same_stream).changes(old, new, ()))
+
+
+def diff_ops(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Op]:
+    """Returns ops that make `new` of `old`, order of keys and types of numbers included."""
+    ops: list[Op] = []
+    _Comparison(is_same_stream).map_ops(old, new, (), ops)
+    return ops
+
+
+def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Change]:
+    """Returns the changes that ops made between two states, each place once.
+
+    A place is that of an op: what it put there is not taken apart, except that the items of a list
+    that grew or shrank are told one by one.
+    """
+    found: dict[Path, Change] = {}
+    for op in ops:
+        for change in _touched_by(op, old, new):
+            found.setdefault(change.path, change)
+    return list(found.values())
+
+
+def _touched_by(op: Op, old: Map, new: Map) -> Iterator[Change]:
+    path = op.keys
+    compare = _Comparison(False)
+    if op.kind == "merge" and locate(old, path) is MISSING:
+        yield from compare.place(old, new, path)
+    elif op.kind == "merge" and codec.parse_blob_ref(op.value) is None:
+        for key in enter_level(op.value, None):
+            yield from compare.place(old, new, (*path, key))
+    elif not path or op.kind in ("append", "truncate", "merge"):
+        yield from compare.changes(locate(old, path), locate(new, path), path)
+    elif op.kind == "delete" and type(path[-1]) is int:
+        yield from compare.changes(locate(old, path[:-1]), locate(new, path[:-1]), path[:-1])
+    else:
+        yield from compare.place(old, new, path)
+
+
+class _Comparison:
+    """One walk over two states."""
+
+    def __init__(self, is_same_stream: bool) -> None:
+        self._is_same_stream = is_same_stream
+
+    def place(self, old: Map, new: Map, path: Path) -> Iterator[Change]:
+        a, b = locate(old, path), locate(new, path)
+        if not self._is_known_same(a, b):
+            yield Change(path, a, b)
+
+    def changes(self, old: Any, new: Any, path: Path) -> Iterator[Change]:
+        if self._is_known_same(old, new):
+            return
+        if old is MISSING or new is MISSING:
+            yield Change(path, old, new)
+            return
+        a, b = _force(old), _force(new)
+        if type(a) is Map and type(b) is Map:
+            for key in _changed_keys(a, b):
+                yield from self.changes(a.peek(key), b.peek(key), (*path, key))
+        elif type(a) is List and type(b) is List:
+            x, y = a.vector(), b.vector()
+            for index in self._changed_indexes(x, y):
+                yield from self.changes(x.get(index), y.get(index), (*path, index))
+            for index in range(len(a), len(b)):
+                yield Change((*path, index), MISSING, y.get(index))
+            for index in range(len(b), len(a)):
+                yield Change((*path, index), x.get(index), MISSING)
+        elif not _is_same_scalar(a, b):
+            yield Change(path, old, new)
+
+    def map_ops(self, a: Map, b: Map, path: Path, ops: list[Op]) -> None:
+        """Adds the ops that make mapping b of mapping a."""
+        plan = _plan_wide(a, b) or _plan(a, b)
+        if plan is None:
+            ops.append(raw_op("set", path, b))
+            return
+        deleted, changed, added = plan
+        ops.extend(delete_op((*path, key)) for key in deleted)
+        for key in changed:
+            self._value_ops(a.peek(key), b.peek(key), (*path, key), ops)
+        ops.extend(raw_op("set", (*path, key), b.peek(key)) for key in added)
+
+    def _list_ops(self, a: List, b: List, path: Path, ops: list[Op]) -> None:
+        x, y = a.vector(), b.vector()
+        shared = min(len(a), len(b))
+        changed = [
+            index
+            for index in self._changed_indexes(x, y)
+            if not self._is_identical(x.get(index), y.get(index))
+        ]
+        # Many items differ when some were put in or taken out before the end. What stays the same
+        # in front is kept, the rest is appended anew.
+        if len(changed) > max(_FEW, shared // 4):
+            shared = changed[0]
+            changed = []
+        for index in changed:
+            self._value_ops(x.get(index), y.get(index), (*path, index), ops)
+        if shared < len(a):
+            ops.append(truncate_op(path, shared))
+        ops.extend(raw_op("append", path, item) for item in y.slice(shared, len(b)))
+
+    def _value_ops(self, old: Any, new: Any, path: Path, ops: list[Op]) -> None:
+        if self._is_known_same(old, new):
+            return
+        a, b = _force(old), _force(new)
+        if type(a) is Map and type(b) is Map:
+            self.map_ops(a, b, path, ops)
+        elif type(a) is List and type(b) is List:
+            self._list_ops(a, b, path, ops)
+        elif not _is_same_scalar(a, b):
+            ops.append(raw_op("set", path, new))
+
+    def _is_known_same(self, old: Any, new: Any) -> bool:
+        """Says whether two kept values are the same as far as can be told without decoding."""
+        if old is new:
+            return True
+        if type(old) is not Lazy or type(new) is not Lazy:
+            return False
+        if old.raw is not None and old.raw == new.raw:
+            return True
+        return self._is_same_stream and old.source is not None and old.source == new.source
+
+    def _changed_indexes(self, old: Vector, new: Vector) -> Iterator[int]:
+        return vector.changed_indexes(old, new, is_same_stream=self._is_same_stream)
+
+    def _is_identical(self, old: Any, new: Any) -> bool:
+        return self._is_known_same(old, new) or bytes(dump(old)) == bytes(dump(new))
+
+
+_FEW = 4
+Plan = tuple[list[str], list[str], list[str]]
+
+
+def _plan_wide(a: Map, b: Map) -> Plan | None:
+    """Returns keys to delete, to compare, and to set at the end, at the cost of what changed.
+
+    None if these are not two versions of one wide level.
+    """
+    x, y = a.wide(), b.wide()
+    if x is None or y is None or x.order.count > y.order.count:
+        return None
+    if any(True for _ in vector.changed_indexes(x.order, y.order)):
+        return None
+    changed = trie.changed_keys(x, y)
+    # Keys that were put in, or taken out and put in again, have new places at the end.
+    places = y.order.slice(x.order.count, y.order.count)
+    added = [key for key in reversed(dict.fromkeys(reversed(places))) if key in b]
+    moved = set(added)
+    if any(key in b and key not in a and key not in moved for key in changed):
+        return None  # b is older: a key is back in a place that only a whole new level can give it
+    deleted = [
+        key for key in sorted(changed | moved) if key in a and (key in moved or key not in b)
+    ]
+    compared = [key for key in sorted(changed) if key in a and key in b and key not in moved]
+    return deleted, compared, added
+
+
+def _plan(a: Map, b: Map) -> Plan | None:
+    """Returns keys to delete, to compare, and to set at the end; None to set all anew."""
+    keys = list(b)
+    stay = [key for key in a if key in b]
+    steady = 0
+    for key, other in zip(stay, keys, strict=False):
+        if key != other:
+            break
+        steady += 1
+    if stay and not steady:
+        return None
+    deleted = [key for key in a if key not in b]
+    return deleted + stay[steady:], stay[:steady], keys[steady:]
+
+
+def _changed_keys(a: Map, b: Map) -> list[str]:
+    x, y = a.wide(), b.wide()
+    if x is not None and y is not None:
+        return sorted(trie.changed_keys(x, y))
+    keys = [key for key, kept in a.kept() if b.peek(key) is not kept]
+    keys.extend(key for key in b if a.peek(key) is MISSING)
+    return sorted(keys) if max(len(a), len(b)) > WIDE else keys
+
+
+def _is_same_scalar(a: Any, b: Any) -> bool:
+    # True == 1 == 1.0 and 0.0 == -0.0, but they are different values in a file; nan is itself.
+    if type(a) is not type(b):
+        return False
+    if a != b:
+        return a != a and b != b
+    return type(a) not in (float, datetime) or repr(a) == repr(b)
+
+
+def _force(kept: Any) -> Any:
+    return kept.force() if type(kept) is Lazy else kept

@@ -1,0 +1,494 @@
+"""Ops: the steps that a `changed` event records, and their form in its payload.
+
+A payload is an array of ops, `[[kind,path,value],…]`:
+
+    ["set","stage","triage"]              the key or index is this value; missing maps are made
+    ["set",["customer","name"],"Ada"]
+    ["delete","stage"]                    it must be there; list items behind it move up
+    ["append","messages",{…}]             one more item; a missing list is made
+    ["increment","budget",-10]            a missing number counts as 0
+    ["merge","customer",{"name":"Ada"}]   each key is set, the others stay; a missing map is made
+    ["truncate","messages",3]             the first three items stay
+
+A path of one key is that string, any other an array of keys and list indexes; a key with lone
+surrogates is an object `{"$text":…}` in such an array. `[]` is the whole state. Values are encoded
+as `codec` has it and are never decoded on the way: an op carries the bytes that it came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NoReturn, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.core import codec
+from holdfast.core.codec import DEPTH_MAX, Encoded, Path, show_path
+from holdfast.core.tree.frozen import (
+    EMPTY,
+    MALFORMED,
+    MISSING,
+    Blobs,
+    Lazy,
+    List,
+    Map,
+    dump,
+    enter,
+    enter_level,
+)
+from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
+
+Kind = Literal["set", "delete", "append", "increment", "merge", "truncate"]
+
+NO_VALUE = Raw(b"")
+"""The value of a delete."""
+
+# With several ops in a payload, each value gets its own bytes: one small value must not keep a
+# large neighbour in memory after that was overwritten.
+_SHARED_BYTES_MAX = 1024
+
+
+class Op(Struct, array_like=True, frozen=True):
+    """One step of a change. `path` is a key, or a tuple of keys and indexes."""
+
+    kind: Kind
+    path: str | tuple[str | int, ...]
+    value: Raw = NO_VALUE
+
+    @property
+    def keys(self) -> Path:
+        """The path as a tuple, always."""
+        path = self.path
+        return (path,) if isinstance(path, str) else path
+
+
+_TaggedStep = str | int | dict[str, str | list[str]]
+
+
+class _TaggedOp(Struct, array_like=True):
+    """An op whose path has a key that JSON text cannot hold as it is."""
+
+    kind: Kind
+    path: str | list[_TaggedStep]
+    value: Raw = NO_VALUE
+
+
+_decoder = msgspec.json.Decoder(tuple[Op, ...])
+_tagged_decoder = msgspec.json.Decoder(list[_TaggedOp])
+
+UserPath = str | tuple[str | int, ...]
+
+
+def set_op(path: UserPath, value: Any) -> Op:
+    """Returns the op that puts a value at a path; at `()` it must be a mapping."""
+    place = _check_path(path)
+    if not place:
+        value = _check_mapping(value, "the whole state")
+    return _op("set", place, codec.encode(value, path=place))
+
+
+def delete_op(path: UserPath) -> Op:
+    """Returns the op that takes a key or list item away; at `()` it empties the state."""
+    return _op("delete", _check_path(path), b"")
+
+
+def append_op(path: UserPath, item: Any) -> Op:
+    """Returns the op that appends one item to the list at a path."""
+    place = _check_path(path)
+    return _op("append", place, codec.encode(item, path=(*place, 0)))
+
+
+def increment_op(path: UserPath, by: float) -> Op:
+    """Returns the op that adds a number to the number at a path."""
+    place = _check_path(path)
+    if isinstance(by, bool) or not isinstance(by, int | float):  # pyright: ignore
+        raise UsageError(
+            f"increment of {describe(place)} takes a number, found {type(by).__name__}"
+        )
+    return _op("increment", place, codec.encode(by, path=place))
+
+
+def merge_op(path: UserPath, values: Mapping[str, Any]) -> Op:
+    """Returns the op that sets each key of a mapping in the mapping at a path."""
+    place = _check_path(path)
+    return _op("merge", place, codec.encode(_check_mapping(values, "merge"), path=place))
+
+
+def truncate_op(path: UserPath, count: int) -> Op:
+    """Returns the op that keeps the first `count` items of the list at a path."""
+    place = _check_path(path)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:  # pyright: ignore
+        raise UsageError(f"truncate of {describe(place)} takes a length, found {count!r}")
+    return _op("truncate", place, b"%d" % count)
+
+
+def raw_op(kind: Kind, path: Path, kept: Any) -> Op:
+    """Returns an op for a value that is in a tree already, copying its bytes."""
+    return _op(kind, path, dump(kept))
+
+
+def describe(path: Path) -> str:
+    """Returns a path for a message."""
+    return f"state{show_path(path)}" if path else "the state"
+
+
+def _op(kind: Kind, path: Path, raw: Encoded) -> Op:
+    value = raw if type(raw) is Raw else Raw(raw)
+    if len(path) == 1 and type(path[0]) is str:
+        return Op(kind, path[0], value)
+    return Op(kind, path, value)
+
+
+def _check_mapping(value: Any, what: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what} takes a mapping, found {type(value).__name__}")
+    mapping = cast("Mapping[str, Any]", value)
+    return mapping if isinstance(mapping, dict | codec.Thawable) else dict(mapping)
+
+
+def _check_path(path: UserPath) -> Path:
+    if isinstance(path, str):
+        return (path if type(path) is str else str.__str__(path),)
+    if not isinstance(path, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a path is text (one key) or a tuple, found {type(path).__name__}")
+    if len(path) > codec.DEPTH_MAX:
+        raise ValueDomainError(
+            f"path {show_path(path)} has {len(path)} steps: at most {codec.DEPTH_MAX} fit",
+            path=path,
+        )
+    return tuple(map(_check_step, path))
+
+
+def _check_step(step: str | int) -> str | int:
+    if isinstance(step, str):
+        return str.__str__(step)
+    if isinstance(step, bool) or not isinstance(step, int):  # pyright: ignore
+        raise UsageError(
+            f"a path holds keys (text) and list indexes (int), found {show_value(step)}"
+        )
+    if not 0 <= step < 1 << 63:
+        raise UsageError(
+            f"list index {show_value(step)} in a path counts from the start: expected 0 or more",
+            hint="a draft takes negative indexes: with scope.edit() as draft: …",
+        )
+    return int(step)
+
+
+def encode_ops(ops: Iterable[Op]) -> bytes:
+    """Returns the payload of the ops; their values stand in it verbatim."""
+    return b"[" + b",".join(map(_encode_op, ops)) + b"]"
+
+
+def _encode_op(op: Op) -> bytes:
+    try:
+        path = codec.encode_plain(op.path)
+    except UnicodeEncodeError:
+        path = codec.encode(list(op.keys))
+    if op.kind == "delete":
+        return b'["delete",%s]' % path
+    return b'["%s",%s,%s]' % (op.kind.encode(), path, bytes(op.value))
+
+
+def decode_ops(payload: Encoded) -> tuple[Op, ...]:
+    """Returns the ops of a payload, their values still encoded, or raises CorruptError."""
+    try:
+        ops = _decoder.decode(payload)
+    except MALFORMED as error:
+        ops = _decode_tagged(payload, error)
+    if len(ops) == 1:
+        op = ops[0]
+        if type(op.path) is not str or not op.value or op.kind == "delete":
+            _check_op(op)
+        return ops
+    is_shared = len(payload) > _SHARED_BYTES_MAX
+    for op in ops:
+        _check_op(op)
+    return tuple(Op(op.kind, op.path, op.value.copy()) for op in ops) if is_shared else ops
+
+
+def _check_op(op: Op) -> None:
+    if (op.kind == "delete") == bool(len(op.value)):
+        raise CorruptError(f"stored change has a {op.kind!r} with a wrong number of fields")
+    if type(op.path) is tuple and any(type(step) is int and step < 0 for step in op.path):
+        raise CorruptError(f"stored change has a path with a negative index: {op.path!r:.80}")
+
+
+def _decode_tagged(payload: Encoded, cause: BaseException) -> tuple[Op, ...]:
+    try:
+        tagged = _tagged_decoder.decode(payload)
+        return tuple(Op(op.kind, _revive_path(op.path), op.value) for op in tagged)
+    except MALFORMED:
+        raise CorruptError(f"stored change is not a list of ops: {cause}") from cause
+
+
+def _revive_path(path: str | list[_TaggedStep]) -> str | Path:
+    if isinstance(path, str):
+        return path
+    steps = codec.decode(codec.encode_plain(path))
+    if not all(type(step) in (str, int) for step in steps):
+        raise CorruptError(f"stored change has a malformed path: {path!r:.80}")
+    return steps[0] if len(steps) == 1 and type(steps[0]) is str else tuple(steps)
+
+
+# --- change ---------------------------------------------------------------------------------------
+#
+# How ops change a state: `apply`, and `get`.
+#
+# `apply` is all or nothing: it returns another state, or raises and nothing has happened. An op
+# that does not fit the state is a UsageError that names the place: appending to what is no list, a
+# path that leads through a scalar or past the end of a list, deleting what is not there, adding to
+# what is no number (a bool is none). Missing mappings on the way to a `set`, `append`, `increment`
+# or `merge` are made, as `mkdir -p` does; missing list items never are.
+
+
+_INT_END = 10**4000
+
+
+def get(root: Map, path: str | Path, default: Any = None) -> Any:
+    """Returns the value at a path, or the default where there is none."""
+    if isinstance(path, str):
+        return root.get(path, default)
+    kept = locate(root, path)
+    return default if kept is MISSING else _force(kept)
+
+
+def locate(root: Map, path: Path) -> Any:
+    """Returns what is kept at a path, perhaps a Lazy, or MISSING."""
+    kept: Any = root
+    for step in path:
+        node = _force(kept)
+        if not isinstance(node, Map if type(step) is str else List):
+            return MISSING
+        kept = _peek(node, step)
+    return kept
+
+
+def put(root: Map, path: Path, kept: Any) -> Map:
+    """Returns the state with a value that is in a tree already at a path that is there."""
+    return _put(root, path, kept)
+
+
+def _put(node: Any, path: Path, kept: Any) -> Any:
+    if not path:
+        return kept
+    return _with(node, path[0], _put(_force(_peek(node, path[0])), path[1:], kept))
+
+
+def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | None = None) -> Map:
+    """Returns the state after the ops of one event; values stay encoded until they are read.
+
+    `revision` is that of the event. Values remember it and their op's index, so that a snapshot can
+    name the event in place of the value; None is for changes that are not, or not yet, an event.
+    `blobs` loads what the state keeps as a reference to a blob, when it is read.
+    """
+    for index, op in enumerate(ops):
+        source = None if revision is None else (revision, index)
+        root = apply_op(root, op, source, blobs)
+    return root
+
+
+def apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | None) -> Map:
+    """Returns the state after one op, whose value is the whole of what `source` names."""
+    key = op.path
+    # Nearly every op is one of these two, on a key of the state itself.
+    if type(key) is str:
+        kind = op.kind
+        if kind == "set":
+            return root.with_key(key, enter(op.value, source, blobs))
+        if kind == "append" and type(kept := root.peek(key)) is List:
+            return root.with_key(key, kept.with_item(enter(op.value, source, blobs)))
+    path = op.keys
+    if not path:
+        return _apply_to_root(root, op, blobs)
+    if len(path) > DEPTH_MAX:
+        raise UsageError(f"cannot {op.kind} {describe(path)}: at most {DEPTH_MAX} steps fit")
+    return _descend(root, 0, path, op, source, blobs)
+
+
+def _descend(
+    node: Any, depth: int, path: Path, op: Op, source: tuple[int, int] | None, blobs: Blobs | None
+) -> Any:
+    """Returns the node with the op carried out below it."""
+    key = path[depth]
+    if not isinstance(node, Map if type(key) is str else List):
+        found = f"{describe(path[:depth])} is {_name(node)}, which has no {key!r:.80}"
+        _refuse(op, found, hint="name another path, or set the value above it as a whole")
+    kept = _peek(node, key)
+    kind = op.kind
+    if kept is MISSING and (kind in _NEED_PLACE or type(node) is List):
+        _refuse(op, f"{describe(path[: depth + 1])} is not there")
+    if depth + 1 < len(path):
+        child = EMPTY if kept is MISSING else _force(kept)
+        changed = _descend(child, depth + 1, path, op, source, blobs)
+    elif kind == "delete":
+        return _without(node, key)
+    else:
+        changed = _COMPUTE[kind](op, kept, source, blobs)
+    return _with(node, key, changed)
+
+
+def _apply_to_root(root: Map, op: Op, blobs: Blobs | None) -> Map:
+    if op.kind == "delete":
+        return EMPTY
+    if op.kind == "merge":
+        return _merged(op, root, None, blobs)
+    if op.kind == "set":
+        return Map(_level(op, blobs))
+    _refuse(op, f"the state is {_name(root)}")
+
+
+def _set(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> Any:
+    return enter(op.value, source, blobs)
+
+
+def _appended(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> List:
+    items = _NO_ITEMS if kept is MISSING else _force(kept)
+    if type(items) is not List:
+        _refuse(op, f"it is {_name(items)}, not a list")
+    return items.with_item(enter(op.value, source, blobs))
+
+
+def _incremented(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> Any:
+    old = 0 if kept is MISSING else _force(kept)
+    by = codec.decode(op.value)
+    if type(old) not in _NUMBERS or type(by) not in _NUMBERS:
+        wrong = by if type(old) in _NUMBERS else old
+        _refuse(op, f"{_name(wrong)} is not a number")
+    try:
+        new = old + by
+    except OverflowError:
+        _refuse(op, "the number is too large for a float")
+    if type(new) is int and not -_INT_END < new < _INT_END:
+        _refuse(op, "the number would have more than 4000 digits")
+    return new
+
+
+def _merged(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> Map:
+    target = EMPTY if kept is MISSING else _force(kept)
+    if type(target) is not Map:
+        _refuse(op, f"it is {_name(target)}, not a mapping")
+    return target.with_keys(_level(op, blobs))
+
+
+def _truncated(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> List:
+    items = _force(kept)
+    count = codec.decode(op.value)
+    if type(items) is not List:
+        _refuse(op, f"it is {_name(items)}, not a list")
+    if type(count) is not int or not 0 <= count <= len(items):
+        _refuse(op, f"it has {len(items)} items, {count!r:.80} cannot be kept")
+    return List(items.vector().truncate(count))
+
+
+_COMPUTE: dict[str, Callable[[Op, Any, tuple[int, int] | None, Blobs | None], Any]] = {
+    "set": _set,
+    "append": _appended,
+    "increment": _incremented,
+    "merge": _merged,
+    "truncate": _truncated,
+}
+_NEED_PLACE = frozenset({"delete", "truncate"})
+_NUMBERS = (int, float)
+_NO_ITEMS = List()
+
+
+def _level(op: Op, blobs: Blobs | None) -> dict[str, Any]:
+    raw: Encoded = op.value
+    reference = codec.parse_blob_ref(raw)
+    if reference is not None and blobs is not None:
+        raw = blobs(*reference)
+    try:
+        return enter_level(raw, blobs)
+    except CorruptError as error:
+        raise UsageError(f"cannot {op.kind} {describe(op.keys)}: {error.message}") from error
+
+
+def _force(kept: Any) -> Any:
+    return kept.force() if type(kept) is Lazy else kept
+
+
+def _peek(node: Any, step: Any) -> Any:
+    if type(node) is Map:
+        return node.peek(step)
+    items = node.vector()
+    return items.get(step) if 0 <= step < items.count else MISSING
+
+
+def _with(node: Any, step: Any, value: Any) -> Any:
+    if type(node) is Map:
+        return node.with_key(step, value)
+    return List(node.vector().set(step, value))
+
+
+def _without(node: Any, step: Any) -> Any:
+    if type(node) is Map:
+        return node.without_key(step)
+    items = node.vector()
+    kept = items.truncate(step)
+    for item in items.slice(step + 1, items.count):
+        kept = kept.append(item)
+    return List(kept)
+
+
+def _name(value: Any) -> str:
+    names = {Map: "a mapping", List: "a list", type(None): "None"}
+    kind = cast("type[Any]", type(value))
+    return names.get(kind, f"of type {kind.__name__}")
+
+
+def _refuse(op: Op, problem: str, hint: str | None = None) -> NoReturn:
+    raise UsageError(f"cannot {op.kind} {describe(op.keys)}: {problem}", hint=hint)
+
+
+# --- run ------------------------------------------------------------------------------------------
+#
+# Many events folded into one state: what nobody will look at is not made.
+#
+# Most of a long log appends to lists of the state. Such items are gathered and appended together,
+# when the state is asked for or another op looks at their list; every other op is applied at once.
+
+
+class OpBatch:
+    """A state on its way through the ops of many events."""
+
+    def __init__(self, root: Map) -> None:
+        self._root = root
+        self._items: dict[str, list[Any]] = {}
+
+    def apply(self, ops: Iterable[Op], *, revision: int, blobs: Blobs | None) -> None:
+        """Does what `tree.apply` does. After an exception the run is of no more use."""
+        for index, op in enumerate(ops):
+            source = revision, index
+            key = op.path
+            if op.kind == "append" and type(key) is str:
+                items = self._items.get(key)
+                if items is None and type(self._root.peek(key)) is List:
+                    items = self._items[key] = []
+                if items is not None:
+                    items.append(enter(op.value, source, blobs))
+                    continue
+            if self._items:
+                self._settle(key)
+            self._root = apply_op(self._root, op, source, blobs)
+
+    def root(self) -> Map:
+        """Returns the state as it is now."""
+        for key in self._items:
+            self._append(key)
+        self._items = {}
+        return self._root
+
+    def _settle(self, path: str | tuple[str | int, ...]) -> None:
+        """Appends what the op at this path may look at."""
+        key = path if isinstance(path, str) else path[0] if path else None
+        if key is None:
+            self.root()
+        elif key in self._items:
+            self._append(str(key))
+            del self._items[str(key)]
+
+    def _append(self, key: str) -> None:
+        kept = self._root.peek(key)
+        assert type(kept) is List, f"BUG: {key!r} was a list, and is {type(kept).__name__}"
+        self._root = self._root.with_key(key, kept.with_items(self._items[key]))

@@ -1,0 +1,207 @@
+"""The levels of scopes: which stands above which, and whether state outlives its scope."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from holdfast.clock import Clock
+from holdfast.errors import ExistsError, UsageError, show_value
+
+# --- ids ------------------------------------------------------------------------------------------
+#
+# Ids that sort by time, and the rule for names that users choose.
+
+
+NAME_BYTES_MAX = 512
+
+_LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_BY_CHANCE = (_ALPHABET * 8).encode()
+"""A character for each byte, every one for as many: five bits of it count."""
+
+
+def new_id(clock: Clock) -> str:
+    """Returns 26 characters that sort by creation time: 48 bits of milliseconds, 80 of chance."""
+    ms = clock.now_us() // 1000 & (1 << 48) - 1
+    when = "".join([_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
+    return when + clock.random_bytes(16).translate(_BY_CHANCE).decode()
+
+
+def short_id(clock: Clock) -> str:
+    """Returns 8 random characters, enough to tell the workers of one store apart."""
+    return clock.random_bytes(8).translate(_BY_CHANCE).decode()
+
+
+def check_level(level: object) -> str:
+    """Returns the level, or raises UsageError: lower-case letters, digits, `_` and `-`."""
+    if not isinstance(level, str) or not _LEVEL.match(level):
+        raise UsageError(
+            f"level {show_value(level)} is not a name: expected a lower-case letter, then at most "
+            "31 letters, digits, '_' or '-'"
+        )
+    return str.__str__(level)
+
+
+def check_name(name: object, what: str) -> str:
+    """Returns a user's name for a scope, checkpoint, lease or key, or raises UsageError.
+
+    Any text that a person could type is fine, slashes and emoji included: a name is data, never a
+    path. Control characters and lone surrogates are refused because they could not be shown.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{what} must be text, found {type(name).__name__}")
+    if type(name) is not str:
+        # A StrEnum is text too, and is kept as what it holds; not every encoder would take it.
+        name = str.__str__(name)
+    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
+        return name
+    if not name:
+        raise UsageError(f"{what} is empty: expected at least one character")
+    bad = _CONTROL.search(name)
+    if bad:
+        raise UsageError(
+            f"{what} {name[:40]!r} holds the character {bad.group()!r} at {bad.start()}: "
+            "control characters and lone surrogates cannot be part of a name"
+        )
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        raise UsageError(f"{what} {name[:40]!r}… takes {size} bytes: at most {NAME_BYTES_MAX} fit")
+    return name
+
+
+GLOBAL = "global"
+TEAM = "team"
+WORKFLOW = "workflow"
+CONVERSATION = "conversation"
+
+
+class Level(Struct, frozen=True):
+    """A kind of scope. `keep` says whether closing one keeps its state, unless told otherwise."""
+
+    name: str
+    keep: bool = True
+
+
+_OWN = frozenset(("group", "inbox", "lease", "run", "store"))
+
+
+class Levels:
+    """The levels that a store knows, from the widest to the narrowest."""
+
+    def __init__(self) -> None:
+        self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
+
+    def register(self, name: str, *, below: str, keep: bool = True) -> None:
+        """Adds a level right below another one (VIC-24)."""
+        check_level(name)
+        if any(level.name == name for level in self._order):
+            raise ExistsError(f'level "{name}" is registered already')
+        self._order.insert(self._rank(below) + 1, Level(name, keep))
+
+    def names(self) -> list[str]:
+        """Returns the names, widest first."""
+        return [level.name for level in self._order]
+
+    def keeps(self, name: str) -> bool:
+        """Returns the level's policy for the state of a closed scope."""
+        return self._order[self._rank(name)].keep
+
+    def check_scope(self, level: str, id: str | None) -> tuple[str, str | None]:
+        """Returns level and id of a scope that may exist, or raises UsageError."""
+        level = self._order[self._rank(level)].name
+        if level == GLOBAL:
+            if id is not None:
+                raise UsageError("there is one global scope: it takes no id")
+            return level, None
+        if id is None:
+            raise UsageError(f"a {level} scope needs an id")
+        return level, check_name(id, "scope id")
+
+    def check_own(self, name: str) -> None:
+        """Raises UsageError for a stream that holdfast itself writes: it can only be read."""
+        if name.partition("/")[0] in _OWN:
+            raise UsageError(
+                f'"{name}" is written by holdfast itself: a change by hand would break what it '
+                "keeps there",
+                hint="write to a scope of your own",
+            )
+
+    def check_parent(self, name: str, scope: object) -> None:
+        """Raises UsageError unless it is a scope whose level stands above that of the name."""
+        parent = getattr(scope, "name", None)
+        if not isinstance(parent, str):
+            raise UsageError(f"a parent is a scope, found {show_value(scope)}")
+        level, above = split_name(name)[0], split_name(parent)[0]
+        if self._rank(above) >= self._rank(level):
+            raise UsageError(
+                f'scope "{parent}" cannot be the parent of "{name}": expected a level above '
+                f'"{level}", which are {", ".join(self.names()[: self._rank(level)])}'
+            )
+
+    def _rank(self, name: str) -> int:
+        for rank, level in enumerate(self._order):
+            if level.name == name:
+                return rank
+        raise UsageError(
+            f"there is no level {show_value(name)}: expected one of {', '.join(self.names())}",
+            hint="register_level adds one",
+        )
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Returns level and id of a scope's name: `global`, or `level/id`."""
+    level, slash, id = name.partition("/")
+    return level, id if slash else None
+
+
+# --- url ------------------------------------------------------------------------------------------
+#
+# URLs of stores: how one is shown, and the numbers that it may hold.
+
+
+_SECRETS = ("password", "sslpassword", "ssl_password", "oauth_client_secret")
+
+
+def without_secrets(url: str) -> str:
+    """Returns the URL as it may be shown, whatever else is wrong with it; a path stays as it is."""
+    head, mark, query = url.partition("?")
+    scheme, separator, rest = head.partition("://")
+    if not separator:
+        return url
+    if "@" in query and "@" not in rest and ":" in rest:
+        # A password with a question mark in it, which should have been escaped: what looks like
+        # the query may be the rest of it. Rather the host is not shown than that.
+        rest, mark, query = f"{rest}?{query}", "", ""
+    login, at, where = rest.rpartition("@")
+    login = login.partition(":")[0]
+    at = at if login else ""
+    pairs = [pair for pair in query.split("&") if pair and not _is_secret(pair)]
+    return f"{scheme}://{login}{at}{where}{mark if pairs else ''}{'&'.join(pairs)}"
+
+
+def without(secrets: Sequence[str], text: str) -> str:
+    """Returns a message of somebody else's without anything secret in it."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def _is_secret(pair: str) -> bool:
+    return unquote(pair.partition("=")[0]).lower() in _SECRETS
+
+
+def number(text: str, what: str, *, least: float, most: float) -> float:
+    """Returns a number that a URL holds, or raises UsageError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not least <= found <= most:
+        raise UsageError(f"{what} must be a number from {least} to {most}, found {text!r}")
+    return found

@@ -1,0 +1,224 @@
+"""Things of the record that have events of their own: each has a name, and its events numbers.
+
+The nth event of a thing carries the idempotency key `<kind>#<n>:<name>`, numbered from 1. Three
+things follow from that, on every backend and without an index of ours:
+
+- All events of a thing are found by key, however long the stream around them is.
+- Two writers that saw n events cannot both append event n + 1: the second is refused. That guards
+  the thing alone; the stream's revision would conflict with whatever else is written there.
+- A commit whose outcome was unknown can be sent again as it is.
+
+A mark names a thing by the digest of its stream and its name, and has the stream as its group, so
+that equal names in two scopes are two marks, and a mark alone leads to the thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.core import event
+from holdfast.core.commit import (
+    Cleared,
+    CommitResult,
+    Mark,
+    NewEvent,
+    ProposedCommit,
+    Record,
+    StreamWrite,
+)
+from holdfast.core.event import state_of
+from holdfast.core.log import Log
+from holdfast.errors import ConflictError, UsageError
+from holdfast.names import NAME_BYTES_MAX, check_name
+from holdfast.record.in_run import unjournalled
+
+_PREFIX_BYTES = 24
+"""Room for what stands before a name in an event's key and in a mark's key."""
+
+
+class KeyedItem(Struct, frozen=True):
+    """A decision or a fact: where it is, and what it is called there."""
+
+    kind: str
+    stream: str
+    name: str
+
+    def key(self, number: int) -> str:
+        """Returns the idempotency key of the thing's event of that number."""
+        return f"{self.kind}#{number}:{self.name}"
+
+    @property
+    def mark_key(self) -> str:
+        return f"{sha256(self.stream.encode()).hexdigest()[:16]}:{self.name}"
+
+    def mark(self, index: str, *, due: int = 0, priority: int = 0) -> Mark:
+        """Returns the mark by which the thing is found."""
+        return Mark(index, self.mark_key, due, priority, self.stream)
+
+    def cleared(self, index: str) -> Cleared:
+        return Cleared(index, self.mark_key)
+
+
+def of_mark(kind: str, mark: Mark) -> KeyedItem:
+    """Returns the thing that a mark names."""
+    return KeyedItem(kind, mark.group, mark.key.partition(":")[2])
+
+
+def check_thing_name(name: object, what: str) -> str:
+    """Returns a name that fits into keys with what stands before it, or raises UsageError."""
+    name = check_name(name, what)
+    if len(name.encode()) > NAME_BYTES_MAX - _PREFIX_BYTES:
+        raise UsageError(
+            f"{what} {name[:40]!r}… takes {len(name.encode())} bytes: "
+            f"at most {NAME_BYTES_MAX - _PREFIX_BYTES} fit"
+        )
+    return name
+
+
+def find(log: Log, thing: KeyedItem, number: int, until: int | None = None) -> int:
+    """Returns the revision of a thing's event, 0 if it has none of that number up to `until`."""
+    found = log.backend.find(thing.stream, key=thing.key(number))
+    if not found:
+        return 0
+    revision = found[0].revision
+    if until is not None and revision >= until:
+        # Just there the key may stand on the event before the thing's own one (`record_at`).
+        is_later = revision > until or record_at(log, thing, revision).revision > until
+        return 0 if is_later else revision
+    return revision
+
+
+def record_at(log: Log, thing: KeyedItem, revision: int) -> Record:
+    """Returns the event whose key was found at a revision of the thing's stream.
+
+    A key stands on the first event of its commit. That may be the one that gave the scope its
+    parent, and then the event is the next.
+    """
+    records = log.backend.read(thing.stream, after=revision - 1, until=revision + 1)
+    return records[records[0].type == event.OPENED]
+
+
+def records_of(log: Log, thing: KeyedItem) -> list[Record]:
+    """Returns all events of a thing, oldest first; none if there is no such thing.
+
+    Raises ExpiredError if its scope has ended by itself.
+    """
+    records: list[Record] = []
+    if log.head(thing.stream) is None:
+        return records
+    while revision := find(log, thing, len(records) + 1):
+        records.append(record_at(log, thing, revision))
+    return records
+
+
+def newest_of(
+    log: Log, thing: KeyedItem, *, known: int = 0, until: int | None = None
+) -> tuple[int, Record] | None:
+    """Returns number and record of a thing's newest event up to a revision; None if it has none.
+
+    Numbers have no gaps, so the newest is found by leaps and then by halves: a fact that was
+    stated a million times costs 40 looks, one whose number is known from the last look costs one.
+    Raises ExpiredError if its scope has ended by itself.
+    """
+    if log.head(thing.stream) is None:
+        return None
+    low, revision, leap = 0, 0, 1
+    if known and (revision := find(log, thing, known, until)):
+        low = known
+    while at := find(log, thing, low + leap, until):
+        low, revision, leap = low + leap, at, leap * 2
+    high = low + leap  # has no event
+    while high - low > 1:
+        middle = (low + high) // 2
+        at = find(log, thing, middle, until)
+        low, revision, high = (middle, at, high) if at else (low, revision, middle)
+    return (low, record_at(log, thing, revision)) if low else None
+
+
+def append(
+    log: Log,
+    thing: KeyedItem,
+    number: int,
+    part: StreamWrite,
+    *,
+    marks: tuple[Mark | Cleared, ...] = (),
+) -> CommitResult:
+    """Commits the event of that number, with marks.
+
+    Raises ConflictError, and has written nothing, if the thing got an event of that number from
+    another writer.
+    """
+    try:
+        with unjournalled():
+            return log.commit(ProposedCommit((part,), marks=marks))
+    except UsageError as refused:
+        if not find(log, thing, number):
+            raise
+        raise ConflictError(
+            f'{thing.kind} "{thing.name}" of "{thing.stream}" changed: another worker wrote its '
+            f"event {number}",
+            stream=thing.stream,
+            expected=number - 1,
+            actual=number,
+        ) from refused
+
+
+def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
+    """Yields a stream and those it was forked from, each with its last revision that counts."""
+    until = None
+    while True:
+        yield stream, until
+        origin = log.origin(stream)
+        if origin is None:
+            return
+        stream, until = origin[0], origin[1] if until is None else min(until, origin[1])
+
+
+def is_closed(log: Log, stream: str) -> bool:
+    """Says whether a scope was closed. Nothing is written behind that, so its newest event says."""
+    head = log.head(stream)
+    if head is None:
+        return False
+    [newest] = log.records(stream, after=head.revision - 1, until=head.revision)
+    return newest.type == event.CLOSED
+
+
+def check_kept(log: Log, stream: str) -> None:
+    """Raises ClosedError if what a scope had was let go when it was closed."""
+    if is_closed(log, stream):
+        state_of(log.newest(stream), stream)
+
+
+def next_part(thing: KeyedItem, number: int, proposal: NewEvent) -> StreamWrite:
+    """Returns what a commit adds to a stream that is there: the thing's event of that number."""
+    return StreamWrite(thing.stream, (proposal,), key=thing.key(number))
+
+
+# --- recorder -------------------------------------------------------------------------------------
+#
+# What the parts of the record need of the scope that they write to.
+
+
+class Recorder(Protocol):
+    """A scope with its record, as its parts see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def event_part(self, proposal: NewEvent, key: str | None = None) -> StreamWrite:
+        """Returns what a commit adds to the scope's stream to record an event."""
+        ...
+
+    def events_part(
+        self,
+        proposals: tuple[NewEvent, ...],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+    ) -> StreamWrite:
+        """Returns what a commit adds to the scope's stream to record several events."""
+        ...

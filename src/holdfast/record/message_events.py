@@ -1,0 +1,435 @@
+"""Messages as they are stored and read. Each is an event of its conversation's own stream.
+
+    message.added        {"id", "role", "content"?, "parts"?, "tool_calls"?, "tool_call_id"?,
+                          "usage"?, "metadata"?, "links"?, "files"?, "turn"?, "said_at"?,
+                          "foreign_id"?, "foreign"?}      what is absent is left out
+    message.edited       {"at", "set": {field: value}}    a null takes the field away
+    message.deleted      {"at"}
+    message.popped       {"at"}                           deleted as the newest one
+    messages.cleared     {"to": 0}                        none before it is there any more
+    messages.rewound     {"to"}                           none behind that revision is
+    messages.merged      {"to", "from", "until"}          the same; what was merged follows
+    message.moved        {"foreign_id"}                   its key is that id's; a merge follows
+    messages.compacted   {"through", "summary": {message}, "tokens_before", "tokens_after"}
+    messages.summarised  {"through", "text", "tokens_before", "tokens_after"}
+    turn.begun           {"id", "worker"}
+    turn.ended           {"id", "outcome", "error"?}      outcome: completed or failed
+
+`at`, `to`, `through` and `until` are revisions: in one stream, and in everything that was forked
+from it, a revision names one event for ever, so nothing has to be looked up to know what an event
+changes. A message's `id` is for people and other programs, and goes with it when it is merged. A
+foreign item stands in `foreign`, last, as it was given; its role and content are not stored twice.
+A field of 64 KiB or more is a blob, and so is each such part of `parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, cast
+
+from msgspec import Raw, Struct
+
+from holdfast.clock import Clock
+from holdfast.core import codec
+from holdfast.core.blobs import BLOB_BYTES_MIN
+from holdfast.core.commit import Record
+from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.log import WRITER
+from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.names import NAME_BYTES_MAX, check_name, new_id
+
+ADDED = "message.added"
+EDITED = "message.edited"
+DELETED = "message.deleted"
+POPPED = "message.popped"
+CLEARED = "messages.cleared"
+REWOUND = "messages.rewound"
+MERGED = "messages.merged"
+MOVED = "message.moved"
+COMPACTED = "messages.compacted"
+SUMMARISED = "messages.summarised"
+
+EDITABLE = ("role", "content", "parts", "tool_calls", "tool_call_id", "usage", "metadata",
+            "links", "files", "foreign")  # fmt: skip
+_LISTS = ("parts", "tool_calls", "links", "files")
+_KEY_PREFIX = "message:"
+
+Spill = Callable[[bytes], bytes]
+"""Returns an encoded value, or the reference to a blob that was written in its place."""
+ReadBlob = Callable[[str, int], bytes]
+
+
+class FileChange(Struct, frozen=True):
+    """A file that was changed: sha256 in hex before and after; None where there was no file."""
+
+    path: str
+    before: str | None = None
+    after: str | None = None
+
+    @classmethod
+    def of(cls, path: str, before: bytes | None, after: bytes | None) -> FileChange:
+        """Returns the change of a file from what it held before and after."""
+        return cls(path, *(None if data is None else sha256(data).hexdigest()
+                           for data in (before, after)))  # fmt: skip
+
+
+class Message:
+    """One message. Its bytes are decoded when something in it is first asked for."""
+
+    __slots__ = ("_blobs", "_edits", "_fields", "record")
+
+    def __init__(self, record: Record, blobs: ReadBlob, edits: Iterable[bytes] = ()) -> None:
+        self.record = record
+        self._blobs = blobs
+        self._edits = tuple(edits)
+        self._fields: dict[str, Any] | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What was said of it, edits applied, under the names of `add`; yours to read."""
+        fields = self._fields
+        if fields is None:
+            fields = self._fields = self._decode()
+        return fields
+
+    def _decode(self) -> dict[str, Any]:
+        data = self._value(self.record.payload)
+        if self.record.type == COMPACTED:
+            data = data["summary"]
+        for edit in self._edits:
+            for name, value in self._value(edit)["set"].items():
+                if value is None:
+                    data.pop(name, None)
+                else:
+                    data[name] = value
+        return data
+
+    def _value(self, payload: bytes) -> dict[str, Any]:
+        data = codec.decode(payload, blob=self._value_of_blob)
+        if not isinstance(data, dict):
+            raise CorruptError(
+                f'event {self.revision} of "{self.record.stream}" is no message\'s',
+                stream=self.record.stream,
+                revision=self.revision,
+            )
+        return cast("dict[str, Any]", data)
+
+    def _value_of_blob(self, name: str, size: int) -> Any:
+        return codec.decode(self._blobs(name, size), blob=self._value_of_blob)
+
+    @property
+    def id(self) -> str:
+        return self.fields["id"]
+
+    @property
+    def role(self) -> str:
+        """Who speaks: user, assistant, system, tool, or whatever the conversation calls them."""
+        return self.fields.get("role") or str(_of_foreign(self.fields, "role") or "")
+
+    @property
+    def content(self) -> str | None:
+        """The text; that of a foreign item if none was given beside it."""
+        content = self.fields.get("content")
+        if content is None:
+            content = _of_foreign(self.fields, "content")
+        return content if isinstance(content, str) else None
+
+    @property
+    def text(self) -> str:
+        """The content, or the text of all parts that have some; empty if there is none."""
+        content = self.content
+        if content is not None:
+            return content
+        foreign = _of_foreign(self.fields, "content")
+        parts = self.parts or (cast("list[Any]", foreign) if isinstance(foreign, list) else [])
+        said = [cast("dict[str, Any]", part).get("text") for part in parts if type(part) is dict]
+        return "\n".join(text for text in said if isinstance(text, str))
+
+    @property
+    def parts(self) -> list[Any]:
+        return self.fields.get("parts", [])
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        return self.fields.get("tool_calls", [])
+
+    @property
+    def tool_call_id(self) -> str | None:
+        return self.fields.get("tool_call_id")
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        return self.fields.get("usage", {})
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.fields.get("metadata", {})
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Related discussions and things, as they were named: `conversation/b`, `decision:17`."""
+        return tuple(self.fields.get("links", ()))
+
+    @property
+    def files(self) -> tuple[FileChange, ...]:
+        """The file changes that it caused."""
+        return tuple(FileChange(**change) for change in self.fields.get("files", ()))
+
+    @property
+    def foreign(self) -> Any:
+        """The item of another program, exactly as it was given; None if there is none."""
+        return self.fields.get("foreign")
+
+    @property
+    def foreign_id(self) -> str | None:
+        return self.fields.get("foreign_id")
+
+    @property
+    def turn(self) -> str | None:
+        """The id of the turn that it belongs to."""
+        return self.fields.get("turn")
+
+    @property
+    def revision(self) -> int:
+        """The event that added it: its place in the stream, which never changes."""
+        return self.record.revision
+
+    @property
+    def time(self) -> datetime:
+        """When it was said; a merged message keeps the time of the conversation it came from."""
+        return to_datetime(self.time_us)
+
+    @property
+    def time_us(self) -> int:
+        return self.fields.get("said_at", self.record.time)
+
+    @property
+    def actor(self) -> str:
+        return self.record.actor
+
+    @property
+    def is_edited(self) -> bool:
+        return bool(self._edits)
+
+    @property
+    def is_summary(self) -> bool:
+        """Says whether it stands for those that a compaction took out of sight."""
+        return self.record.type == COMPACTED
+
+    @property
+    def item(self) -> Any:
+        """The foreign item, or what stands for one: role, content, tool calls and results."""
+        if "foreign" in self.fields:
+            return self.fields["foreign"]
+        return self.to_request()
+
+    def to_request(self) -> dict[str, Any]:
+        """Returns it in the form that most models take: role, content, tool calls and results."""
+        fields = self.fields
+        content = fields.get("parts", self.content)
+        request: dict[str, Any] = {"role": self.role, "content": content}
+        for name in ("tool_calls", "tool_call_id"):
+            if name in fields:
+                request[name] = fields[name]
+        return request
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it as a plain dict."""
+        return {
+            **self.fields,
+            "role": self.role,
+            "content": self.content,
+            "revision": self.revision,
+            "time": self.time.isoformat(),
+            "actor": self.actor,
+            "edited": self.is_edited,
+            "summary": self.is_summary,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Message {self.record.stream}@{self.revision} {self.role}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        mine = (self.record.stream, self.revision, self._edits)
+        return mine == (other.record.stream, other.revision, other._edits)
+
+    def __hash__(self) -> int:
+        return hash((self.record.stream, self.revision))
+
+
+def _of_foreign(fields: dict[str, Any], name: str) -> Any:
+    foreign = fields.get("foreign")
+    return cast("dict[str, Any]", foreign).get(name) if isinstance(foreign, dict) else None
+
+
+# --- what callers give ---------------------------------------------------------------------------
+
+
+def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a message, checked, without absent ones; the foreign item is last.
+
+    `content` may be a list, as several models have it: then it is stored as the parts.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        check = _CHECKS.get(name)
+        if check is None and name != "foreign":
+            raise UsageError(
+                f"a message has no field {show_value(name)}: expected {', '.join(_CHECKS)} "
+                "or foreign"
+            )
+        if check is not None and value is not None:
+            fields[name] = check(value, name)
+    if type(fields.get("content")) is list:
+        if "parts" in fields:
+            raise UsageError("a message has content as text and parts, or parts alone, found two")
+        fields["parts"] = fields.pop("content")
+    if given.get("foreign") is not None:
+        fields["foreign"] = given["foreign"]
+        if "role" not in fields:
+            role = _of_foreign(fields, "role")
+            if not (isinstance(role, str) and role):
+                raise UsageError("a message needs a role: the foreign item has none either")
+    elif "role" not in fields:
+        raise UsageError("a message needs a role, such as user or assistant")
+    return fields
+
+
+def _check_name(value: object, name: str) -> str:
+    return check_name(value, name)
+
+
+def _check_id(value: object, name: str) -> str:
+    """Foreign ids are other programs' words: any text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} is text, found {show_value(value)}")
+    return str.__str__(value)
+
+
+def _check_content(value: object, name: str) -> object:
+    if isinstance(value, str):
+        return value
+    return _check_list(value, name, "text, or a list of parts")
+
+
+def _check_list(value: object, name: str, expected: str = "a list") -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name} is {expected}, found {show_value(value)}")
+    return list(cast("list[Any]", value))
+
+
+def _check_calls(value: object, name: str) -> list[Any]:
+    calls = _check_list(value, name)
+    for call in calls:
+        id: object = cast("dict[str, Any]", call).get("id") if isinstance(call, dict) else None
+        if not isinstance(id, str):
+            raise UsageError(
+                f"a tool call is a dict with an id, found {show_value(cast('object', call))}",
+                hint="a result names the call that it belongs to by that id: tool_call_id",
+            )
+    return calls
+
+
+def _check_mapping(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is a mapping, found {show_value(value)}")
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def _check_links(value: object, name: str) -> list[str]:
+    links = [value] if isinstance(value, str) else _check_list(value, name, "a list of names")
+    # A scope, a decision or another message is named by its `name` or as it prints.
+    return [check_name(getattr(link, "name", None) or str(link), "link") for link in links]
+
+
+def _check_files(value: object, name: str) -> list[dict[str, Any]]:
+    changes = [value] if isinstance(value, FileChange) else _check_list(value, name)
+    found: list[dict[str, Any]] = []
+    for change in changes:
+        if not isinstance(change, FileChange) or not isinstance(change.path, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"files are FileChange(path, before, after), found {show_value(change)}"
+            )
+        for digest in (change.before, change.after):
+            if digest is not None and not _is_digest(digest):
+                raise UsageError(
+                    f"a digest is 64 hex digits of sha256 or None, found {show_value(digest)}",
+                    hint="FileChange.of(path, before, after) makes it from what the file holds",
+                )
+        found.append({"path": change.path, "before": change.before, "after": change.after})
+    return found
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not value.strip("0123456789abcdef")
+
+
+def _check_time(value: object, name: str) -> int:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise UsageError(f"{name} is a datetime with a time zone, found {show_value(value)}")
+    return from_datetime(value)
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "id": _check_id,
+    "role": _check_name,
+    "content": _check_content,
+    "parts": _check_list,
+    "tool_calls": _check_calls,
+    "tool_call_id": _check_id,
+    "usage": _check_mapping,
+    "metadata": _check_mapping,
+    "links": _check_links,
+    "files": _check_files,
+    "turn": _check_id,
+    "said_at": _check_time,
+    "foreign_id": _check_id,
+}
+
+
+def key_of(foreign_id: str, again: int = 0) -> str:
+    """Returns the idempotency key of a foreign item.
+
+    `again` is the revision that added it before, if it was taken away since: an item that was
+    popped may be said once more, and a retry of that is found by its own key.
+    """
+    key = f"{_KEY_PREFIX}{foreign_id}"
+    if not key.isprintable() or len(key.encode(errors="replace")) > NAME_BYTES_MAX - 32:
+        digest = sha256(foreign_id.encode(errors="surrogatepass")).hexdigest()
+        key = f"{_KEY_PREFIX}sha256:{digest}"
+    return f"{key}@{again}" if again else key
+
+
+def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
+    """Returns an id for a message that was given none.
+
+    In a run it is made from the run's path: whoever replays the run writes the same bytes.
+    """
+    writer = WRITER.get()
+    if writer is None:
+        return new_id(clock)
+    place = f"{writer.path} {number} ".encode(errors="surrogatepass")
+    return sha256(place + codec.encode(fields)).hexdigest()[:26]
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def encode(fields: dict[str, Any], spill: Spill) -> bytes:
+    """Returns the payload of a message; large fields, and large parts, become blobs."""
+    payload = codec.encode(fields)
+    if len(payload) < BLOB_BYTES_MIN:
+        return payload
+    lean: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _LISTS:
+            raws = [Raw(spill(codec.encode(item, path=(name,)))) for item in value]
+            raw = codec.encode_plain(raws)
+        else:
+            raw = codec.encode(value, path=(name,))
+        lean[name] = Raw(spill(raw))
+    return codec.encode_plain(lean)

@@ -1,0 +1,384 @@
+"""Which messages of a conversation are there: found by going back from its newest event.
+
+What changes a message stands behind it in the stream. So whoever goes backwards has met every edit,
+deletion and rewinding that concerns a message before the message itself, and can stop as soon as
+enough are found: the newest 20 of a million cost what the newest 20 of a hundred do. Nothing is
+folded and nothing is decoded but the few events that change others.
+
+A scan remembers how far it went. Revisions fall all the way: an event that rewinds is a jump to a
+lower one, and the stretches between jumps are the segments of the path. Records are kept up to a
+limit; what lies below is read again when it is asked for, along the segments, without being looked
+for again.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from holdfast.core import codec, event
+from holdfast.core.commit import Record
+from holdfast.core.log import Log
+from holdfast.errors import ClosedError, CorruptError
+from holdfast.record.message_events import (
+    ADDED,
+    CLEARED,
+    COMPACTED,
+    DELETED,
+    EDITED,
+    MERGED,
+    POPPED,
+    REWOUND,
+)
+
+CHUNK_MIN = 32
+CHUNK_MAX = 4096
+KEPT_BYTES_MAX = 32 << 20
+SCANS_MAX = 256
+_RECORD_BYTES = 300
+_JUMPS = frozenset((CLEARED, REWOUND, MERGED, event.RESTORED))
+_MET = _JUMPS | {EDITED, DELETED, POPPED, COMPACTED, event.CLOSED}
+
+
+class _At(Struct):
+    at: int
+
+
+class _To(Struct):
+    to: int
+    undo: bool = False
+
+
+class _Through(Struct):
+    through: int
+
+
+class _Closed(Struct):
+    keep: bool = True
+
+
+class _Segment(Struct):
+    """Revisions low < r <= high that the path leads through."""
+
+    low: int
+    high: int
+
+
+class Scan:
+    """The messages of one stream at one revision, found from the newest end as far as was asked."""
+
+    def __init__(
+        self, log: Log, stream: str, until: int, link: bytes, first: int, *, original: bool
+    ) -> None:
+        self.stream = stream
+        self.until = until
+        self.link = link
+        self.mutex = threading.RLock()
+        self.removed: set[int] = set()
+        self.edits: dict[int, list[bytes]] = {}  # newest first
+        self.summary: Record | None = None
+        self.floor = 0  # the summary stands for everything at and below
+        self.count = 0
+        self.done = until == 0
+        self.dropped_at = 0
+        self.kept_bytes = 0
+        self.foreign: dict[str, int] = {}  # by foreign id, as far as somebody looked for one
+        self.foreign_from = until
+        self.foreign_until = until
+        self._log = log
+        self._first = first  # what lies below is an ancestor's
+        self._original = original
+        self._segments = [_Segment(until, until)]
+        self._tail: list[Record] = []  # oldest first
+        self._tail_low = until  # the tail has every message above
+        self._is_full = False
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def last(self, n: int) -> list[Record]:
+        """Returns the newest n, oldest of them first."""
+        chunk = max(n - self.count, CHUNK_MIN)
+        while self.count < n and not self.done:
+            self._more(chunk)
+            chunk = min(chunk * 2, CHUNK_MAX)
+        if len(self._tail) >= n:
+            return self._tail[-n:] if n else []
+        return self.before(self.until + 1, n)
+
+    def before(self, place: int, n: int) -> list[Record]:
+        """Returns the newest n that stand before a place."""
+        high = place - 1
+        width = max(CHUNK_MIN, 2 * n)
+        while True:
+            low = max(high - width, -1)
+            self._reach(low)
+            found = self._between(low, high)
+            if len(found) >= n or low < max(self.floor, 0) or low < 0:
+                return found[-n:] if n else []
+            width *= 4
+
+    def after(self, place: int, n: int) -> list[Record]:
+        """Returns the oldest n that stand behind a place; -1 is before the first."""
+        self._reach(place)
+        low, width = place, max(CHUNK_MIN, 2 * n)
+        found: list[Record] = []
+        while len(found) < n and low < self.until:
+            high = min(low + width, self.until)
+            found += self._between(low, high)
+            low, width = high, min(width * 2, CHUNK_MAX)
+        return found[:n]
+
+    def all(self) -> list[Record]:
+        """Returns every message, oldest first."""
+        self.finish()
+        return self._between(-1, self.until)
+
+    def finish(self) -> None:
+        """Looks to the end."""
+        self._reach(-1)
+
+    def look(self) -> None:
+        """Looks at the newest events, if nobody has yet: they say whether anything is left."""
+        if self._frontier == self.until and not self.done:
+            self._more(CHUNK_MIN)
+
+    def place(self, record: Record) -> int:
+        """Returns where a message stands among the others: revisions, but for a summary."""
+        if record.type != COMPACTED:
+            return record.revision
+        self.finish()  # only who met the compaction knows what it stands for
+        return self.floor
+
+    def edits_of(self, record: Record) -> list[bytes]:
+        """Returns the edits of a message, oldest first."""
+        return self.edits.get(record.revision, [])[::-1]
+
+    @property
+    def seam(self) -> int:
+        """The newest event that rewound the stream, as far as was looked; 0 if there was none."""
+        return self._segments[0].low if len(self._segments) > 1 else 0
+
+    def events(self) -> Iterator[Record]:
+        """Yields every event on the path, of whatever type, newest first."""
+        number, at = 0, self.until
+        while True:
+            segment = self._segments[number]
+            if at > segment.low:
+                low = max(segment.low, at - CHUNK_MAX)
+                yield from reversed(self._read(low, at))
+                at = low
+            elif number + 1 < len(self._segments):
+                number += 1
+                at = self._segments[number].high
+            elif self.done:
+                return
+            else:
+                with self.mutex:
+                    self._more(CHUNK_MIN)
+
+    # --- going back ------------------------------------------------------------------------------
+
+    @property
+    def _frontier(self) -> int:
+        return self._segments[-1].low
+
+    def _reach(self, low: int) -> None:
+        """Looks until everything above a revision is known."""
+        while not self.done and self._frontier > low:
+            self._more(self._frontier - max(low, 0))
+
+    def _more(self, wanted: int) -> None:
+        """Looks at the next events, and keeps the messages among them."""
+        segment = self._segments[-1]
+        low = max(segment.low - min(wanted, CHUNK_MAX), self.floor)
+        found: list[Record] = []
+        jump: int | None = None
+        for record in reversed(self._read(low, segment.low)):
+            if record.revision <= self.floor:
+                break
+            if record.type == ADDED:
+                if record.revision not in self.removed:
+                    found.append(record)
+            elif record.type in _MET:
+                jump = self._meet(record)
+                if jump is not None:
+                    low = record.revision
+                    break
+        segment.low = max(low, self.floor)
+        if jump is not None:
+            self._segments.append(_Segment(jump, jump))
+        self._keep(found)
+        if self._frontier <= self.floor:
+            self.done = True
+            if self.summary is not None and self.summary.revision in self.removed:
+                self.summary = None
+            self.count += self.summary is not None
+
+    def _read(self, after: int, until: int) -> list[Record]:
+        """Returns the records of the path; the head was asked for already, so not once more."""
+        if after + 1 >= self._first:
+            return self._log.backend.read(self.stream, after=after, until=until)
+        return self._log.records(self.stream, after=after, until=until)
+
+    def _keep(self, found: list[Record]) -> None:
+        """Adds messages, newest first, to those that are kept, as long as there is room."""
+        self.count += len(found)
+        size = sum([len(record.payload) for record in found]) + _RECORD_BYTES * len(found)
+        self._is_full = self._is_full or self.kept_bytes + size > KEPT_BYTES_MAX
+        if not self._is_full:
+            self._tail[:0] = found[::-1]
+            self._tail_low = self._frontier
+            self.kept_bytes += size
+
+    def _meet(self, record: Record) -> int | None:
+        """Takes note of an event that changes what lies before it; returns where it jumps to."""
+        kind = record.type
+        if kind in _JUMPS:
+            jump = codec.decode_as(record.payload, _To)
+            # One change of the state that was taken back is no word about what was said since.
+            return None if jump.undo else self._lower(jump.to, record)
+        if kind == event.CLOSED:
+            if codec.decode_as(record.payload, _Closed).keep:
+                return None
+            if record.revision == self.until:
+                self.dropped_at = record.revision
+            return 0
+        if kind == COMPACTED:
+            if not self._original and self.summary is None:
+                self.floor = self._lower(codec.decode_as(record.payload, _Through).through, record)
+                self.summary = record
+            return None
+        at = self._lower(codec.decode_as(record.payload, _At).at, record)
+        if kind == EDITED:
+            self.edits.setdefault(at, []).append(record.payload)
+        else:
+            self.removed.add(at)
+        return None
+
+    def _lower(self, revision: int, record: Record) -> int:
+        if not 0 <= revision < record.revision:
+            raise CorruptError(
+                f'event {record.revision} of "{record.stream}" points to {revision}: expected an '
+                "earlier one",
+                stream=record.stream,
+                revision=record.revision,
+            )
+        return revision
+
+    def _between(self, low: int, high: int) -> list[Record]:
+        """Returns what was found with low < place <= high, oldest first.
+
+        The events at `low` and above must have been looked at. -1 has the summary too.
+        """
+        found: list[Record] = []
+        if self.done and self.summary is not None and low < self.floor <= high:
+            found.append(self.summary)
+        if low >= self._tail_low or (self.done and not self._is_full):
+            tail = self._tail
+            start = bisect_right(tail, low, key=_revision)
+            end = len(tail) if high >= self.until else bisect_right(tail, high, key=_revision)
+            return found + tail[start:end]
+        for segment in reversed(self._segments):
+            at, end = max(low, segment.low), min(high, segment.high)
+            while at < end:
+                upto = min(at + CHUNK_MAX, end)
+                found += [
+                    record
+                    for record in self._read(at, upto)
+                    if record.type == ADDED and record.revision not in self.removed
+                ]
+                at = upto
+        return found
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def renewed(self, until: int, link: bytes) -> Scan:
+        """Returns the scan for a later end of the stream: this one if what came fits on it."""
+        newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
+        newer._reach(self.until)
+        is_jump = len(newer._segments) > 1 or newer.summary is not None
+        kept_bytes = self.kept_bytes + newer.kept_bytes
+        if is_jump or self.dropped_at or newer._is_full or kept_bytes > KEPT_BYTES_MAX:
+            return newer
+        gone = {at for at in newer.removed if at <= self.until}
+        if any(at <= self._tail_low or at == self._summary_at for at in gone):
+            return newer  # what is not kept may have been gone before: nobody can count it
+        if gone:
+            kept = [record for record in self._tail if record.revision not in gone]
+            self.count -= len(self._tail) - len(kept)
+            self._tail = kept
+        self.removed |= newer.removed
+        for at, edits in newer.edits.items():
+            self.edits[at] = edits + self.edits.get(at, [])
+        self._tail += newer._tail
+        self.count += newer.count
+        self.kept_bytes = kept_bytes
+        self._segments[0].high = until
+        self.until, self.link = until, link
+        return self
+
+    @property
+    def _summary_at(self) -> int:
+        return -1 if self.summary is None else self.summary.revision
+
+
+def _revision(record: Record) -> int:
+    return record.revision
+
+
+class Scans:
+    """The scans of one store that are kept, the most recently used last."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._mutex = threading.Lock()
+        self._scans: OrderedDict[tuple[str, bool], Scan] = OrderedDict()
+
+    def newest(self, stream: str, *, original: bool = False) -> Scan:
+        """Returns the scan of a stream as it is now; one look says whether anything came."""
+        head = self._log.head(stream)
+        until, link, first = (0, b"", 1) if head is None else (head.revision, head.link, head.first)
+        name = (stream, original)
+        scan = self._scans.get(name)
+        if scan is not None and scan.link == link:
+            return scan
+        if scan is not None:
+            with scan.mutex:
+                if scan.until < until:
+                    scan = scan.renewed(until, link)
+                elif scan.link != link:
+                    scan = None  # another thread was here, with an older or a newer answer
+        if scan is None:
+            scan = Scan(self._log, stream, until, link, first, original=original)
+        with self._mutex:
+            self._scans[name] = scan
+            self._scans.move_to_end(name)
+            kept = sum(one.kept_bytes for one in self._scans.values())
+            while len(self._scans) > 1 and (
+                len(self._scans) > SCANS_MAX or kept > 2 * KEPT_BYTES_MAX
+            ):
+                _, oldest = self._scans.popitem(last=False)
+                kept -= oldest.kept_bytes
+        return scan
+
+    def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
+        """Returns a scan of a stream as it was at a revision; it is not kept here."""
+        head = self._log.head(stream)
+        first = 1 if head is None else head.first
+        return Scan(self._log, stream, revision, b"", first, original=original)
+
+
+def check_kept(scan: Scan) -> None:
+    """Raises ClosedError if the messages were let go with the state: never empty by accident."""
+    scan.look()
+    if scan.dropped_at:
+        raise ClosedError(
+            f'the messages of scope "{scan.stream}" were let go when it was closed at revision '
+            f"{scan.dropped_at}",
+            stream=scan.stream,
+            hint=f"messages.at({scan.dropped_at - 1}) still reads what they were",
+        )

@@ -1,0 +1,384 @@
+"""Tasks as they are read: the events of a scope's tasks folded into a table. Pure.
+
+    task.added      {"id", "title", "priority"?, "epic"?, "tags"?, "dependencies"?, "key"?}
+    task.changed    {"id", …}                 title, priority, epic, tags, dependencies or note
+    task.claimed    {"id", "owner", "worker", "epoch"}, or with "until" in place of these two
+    task.held       {"id", "until"}           a claim by name goes on until then
+    task.released   {"id", "why"?}
+    task.blocked    {"id", "why"?}
+    task.unblocked  {"id"}
+    task.closed     {"id", "status", "outcome"}
+    task.reopened   {"id", "why"?}
+    task.restored   {"to", "tasks"}           the scope went back: what each task became, or null
+    task.ended      {"outcome"}               the scope was closed: what was not done is cancelled
+
+Each has "by" too, the worker that wrote it; in whose name it did so is the event's actor. A table
+is a left fold of these and of nothing else, so it is the same for whoever folds it, at any
+revision, in a fork and in a copy (BOOT-79).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.arguments import check_flag, check_text
+from holdfast.core.commit import Lease
+from holdfast.core.event import FORKED, Event, to_datetime
+from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.record.decision_events import parse_priority
+from holdfast.record.keyed_item import check_thing_name
+
+PREFIX = "task."
+ADDED = "task.added"
+CHANGED = "task.changed"
+CLAIMED = "task.claimed"
+HELD = "task.held"
+RELEASED = "task.released"
+BLOCKED = "task.blocked"
+UNBLOCKED = "task.unblocked"
+CLOSED = "task.closed"
+REOPENED = "task.reopened"
+RESTORED = "task.restored"
+ENDED = "task.ended"
+
+Status = Literal["open", "in_progress", "blocked", "completed", "cancelled"]
+STATUSES: tuple[str, ...] = get_args(Status)
+ENDS = ("completed", "cancelled")
+
+STEPS: dict[str, tuple[tuple[str, ...], str]] = {
+    CLAIMED: (("open", "in_progress"), "in_progress"),
+    HELD: (("in_progress",), "in_progress"),
+    RELEASED: (("in_progress",), "open"),
+    BLOCKED: (("open", "in_progress"), "blocked"),
+    UNBLOCKED: (("blocked",), "open"),
+    CLOSED: (("open", "in_progress", "blocked"), "completed or cancelled"),
+    REOPENED: (ENDS, "open"),
+}
+"""From which statuses each event leads, and to which."""
+
+
+class State(Struct, frozen=True):
+    """One line of a task's history: from when on it had that status, and through whom."""
+
+    status: Status
+    at: datetime
+    by: str
+    owner: str | None = None
+    why: str | None = None
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """A task as it was when it was read."""
+
+    id: str
+    title: str
+    priority: int = 0
+    status: Status = "open"
+    owner: str | None = None
+    epic: str | None = None
+    tags: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    outcome: str | None = None
+    note: str | None = None
+    why: str | None = None
+    """Why it is blocked, or was released or reopened."""
+    created_at: datetime
+    created_by: str
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    updated_at: datetime
+    history: tuple[State, ...] = ()
+    key: str | None = None
+    worker: str | None = None
+    """The worker that answers for it; None for a claim by name."""
+    epoch: int = 0
+    until: datetime | None = None
+    claim: int = 0
+    """The number of the event that claimed it: it grows, and fences late owners."""
+    order: int = 0
+    held_at: datetime | None = None
+    # What only the moment of reading can tell:
+    scope: str = ""
+    suspect: bool = False
+    """Whether it is in progress and its owner is silent: another may take it over."""
+    heartbeat: datetime | None = None
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def is_closed(self) -> bool:
+        return self.status in ENDS
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that the claim stands on, for `hf.commit(lease=task.lease)`."""
+        if self.worker is None:
+            return None
+        return Lease(f"worker/{self.worker}", self.worker, self.epoch, 0)
+
+
+class Said(Struct, frozen=True):
+    """What stands around an event's data."""
+
+    type: str
+    data: dict[str, Any]
+    time: int
+    number: int
+    actor: str = ""
+
+
+# --- what callers pass ---------------------------------------------------------------------------
+
+
+def check_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a task as they are stored, or raises UsageError at the first wrong."""
+    unknown = [name for name in fields if name not in _CHECKS]
+    if unknown:
+        known = ", ".join(sorted(_CHECKS))
+        more = "; claim, release, block, close and reopen change it" * ("status" in unknown)
+        raise UsageError(
+            f"a task has no field {show_value(unknown[0])} to set: expected one of {known}{more}"
+        )
+    return {name: _CHECKS[name](value) for name, value in fields.items()}
+
+
+def _check_names(what: str) -> Callable[[Any], list[str]]:
+    def check(names: Any) -> list[str]:
+        if not isinstance(names, list | tuple):
+            raise UsageError(f"{what} is a list of names, found {show_value(names)}")
+        given = cast("Iterable[object]", names)
+        return list(dict.fromkeys(check_thing_name(name, f"one of {what}") for name in given))
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "title": lambda value: check_text(value, "a task's title"),
+    "priority": parse_priority,
+    "epic": lambda value: None if value is None else check_thing_name(value, "an epic"),
+    "tags": _check_names("tags"),
+    "dependencies": _check_names("dependencies"),
+    "note": lambda value: check_text(value, "a note"),
+}
+
+
+def check_status(status: object) -> tuple[str, ...] | None:
+    """Returns one status, or several, that tasks may have; None for any; else UsageError."""
+    if status is None:
+        return None
+    if isinstance(status, Sequence) and not isinstance(status, str):
+        given = tuple(cast("Iterable[object]", status))
+    else:
+        given = (status,)
+    for one in given:
+        if one not in STATUSES:
+            raise UsageError(
+                f"a task's status is one of {', '.join(STATUSES)}, found {show_value(one)}"
+            )
+    return cast("tuple[str, ...]", given)
+
+
+class Wish(Struct, frozen=True):
+    """Which tasks are wanted; None is any."""
+
+    statuses: tuple[str, ...] | None = None
+    owner: str | None = None
+    epic: str | None = None
+    tag: str | None = None
+
+    def fits(self, task: Task) -> bool:
+        """Says whether a task is one of them."""
+        return (
+            (self.statuses is None or task.status in self.statuses)
+            and self.owner in (None, task.owner)
+            and self.epic in (None, task.epic)
+            and (self.tag is None or self.tag in task.tags)
+        )
+
+
+def check_wish(status: object, owner: object, epic: object, tag: object, suspect: object) -> Wish:
+    """Returns which tasks are wanted, or raises UsageError at the first word that is none."""
+    for value, what in ((owner, "owner"), (epic, "epic"), (tag, "tag")):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{what} is a name, found {show_value(value)}")
+    if suspect is not None:
+        check_flag(suspect, "suspect")
+    return Wish(check_status(status), *cast("list[Any]", [owner, epic, tag]))
+
+
+def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:
+    """Returns the ids around a cycle that these dependencies would close; none if they do not."""
+    came: dict[str, str] = dict.fromkeys(dependencies, id)
+    waiting = list(dependencies)
+    while waiting:
+        one = waiting.pop()
+        if one == id:
+            way = [id]
+            while (before := came[way[-1]]) != id:
+                way.append(before)
+            return [id, *reversed(way)]
+        for other in tasks[one].dependencies if one in tasks else ():
+            if other not in came:
+                came[other] = one
+                waiting.append(other)
+    return []
+
+
+# --- the fold ------------------------------------------------------------------------------------
+
+
+def advance(tasks: dict[str, Task], said: Said) -> dict[str, Task | None]:
+    """Returns the tasks that an event makes different, each as it is then; None for one gone."""
+    at, data, by = to_datetime(said.time), said.data, said.actor
+    if said.type == ADDED:
+        return {data["id"]: _added(said, at, by)}
+    if said.type == RESTORED:
+        return {id: _restored(task) for id, task in data["tasks"].items()}
+    if said.type == ENDED:
+        outcome = data["outcome"]
+        return {
+            id: _moved(task, "cancelled", at, by, outcome=outcome, completed_at=at)
+            for id, task in tasks.items()
+            if not task.is_closed
+        }
+    if not said.type.startswith(PREFIX) or said.type not in (CHANGED, *STEPS):
+        return {}
+    task = tasks.get(data["id"])
+    if task is None:
+        raise CorruptError(f"event {said.number} is about task {data['id']!r}, which is not there")
+    return {task.id: _stepped(task, said, at, by)}
+
+
+def _added(said: Said, at: datetime, by: str) -> Task:
+    data = said.data
+    return Task(
+        id=data["id"],
+        title=data["title"],
+        priority=data.get("priority", 0),
+        epic=data.get("epic"),
+        tags=tuple(data.get("tags", ())),
+        dependencies=tuple(data.get("dependencies", ())),
+        created_at=at,
+        created_by=by,
+        updated_at=at,
+        history=(State("open", at, by),),
+        key=data.get("key"),
+        order=said.number,
+    )
+
+
+def _stepped(task: Task, said: Said, at: datetime, by: str) -> Task:
+    type, data = said.type, said.data
+    why = data.get("why")
+    if type == CHANGED:
+        named = {name: value for name, value in data.items() if name in _CHECKS}
+        for name in ("tags", "dependencies"):
+            if name in named:
+                named[name] = tuple(named[name])
+        return replace(task, updated_at=at, **named)
+    if type == HELD:
+        return replace(task, updated_at=at, held_at=at, until=to_datetime(data["until"]))
+    if type == CLAIMED:
+        until = to_datetime(data["until"]) if "until" in data else None
+        return _moved(
+            replace(task, owner=data["owner"], worker=data.get("worker"), started_at=at),
+            "in_progress",
+            at,
+            by,
+            epoch=data.get("epoch", 0),
+            until=until,
+            claim=said.number,
+            held_at=at,
+            why=None,
+        )
+    if type == CLOSED:
+        return _moved(
+            task, data["status"], at, by, outcome=data["outcome"], completed_at=at, why=None
+        )
+    if type == BLOCKED:
+        return _moved(task, "blocked", at, by, why=why)
+    return _moved(task, "open", at, by, why=why, owner=None, outcome=None, completed_at=None)
+
+
+def _moved(task: Task, status: Status, at: datetime, by: str, **fields: Any) -> Task:
+    """Returns the task with another status; nobody answers for one that is not in progress."""
+    if status != "in_progress":
+        fields |= {"worker": None, "epoch": 0, "until": None}
+    if status in ("open", "blocked"):
+        fields |= {"owner": None}
+    why = fields.get("outcome") or fields.get("why")
+    line = State(status, at, by, fields.get("owner", task.owner), why)
+    return replace(task, status=status, updated_at=at, history=(*task.history, line), **fields)
+
+
+def _restored(stored: Any) -> Task | None:
+    if stored is None:
+        return None
+    try:
+        return msgspec.convert(stored, Task)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"a stored task cannot be read: {error}") from error
+
+
+def to_plain(task: Task) -> Any:
+    """Returns a task as plain JSON data, without what only the moment of reading can tell."""
+    bare = replace(task, scope="", suspect=False, heartbeat=None, waits_for=())
+    return msgspec.to_builtins(bare)
+
+
+def project(events: Iterable[Event]) -> dict[str, Task]:
+    """Returns the tasks that a scope's events make, by id: the task projector of BOOT-79."""
+    tasks: dict[str, Task] = {}
+    number = 0
+    for event in events:
+        if event.type == FORKED:
+            tasks = {id: unclaimed(task) for id, task in tasks.items()}
+        elif event.type.startswith(PREFIX):
+            number += 1
+            put(tasks, advance(tasks, _said(event, number)))
+    return tasks
+
+
+def _said(event: Event, number: int) -> Said:
+    return Said(event.type, event.data, event.record.time, number, event.actor)
+
+
+def put(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
+    """Changes a table by what an event made different."""
+    for id, task in changed.items():
+        if task is None:
+            tasks.pop(id, None)
+        else:
+            tasks[id] = task
+
+
+def unclaimed(task: Task) -> Task:
+    """Returns the task as a scope has it in which the claim does not count: a fork, say."""
+    if task.status != "in_progress":
+        return task
+    return replace(task, status="open", owner=None, worker=None, epoch=0, until=None)
+
+
+def bring_back(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
+    """Returns what `task.restored` says: how each task that differs becomes what it was.
+
+    A claim is a right in the present, and is not brought back: a task that was in progress then
+    stays so only if that very claim still stands, and is open otherwise.
+    """
+    changed: dict[str, Any] = {id: None for id in now if id not in then}
+    for id, was in then.items():
+        task = now.get(id)
+        if was.status == "in_progress":
+            if task is not None and task.status == was.status and task.claim == was.claim:
+                # It stands, and may have been lengthened since.
+                was = replace(was, until=task.until, held_at=task.held_at)
+            else:
+                was = unclaimed(was)
+        if was != task:
+            changed[id] = to_plain(was)
+    return changed

@@ -1,0 +1,218 @@
+"""The documents that --json prints; `docs/cli.md` describes each. Pure.
+
+A stored value stands in a document in the form of the value domain: bytes, datetimes and the like
+are the tagged objects of decision 0003, so that what is printed can be given to `set` again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core import codec
+from holdfast.core.arguments import Path
+from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.tree import MISSING, List, Map
+from holdfast.errors import HoldfastError
+
+WIDTH_MAX = 60
+# C0 and C1 controls, line separators, bidirectional controls, lone surrogates, the byte order mark.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_UNSAFE_IN_JSON = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def clean(text: str, *, keep: str = "") -> str:
+    """Returns the text with every character that could drive a terminal written as an escape."""
+
+    def escape(match: re.Match[str]) -> str:
+        character = match.group()
+        if character in keep:
+            return character
+        if character in _SHORT:
+            return _SHORT[character]
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return _UNSAFE.sub(escape, text)
+
+
+def shorten(text: str, width: int = WIDTH_MAX) -> str:
+    """Returns the text cut to a width, saying so with an ellipsis."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def encode_json(document: Any) -> bytes:
+    """Returns a document as JSON; a word typed that is no text stands in it as an escape.
+
+    Python hands bytes that are not UTF-8 on as lone surrogates, which JSON writes as `\\udcff`.
+    """
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escaped(document))
+
+
+def _escaped(document: Any) -> Any:
+    if isinstance(document, str):
+        return document if document.isascii() else msgspec.Raw(json.dumps(document))
+    if isinstance(document, dict):
+        table = cast("dict[str, Any]", document)
+        return {key: _escaped(value) for key, value in table.items()}
+    if isinstance(document, list | tuple):
+        return [_escaped(item) for item in cast("list[Any]", document)]
+    return document
+
+
+def escape_json(text: str) -> str:
+    """Returns equal JSON in which no character could drive a terminal."""
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+PREVIEW_ITEMS_MAX = 20
+
+
+def encode_value(value: Any) -> Raw:
+    """Returns any stored value as JSON; whatever its size, because it is stored already."""
+    return Raw(codec.encode(value, size_max=sys.maxsize))
+
+
+def preview(value: Any) -> str:
+    """Returns a value as one line of JSON for people; large ones by their size."""
+    if isinstance(value, Map) and len(value) > PREVIEW_ITEMS_MAX:
+        return f"{{{len(value)} keys}}"
+    if isinstance(value, List) and len(value) > PREVIEW_ITEMS_MAX:
+        return f"[{len(value)} items]"
+    if isinstance(value, str) and len(value) > 1000:
+        return clean(codec.encode(value[:1000]).decode())
+    return clean(escape_json(codec.encode(value, size_max=sys.maxsize).decode()))
+
+
+def show_time(moment: datetime) -> str:
+    """Returns a time for people: UTC, to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def time_text(moment: datetime) -> str:
+    """Returns a time for programs: UTC, ISO 8601, to the microsecond."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def event_shape(event: Event) -> dict[str, Any]:
+    """Returns an event; `data` is its payload as stored, large values as references to blobs."""
+    event.data  # noqa: B018  a payload that cannot be decoded raises here, not at the reader's
+    return {
+        "scope": event.stream,
+        "revision": event.revision,
+        "position": int(event.position),
+        "time": time_text(event.time),
+        "type": event.type,
+        "actor": event.actor,
+        "checkpoint": event.checkpoint,
+        "key": event.key,
+        "link": event.link,
+        "data": Raw(event.record.payload),
+    }
+
+
+def change_shape(change: Change) -> dict[str, Any]:
+    """Returns a change; a side that was absent is left out."""
+    shape: dict[str, Any] = {
+        "scope": change.scope,
+        "revision": change.revision,
+        "path": list(change.path),
+    }
+    for name, value in (("old", change.old), ("new", change.new)):
+        if value is not MISSING:
+            shape[name] = encode_value(value)
+    return shape
+
+
+def checkpoint_shape(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "scope": checkpoint.stream,
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "time": time_text(checkpoint.time),
+    }
+
+
+def error_shape(error: HoldfastError) -> dict[str, Any]:
+    """Returns an error with its ids, such as `expected` and `actual` of a conflict."""
+    ids = {
+        name: value if isinstance(value, str | int | bool | None) else list(value)
+        for name, value in vars(error).items()
+        if name not in ("message", "hint") and not name.startswith("_")
+    }
+    return {
+        "error": {
+            "class": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            **ids,
+        }
+    }
+
+
+def show_summary(event: Event) -> str:
+    """Returns what an event did, in a few words; unknown types show their data."""
+    try:
+        return _summary(event)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        # Not what we write under that type: whoever laid it there, it is shown as it is.
+        return preview(event.data)
+
+
+def _summary(event: Event) -> str:
+    data = event.data
+    if event.type == "changed":
+        return show_ops(data)
+    if event.type == "restored":
+        return f"to revision {data['to']}"
+    if event.type == "forked":
+        return f"from {data['from']} at revision {data['at']}"
+    if event.type == "opened":
+        return f"parent {data['parent']}"
+    if event.type == "closed":
+        return "state kept" if data["keep"] else "state let go"
+    return "" if data is None else preview(data)
+
+
+def show_ops(ops: list[Any]) -> str:
+    """Returns the first op and how many follow."""
+    if not ops:
+        return "nothing"
+    kind, path, *value = ops[0]
+    place = show_path((path,) if isinstance(path, str) else tuple(path))
+    first = f"{kind} {place}"
+    if value:
+        first += f" {shorten(preview(value[0]))}"
+    return first if len(ops) == 1 else f"{first} (and {len(ops) - 1} more)"
+
+
+_SIMPLE_KEY = re.compile(r"[^.\[\]\"'\s\x00-\x1f]+\Z")
+
+
+def show_path(path: Path) -> str:
+    """Returns the word that means a path: the inverse of `parse_path`."""
+    shown = ""
+    for step in path:
+        if isinstance(step, int):
+            shown += f"[{step}]" if shown else ""
+        elif _SIMPLE_KEY.match(step):
+            shown += f".{step}" if shown else step
+        else:
+            shown = ""
+        if not shown:
+            break
+    return shown or json.dumps(list(path), ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,264 @@
+"""What is done about runs that nobody executes: settle, adopt, fork, answer, recover, list."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from holdfast.core import codec, event, inbox, intent
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.intent import Recovered, Verdict, judge, verdict_name
+from holdfast.errors import ExistsError, LeaseLostError, NotFoundError, UsageError, show_value
+from holdfast.names import new_id
+from holdfast.runs import events, values
+from holdfast.runs.ending import status_marks
+from holdfast.runs.engine import Engine, Run
+from holdfast.runs.execution import INDEX
+from holdfast.runs.journal import Entry, Journal
+from holdfast.runs.steps import begun_of, settled
+from holdfast.runs.waits import check_id, message_name
+
+# --- failing --------------------------------------------------------------------------------------
+#
+# Where a run that failed can be taken up again. Pure.
+
+
+_BLOCKS = frozenset(("branch", "parallel", "iteration", "run", "fold", "each", "repeat"))
+"""What fails because something inside it did."""
+
+
+def place_to_retry(journal: Journal, id: str) -> str | int:
+    """Returns what to fork a failed run at: the step that it failed with, or its last record.
+
+    The step is the newest whose error is the run's own. A run that failed with none failed in its
+    body: all its steps are replayed, and the body meets whatever comes after them again.
+    """
+    ended = journal.ended
+    if ended is None or ended.error is None:
+        raise UsageError(
+            f'run "{id}" has not failed: it is {journal.status}',
+            hint="resume goes on with a run that has not ended; fork begins at any step",
+        )
+    fault = ended.error
+    failed = [
+        entry
+        for entry in journal.entries.values()
+        if entry.error is not None
+        and entry.state == "failed"
+        and entry.kind not in _BLOCKS
+        and (entry.error.kind, entry.error.message) == (fault.kind, fault.message)
+    ]
+    if not failed:
+        return journal.revision - 1
+    return max(failed, key=lambda entry: entry.revision).path
+
+
+_EFFECTS = ("ask", "live", "dry")
+_SIGNALS = ("drop", "copy")
+_CHILDREN = ("share", "drop")
+_PAGE = 1 << 20
+
+
+class RunSummary(Struct, frozen=True):
+    """A run in a list."""
+
+    id: str
+    status: events.Status
+
+
+class Held:
+    """A run's journal in the hands of a worker that does not execute it."""
+
+    def __init__(self, engine: Engine, id: str, lease: Any) -> None:
+        self._engine = engine
+        self._id = id
+        self._lease = lease
+        self.journal = engine.journal_of(id)
+
+    def add(self, added: Any) -> None:
+        """Appends an event, under the run's lease, with the marks of the status it leads to.
+
+        Not behind the end: `ended` is the last event, by which everybody knows that a run is over.
+        """
+        if self.journal.ended is not None:
+            raise UsageError(
+                f'run "{self._id}" has ended: nothing is added to it any more',
+                hint="fork it from before that step to go on from there",
+            )
+        self.journal.apply(added)
+        marks = status_marks(self._id, self.journal.status)
+        self._engine.append(self._id, self._lease, [added], marks)
+
+
+@contextmanager
+def held(engine: Engine, id: str) -> Generator[Held]:
+    """Takes a run's lease for a moment; LeaseLostError if somebody executes it."""
+    with engine.only_one(id):
+        lease = None if id in engine.active else engine.own(id)
+        if lease is None:
+            raise LeaseLostError(
+                f'run "{id}" is running', lease=f"run/{id}", epoch=0, hint="wait until it rests"
+            )
+        try:
+            yield Held(engine, id, lease)
+        finally:
+            engine.disown(lease)
+
+
+def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:
+    """Records a person's verdict on an act whose outcome nobody knew."""
+    if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a verdict is Done, NotDone or Unknown, found {show_value(verdict)}")
+    with held(engine, check_id(id)) as run:
+        entry = run.journal.entries.get(path)
+        if entry is None or not entry.is_uncertain:
+            known = ", ".join(e.path for e in run.journal.uncertain()) or "none"
+            raise NotFoundError(f'run "{id}" has no uncertain act "{path}": it has {known}')
+        store = engine.storing(id)
+        run.add(settled(path, verdict, engine.log.actor, store))
+
+
+def adopt(engine: Engine, id: str) -> None:
+    """Accepts the divergence that a run is parked for."""
+    with held(engine, check_id(id)) as run:
+        diverged = run.journal.diverged
+        if diverged is None:
+            raise NotFoundError(f'run "{id}" is not parked for a divergence')
+        if diverged.problem == "kind":
+            raise UsageError(
+                f'"{diverged.path}" is of another kind in the journal: there is nothing to adopt',
+                hint="mend the code, or fork the run from before it",
+            )
+        run.add(events.Adopted(diverged.path, diverged.problem, engine.log.actor))
+
+
+def fork(
+    engine: Engine,
+    id: str,
+    at: str | int,
+    *,
+    new: str | None,
+    edit: Mapping[str, Any] | None,
+    effects: str,
+    signals: str,
+    children: str,
+) -> Run:
+    """Makes a run that begins where another one was before a step (rule 12)."""
+    for what, value, allowed in (
+        ("effects", effects, _EFFECTS),
+        ("signals", signals, _SIGNALS),
+        ("children", children, _CHILDREN),
+    ):
+        if value not in allowed:
+            raise UsageError(f"{what} is one of {', '.join(allowed)}, found {show_value(value)}")
+    id = check_id(id)
+    target = check_id(new_id(engine.log.clock) if new is None else new)
+    stream = f"run/{id}"
+    revision = _fork_point(engine.journal_of(id), id, at)
+    journal = Journal()
+    for record in engine.log.records(stream, until=revision):
+        journal.apply(events.read(record.type, record.payload))
+    proposals = [NewEvent(event.FORKED, codec.encode_plain({"from": stream, "at": revision}))]
+    store = engine.storing(target)
+    added: list[Any] = [events.Forked(id, effects, signals, children)]
+    for path, value in (edit or {}).items():
+        if path not in journal.entries:
+            raise NotFoundError(f'"{path}" is not recorded before the fork: nothing to edit')
+        added.append(events.StepDone(path, store(values.encode(value))))
+    proposals += [NewEvent(events.TYPES[type(one)], events.to_payload(one)) for one in added]
+    part = StreamWrite(f"run/{target}", tuple(proposals), origin=(stream, revision))
+    engine.log.commit(ProposedCommit((part,), marks=status_marks(target, "pending")))
+    if signals == "copy":
+        _copy_messages(engine, stream, f"run/{target}", journal.taken)
+    return Run(engine, target)
+
+
+def _fork_point(journal: Journal, id: str, at: str | int) -> int:
+    if isinstance(at, int) and not isinstance(at, bool):
+        if not 1 <= at <= journal.revision:
+            raise NotFoundError(f'run "{id}" has revisions 1 to {journal.revision}, found {at}')
+        return at
+    entry = journal.entries.get(str(at))
+    if entry is None:
+        raise NotFoundError(f'run "{id}" has no step {show_value(at)}')
+    return entry.revision - 1
+
+
+def _copy_messages(engine: Engine, source: str, target: str, taken: set[int]) -> None:
+    box = inbox.Inbox(engine.log, source)
+    box.look()
+    for message in sorted(box.waiting(taken), key=lambda message: message.revision):
+        if message.kind != "stop":
+            key = f"{source}@{message.revision}"
+            inbox.send(engine.log, target, message.kind, message.value, name=message.name, id=key)
+
+
+def answer(engine: Engine, id: str, name: str, value: Any) -> None:
+    """Answers a wait, by its name or its path; the first answer counts."""
+    journal = engine.journal_of(check_id(id))
+    waits = [e for e in journal.entries.values() if e.kind == "wait" and name in (e.name, e.path)]
+    entry = next((e for e in waits if e.state == "open"), None)
+    if entry is None:
+        if waits:
+            raise ExistsError(f'wait "{name}" of run "{id}" was answered already, or is over')
+        raise NotFoundError(f'run "{id}" waits for nothing named "{name}"')
+    sent_as = message_name("answer", entry.path)
+    key = message_name("answer", f"{entry.path}/{entry.refused}")
+    try:
+        engine.send(id, "steer", value, name=sent_as, key=key)
+    except UsageError as error:
+        if isinstance(error, codec.ValueDomainError) or "key" not in error.message:
+            raise
+        raise ExistsError(f'wait "{name}" of run "{id}" was answered already') from error
+
+
+def recovered_steps(engine: Engine) -> list[Recovered]:
+    """Judges the open acts of runs that nobody executes, and records the verdicts."""
+    found: list[Recovered] = []
+    for mark in engine.log.backend.marks.list(INDEX, limit=_PAGE):
+        id = mark.key
+        if id in engine.active or engine.log.backend.leases.holder(f"run/{id}") is not None:
+            continue
+        if not any(entry.verdict is None for entry in engine.journal_of(id).uncertain()):
+            continue
+        try:
+            with held(engine, id) as run:
+                acts = [] if run.journal.ended is not None else run.journal.uncertain()
+                open_acts = [entry for entry in acts if entry.verdict is None]
+                found += [_judge(engine, id, run, entry) for entry in open_acts]
+        except LeaseLostError:
+            continue  # another worker was faster, and will see to it
+    return found
+
+
+def _judge(engine: Engine, id: str, run: Held, entry: Entry) -> Recovered:
+    verdict = judge(entry.verify, begun_of(id, entry, engine.load))
+    run.add(settled(entry.path, verdict, "verifier", engine.storing(id)))
+    did: Literal["closed", "left open"] = "closed"
+    text = ""
+    if isinstance(verdict, intent.Unknown):
+        did, text = "left open", verdict.reason
+    elif isinstance(verdict, intent.NotDone):
+        text = "the run does it again when it is resumed"
+    return Recovered("step", entry.path, f"run/{id}", verdict_name(verdict), did, text)
+
+
+def runs(engine: Engine, status: str | None) -> list[RunSummary]:
+    """Returns runs by id: unfinished ones from their marks, finished ones by a scan."""
+    found: list[RunSummary] = []
+    if status is None or status not in events.ENDED:
+        for mark in engine.log.backend.marks.list(INDEX, limit=_PAGE):
+            found.append(RunSummary(mark.key, cast("events.Status", mark.group)))
+    if status is None or status in events.ENDED:
+        after = ""
+        while names := engine.log.backend.streams(prefix="run/", after=after):
+            for name in names:
+                ended = engine.ended(name.removeprefix("run/"))
+                if ended is not None:
+                    found.append(RunSummary(name.removeprefix("run/"), ended.status))
+            after = names[-1]
+    wanted = [one for one in found if status is None or one.status == status]
+    return sorted(wanted, key=lambda one: one.id)

@@ -1,0 +1,218 @@
+"""The engine's own thread: writes buffers that nothing took along, and wakes runs that wait."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import ReferenceType, ref
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Mark
+from holdfast.core.inbox import stream_of
+from holdfast.errors import HoldfastError
+from holdfast.runs import waits
+from holdfast.runs.execution import DUE
+
+FLUSH_S = 0.02
+"""After how long a buffer is written that no commit of the run took along (rule 7: soon)."""
+LOOK_S = 0.25
+"""How often the inboxes of runs that wait here are looked at, for messages of other processes."""
+
+
+class Hosted(Struct, frozen=True):
+    """What wakes a suspended run: a time, a message behind `seen`, the end of a child."""
+
+    until: int | None
+    seen: int
+    children: tuple[str, ...] = ()
+
+
+class Supervisor:
+    """What one process's runs need while their own threads are busy, or have gone home."""
+
+    def __init__(self, engine: Any) -> None:
+        self.flush_s: float | None = FLUSH_S
+        self._engine: ReferenceType[Any] = ref(engine)
+        self._waiting: dict[str, Hosted] = {}
+        self._lengths: dict[str, int] = {}  # of the journals of children, when they were looked at
+        self._generations: dict[str, int] = {}
+        self._heard: dict[str, int] = {}
+        self._listen_at = 0
+        self._adopt_at = 0
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_open = True
+
+    def begin(self) -> None:
+        """Starts the thread, the first time there is something to tend."""
+        with self._mutex:
+            if self._thread is None and self._is_open:
+                self._thread = threading.Thread(
+                    target=_live, args=(ref(self), self._wake), name="holdfast-runs", daemon=True
+                )
+                self._thread.start()
+        self._wake.set()
+
+    def host(self, id: str, hosted: Hosted) -> None:
+        """Takes a suspended run: it is resumed here when it is due or something comes for it."""
+        with self._mutex:
+            self._waiting[id] = hosted
+        self._wake.set()
+
+    def forget(self, id: str) -> None:
+        """Leaves a run alone that is no longer suspended."""
+        with self._mutex:
+            self._waiting.pop(id, None)
+
+    def wake(self) -> None:
+        """Looks now instead of in a moment."""
+        self._wake.set()
+
+    def waking_marks(self, id: str) -> tuple[Mark, ...]:
+        """Returns the marks that make a run due now, for whoever claims such runs."""
+        engine = self._engine()
+        return (Mark(DUE, id, engine.log.clock.now_us()),) if engine is not None else ()
+
+    def close(self) -> None:
+        """Ends the thread; runs that wait are left to whoever resumes them."""
+        with self._mutex:
+            self._is_open = False
+            self._waiting.clear()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    def tend(self) -> float | None:
+        """Does what is due; returns how long to pause, None until woken."""
+        engine = self._engine()
+        if engine is None or not self._is_open:
+            return None
+        self._flush(engine)
+        self._listen(engine)
+        self._adopt(engine)
+        self._resume(engine)
+        if engine.active and self.flush_s is not None:
+            return self.flush_s
+        return LOOK_S if self._waiting or engine.active else None
+
+    def _flush(self, engine: Any) -> None:
+        if self.flush_s is None:
+            return
+        before, self._generations = self._generations, {}
+        for id, run in _active(engine):
+            generation = run.generation
+            if run.is_buffered and before.get(id) == generation:
+                run.flush()
+            self._generations[id] = run.generation
+
+    def _listen(self, engine: Any) -> None:
+        """Looks for what came for runs that made no commit since the last look.
+
+        Their owner would not hear of a stop while a step of theirs is at work: a receipt tells.
+        """
+        now = engine.log.clock.boot_us()
+        if now < self._listen_at:
+            return
+        self._listen_at = now + round(LOOK_S * 1e6)
+        before, self._heard = self._heard, {id: r.generation for id, r in _active(engine)}
+        still = [(id, run) for id, run in _active(engine) if before.get(id) == run.generation]
+        if not still:
+            return
+        try:
+            heads = engine.log.backend.heads([run.inbox.stream for _, run in still])
+        except HoldfastError:
+            return  # a backend that cannot be reached now: the next look asks again
+        for (_, run), head in zip(still, heads, strict=True):
+            if head is not None and head.revision > run.inbox.revision:
+                run.listen()
+
+    def _adopt(self, engine: Any) -> None:
+        """Goes on with children that are waited for here and whose own worker has died.
+
+        Where a lease alone tells, a child's worker may seem to live when its parent is taken over:
+        nobody else would ever look at the child again, and its journal would not grow.
+        """
+        now = engine.log.clock.boot_us()
+        with self._mutex:
+            children = {child for hosted in self._waiting.values() for child in hosted.children}
+        if not children or now < self._adopt_at:
+            return
+        self._adopt_at = now + waits.CHILD_LOOK_US
+        for id in sorted(children):
+            try:
+                if engine.log.backend.leases.holder(f"run/{id}") is None:
+                    engine.look_at(id, None)
+            except BaseException as error:  # as in `_resume`: the others go on
+                self.report(f'run "{id}"', error)
+
+    def _resume(self, engine: Any) -> None:
+        with self._mutex:
+            waiting = dict(self._waiting)
+        if not waiting:
+            return
+        now = engine.log.clock.now_us()
+        streams = [stream_of(f"run/{id}") for id in waiting]
+        try:
+            children = self._grown(engine, waiting)
+            heads = engine.log.backend.heads(streams)
+        except BaseException as error:
+            # This thread serves others too: whatever it was, it goes on, and asks again, also for
+            # what it was told of children and could not use.
+            self._lengths.clear()
+            self.report("runs that wait", error)
+            return
+        for (id, hosted), head in zip(waiting.items(), heads, strict=True):
+            is_due = hosted.until is not None and hosted.until <= now
+            has_news = head is not None and head.revision > hosted.seen
+            grown = tuple(child for child in hosted.children if child in children)
+            try:
+                if is_due or has_news or engine.any_ended(grown):
+                    engine.resume(id)  # which makes this forget it
+            except BaseException as error:
+                # Code that is gone, a journal that cannot be read: no other run is to wait for it.
+                for child in grown:
+                    self._lengths.pop(child, None)
+                self.report(f'run "{id}"', error)
+
+    def report(self, subject: str, error: BaseException) -> None:
+        """Leaves a trace of what nobody foresaw, once, and not of what the store itself says."""
+        engine = self._engine()
+        said = f"{subject} could not be gone on with: {type(error).__name__}: {error}"
+        if engine is None or isinstance(error, HoldfastError) or said in engine.log.reports:
+            return
+        engine.log.reports.append(said)
+
+    def _grown(self, engine: Any, waiting: dict[str, Hosted]) -> set[str]:
+        """Returns the children, of those waited for, whose journals grew since the last look."""
+        ids = [child for hosted in waiting.values() for child in hosted.children]
+        if not ids:
+            self._lengths.clear()
+            return set()
+        heads = engine.log.backend.heads([f"run/{id}" for id in ids])
+        lengths = {id: 0 if h is None else h.revision for id, h in zip(ids, heads, strict=True)}
+        before, self._lengths = self._lengths, lengths
+        return {id for id, length in lengths.items() if length and before.get(id) != length}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is."""
+        return self._is_open
+
+
+def _active(engine: Any) -> list[tuple[str, Any]]:
+    return list(engine.active.items())
+
+
+def _live(tending_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
+    while (tending := tending_ref()) is not None and tending.is_open:
+        try:
+            pause_s = tending.tend()
+        except BaseException as error:
+            # A thread that ended here would leave every run of the process that waits waiting.
+            tending.report("runs", error)
+            pause_s = LOOK_S
+        del tending
+        wake.wait(pause_s)
+        wake.clear()
