@@ -89,7 +89,7 @@ def _holdfast(url: str, number: int, seconds: float, *, threads: int) -> dict[st
     lines: list[dict[str, Any]] = []
     batches = 0
     with holdfast.open(url) as store:
-        backend: Any = store.log.backend
+        backend: Any = store._log._backend
         sound = backend.commit
 
         def commit(commits: Any) -> Any:

@@ -171,7 +171,7 @@ def stored_bytes(place: Path) -> int:
 def forget_snapshots(kind: str, place: Path) -> None:
     """Removes every snapshot and, on files, the index: the next read folds the whole log."""
     with open_store(kind, place) as hf:
-        objects = hf.log.backend.objects
+        objects = hf._log._backend.objects
         for name in objects.names("snapshot"):
             objects.delete("snapshot", name)
     if kind == "files":

@@ -133,8 +133,8 @@ def _commit_loop(name: str, kind: str, place: Path) -> Loop:
     said = messages(SAID + 34)  # a message has its id, too
 
     def commit() -> None:
-        proposal = NewEvent("message.added", codec.encode_plain(next(said)))
-        hf.log.commit(ProposedCommit((StreamWrite("conversation/c1", (proposal,)),)))
+        new_event = NewEvent("message.added", codec.encode_plain(next(said)))
+        hf._log.commit(ProposedCommit((StreamWrite("conversation/c1", (new_event,)),)))
 
     return Loop(name, commit, hf.close)
 

@@ -101,7 +101,7 @@ def main(what: str, url: str, *rest: str) -> None:
     start = time.monotonic_ns()
     store = holdfast.open(url)
     opened = time.monotonic_ns()
-    while store.log.backend.leases.holder(f"run/{LEFT}") is not None:
+    while store._log._backend.leases.holder(f"run/{LEFT}") is not None:
         time.sleep(0.01)  # a server gives a dead owner's lease away when it has run out
     free = time.monotonic_ns()
     store.resume(LEFT)

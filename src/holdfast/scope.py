@@ -85,7 +85,7 @@ class Subscribers:
         listening = self._listening.get(part.stream)
         if not listening:
             return
-        ops = [op for proposal in part.proposals for op in proposal.ops]
+        ops = [op for new_event in part.new_events for op in new_event.ops]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(part.stream, after.revision, change.path, change.old, change.new)
             for subscriber in tuple(listening):
@@ -104,7 +104,7 @@ class Scope:
 
     def __init__(
         self,
-        book: RecordContext,
+        context: RecordContext,
         level: str,
         id: str | None,
         *,
@@ -116,16 +116,16 @@ class Scope:
         self.level = level
         self.id = id
         self.name = level if id is None else f"{level}/{id}"
-        self.book = book
-        self._log = log = book.log
+        self._context = context
+        self._log = log = context.log
         self._levels = levels
         self._parent = parent
-        self.subscribers = subscribers
+        self._subscribers = subscribers
         if parent is not None:
             levels.check_parent(self.name, parent)
         self._expires = ttl_s is not None
         if ttl_s is not None:
-            log.lifetimes.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
+            log.expiry.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
 
     def __repr__(self) -> str:
         return f"<Scope {self.name}>"
@@ -179,7 +179,7 @@ class Scope:
 
         It is crashed if a worker died in its session or in a turn, and nobody ended it since.
         """
-        return status_of(self.book, self.name)
+        return status_of(self._context, self.name)
 
     def get(self, path: Path, default: Any = None) -> Any:
         """Returns the value at a key or path of this scope alone, or the default."""
@@ -236,7 +236,7 @@ class Scope:
         return [
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
-            for found in self._log.backend.find(stream)
+            for found in self._log.find(stream)
             if found.revision <= until
         ]
 
@@ -258,7 +258,7 @@ class Scope:
                 f"found {show_value(moment)}"
             )
         for stream, until in self._log.ancestry(self.name, self.revision):
-            for found in self._log.backend.find(stream, checkpoint=moment):
+            for found in self._log.find(stream, checkpoint=moment):
                 if found.revision <= until:
                     return found.revision
         raise NotFoundError(
@@ -334,7 +334,7 @@ class Scope:
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
-        written = self._commit(self.checkpoint_part(name, expected, None))
+        written = self._commit(self._checkpoint_write(name, expected, None))
         after = written.after[0]
         return Checkpoint(name, self.name, after.revision, event.to_datetime(after.time))
 
@@ -444,21 +444,23 @@ class Scope:
         """
         keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
         for _ in range(CLOSE_RETRIES):
-            Decisions(self.book).abandon(self, "the scope was closed")
-            backlog.end(self.book, self, "the scope was closed")
+            Decisions(self._context).abandon(self, "the scope was closed")
+            backlog.end(self._context, self, "the scope was closed")
             if keep:
                 self.memory.end("session")
             # Whatever another writer opens from here on makes the commit a conflict; what it opened
             # before is seen. Nothing is left open in a scope where nobody could ever close it.
             revision = self.revision
-            if Decisions(self.book).left_in(self.name) or backlog.left_in(self.book, self.name):
+            if Decisions(self._context).left_in(self.name) or backlog.left_in(
+                self._context, self.name
+            ):
                 continue
-            proposal = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
-            part = self._part((proposal,), revision, None, None)
-            marks = put_away(self.book, self.name, keep=keep)
+            new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
+            part = self._part((new_event,), revision, None, None)
+            marks = put_away(self._context, self.name, keep=keep)
             with suppress(ConflictError):
                 written = self._log.commit(ProposedCommit((part,), marks=marks))
-                self.subscribers.tell(part, written.before[0], written.after[0])
+                self._subscribers.tell(part, written.before[0], written.after[0])
                 return written.revision
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
@@ -472,7 +474,7 @@ class Scope:
         other processes use `follow`. Returns the function that ends it.
         """
         check_call(subscriber, "a subscriber")
-        return self.subscribers.add(self.name, subscriber)
+        return self._subscribers.add(self.name, subscriber)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -499,7 +501,7 @@ class Scope:
         names: after a crash the one is asked whether it was done, and the other does it again if
         not. A `standing` order counts until it is superseded. The same `key` decides once.
         """
-        return Decisions(self.book).open(
+        return Decisions(self._context).open(
             self,
             decision,
             because=because,
@@ -518,7 +520,7 @@ class Scope:
     def recall(self, *, recent: int = 20) -> Recalled:
         """Returns what counts here: all standing orders of this scope and of those above it, and
         the newest decisions of this scope, newest first (BOOT-8, BOOT-20)."""
-        decisions = Decisions(self.book)
+        decisions = Decisions(self._context)
         orders = decisions.standing([scope.name for scope in self._upwards()])
         return Recalled(orders, decisions.recent(self, check_whole(recent, "recent")))
 
@@ -526,7 +528,7 @@ class Scope:
     def effect(self, name: str) -> Generator[None]:
         """The block of an effect: under a policy, one without an open decision is caught."""
         check_text(name, "an effect")
-        check_effect(self.book, self, name)
+        check_effect(self._context, self, name)
         yield
 
     # --- facts -----------------------------------------------------------------------------------
@@ -534,14 +536,14 @@ class Scope:
     @property
     def facts(self) -> Facts:
         """Claims about the outside world, with how to verify them and until when they count."""
-        return Facts(self.book, self)
+        return Facts(self._context, self)
 
     # --- messages --------------------------------------------------------------------------------
 
     @property
     def messages(self) -> Messages:
         """What was said: a sequence to read from either end, and everything that changes it."""
-        return Messages(self, self, self.book)
+        return Messages(self, self, self._context)
 
     def say(self, content: str, *, role: str = "user") -> Message:
         """Adds a message; durable when it returns. `messages.add` takes everything else."""
@@ -556,14 +558,14 @@ class Scope:
     @property
     def tasks(self) -> Tasks:
         """What is to be done here, by whom, in which order."""
-        return Tasks(self.book, self)
+        return Tasks(self._context, self)
 
     # --- working memory --------------------------------------------------------------------------
 
     @property
     def memory(self) -> Memory:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
-        return Memory(self.book, self, self._upwards)
+        return Memory(self._context, self, self._upwards)
 
     # --- like a dict -----------------------------------------------------------------------------
 
@@ -590,18 +592,18 @@ class Scope:
     def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        part = self.change_part(ops, expected, key, checkpoint)
+        part = self._change_write(ops, expected, key, checkpoint)
         return self._commit(part).after[0].revision
 
-    def change_part(
+    def _change_write(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to apply ops."""
         spill = self._log.blobs.spill
-        proposal = changed([spill(op, self.name) for op in ops])
-        return self._part((proposal,), expected, key, checkpoint)
+        new_event = changed([spill(op, self.name) for op in ops])
+        return self._part((new_event,), expected, key, checkpoint)
 
-    def checkpoint_part(
+    def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to name its state as it is."""
@@ -609,7 +611,7 @@ class Scope:
 
     def _part(
         self,
-        proposals: tuple[NewEvent, ...],
+        new_events: tuple[NewEvent, ...],
         expected: int | None,
         key: str | None,
         checkpoint: str | None,
@@ -623,48 +625,48 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return StreamWrite(
-            self.name, proposals, expected, key, checkpoint, parent, expires=self._expires
+            self.name, new_events, expected, key, checkpoint, parent, expires=self._expires
         )
 
-    def events_part(
+    def _events_write(
         self,
-        proposals: tuple[NewEvent, ...],
+        new_events: tuple[NewEvent, ...],
         *,
         expected: int | None = None,
         key: str | None = None,
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to record several events."""
-        return self._part(proposals, expected, key, None)
+        return self._part(new_events, expected, key, None)
 
-    def event_part(self, proposal: NewEvent, key: str | None = None) -> StreamWrite:
+    def _event_write(self, new_event: NewEvent, key: str | None = None) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to record an event."""
-        return self._part((proposal,), None, key, None)
+        return self._part((new_event,), None, key, None)
 
     def _commit_restored(self, part: StreamWrite, to: int | None) -> int:
         """Commits a restore to a revision, or with None that of the state alone."""
         # Taking back one change of the state is no word about tasks: only a restore brings them.
-        back = None if to is None else backlog.restored(self.book, self.name, to)
+        back = None if to is None else backlog.restored(self._context, self.name, to)
         if back is None:
             return self._commit(part).revision
-        part = replace(part, proposals=(*part.proposals, back.proposal), key=back.key)
+        part = replace(part, new_events=(*part.new_events, back.new_event), key=back.key)
         written = things.append(self._log, back.events, back.number, part, marks=back.marks)
-        self.subscribers.tell(part, written.before[0], written.after[0])
+        self._subscribers.tell(part, written.before[0], written.after[0])
         return written.revision
 
     def _commit(self, part: StreamWrite) -> CommitResult:
         written = self._log.commit(ProposedCommit((part,)))
-        self.subscribers.tell(part, written.before[0], written.after[0])
+        self._subscribers.tell(part, written.before[0], written.after[0])
         return written
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         """Returns another scope of the same store and class."""
         return type(self)(
-            self.book,
+            self._context,
             level,
             id,
             levels=self._levels,
             parent=parent,
-            subscribers=self.subscribers,
+            subscribers=self._subscribers,
         )
 
     def _sibling(self, name: str) -> Self:

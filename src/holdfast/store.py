@@ -48,127 +48,12 @@ from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
-# --- offered --------------------------------------------------------------------------------------
-#
-# What a store offers for runs.
-
-
 _STATUSES = Status.__args__
-
-
-class RunStore:
-    """The part of a store that executes runs, and looks after those of others."""
-
-    engine: Engine
-
-    def start(
-        self,
-        function: Any,
-        /,
-        *args: Any,
-        id: str | None = None,
-        if_exists: str = "error",
-        queue: str | None = None,
-        **kwargs: Any,
-    ) -> Run:
-        """Starts a run in this process; it exists for good when this returns.
-
-        With a queue it is only put in line, and `resume` executes it. A known id raises ExistsError
-        unless `if_exists="attach"`.
-        """
-        if is_run(function):
-            other = None if if_exists == "error" else if_exists
-            function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
-        return self.engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
-
-    def resume(self, id: str) -> Run:
-        """Goes on with a run: takes over from a dead owner, attaches to a living one."""
-        return self.engine.resume(id)
-
-    def run(self, id: str) -> Run:
-        """Returns a run that exists, and leaves it alone."""
-        self.engine.ended(check_id(id))
-        return Run(self.engine, id)
-
-    def runs(self, *, status: str | None = None) -> list[RunSummary]:
-        """Returns the runs of the store by id, of one status if given.
-
-        Unfinished ones are found by their marks, without reading a stream.
-        """
-        if status is not None and status not in _STATUSES:
-            raise UsageError(
-                f"a status is one of {', '.join(_STATUSES)}, found {show_value(status)}"
-            )
-        return admin.runs(self.engine, status)
-
-    def cancel(self, run: str) -> None:
-        """Asks a run to stop: at its next operation it does; one that nobody executes ends now."""
-        self.engine.cancel(run)
-
-    def answer(self, run: str, name: str, value: Any = None) -> None:
-        """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
-        admin.answer(self.engine, run, name, value)
-
-    def signal(self, run: str, name: str, value: Any = None, *, id: str | None = None) -> None:
-        """Sends a signal, which `ctx.signal(name)` takes exactly once; an `id` is sent once."""
-        self.engine.send(run, "steer", value, name=message_name("signal", name), key=id)
-
-    def send(
-        self,
-        run: str,
-        kind: str,
-        value: Any = None,
-        *,
-        name: str | None = None,
-        id: str | None = None,
-    ) -> None:
-        """Puts a message into a run's inbox: stop, interrupt, steer, follow-up or ambient."""
-        if kind == "stop":
-            self.engine.cancel(run)
-            return
-        self.engine.send(run, kind, value, name=name, key=id)
-
-    def settle(self, run: str, path: str, verdict: Verdict) -> None:
-        """Says whether an uncertain act of a parked run was done: Done(output) or NotDone()."""
-        admin.settle(self.engine, run, path, verdict)
-
-    def adopt(self, run: str) -> None:
-        """Accepts the divergence that a run is parked for; `resume` then goes on."""
-        admin.adopt(self.engine, run)
-
-    def fork(
-        self,
-        run: str,
-        at: str | int,
-        *,
-        id: str | None = None,
-        edit: Mapping[str, Any] | None = None,
-        effects: str = "ask",
-        signals: str = "drop",
-        children: str = "share",
-    ) -> Run:
-        """Returns a new run that begins where another was before the step `at`; resume it to go on.
-
-        `edit` gives recorded operations other values. `effects` says what becomes of acts: "ask"
-        parks before the first, "live" performs them, "dry" leaves them out.
-        """
-        return admin.fork(
-            self.engine,
-            run,
-            at,
-            new=id,
-            edit=edit,
-            effects=effects,
-            signals=signals,
-            children=children,
-        )
-
-
 DEFAULT_PLACE = ".holdfast"
 DURABILITIES = ("full", "process", "none")
 
 
-class Store(RunStore):
+class Store:
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
     def __init__(
@@ -180,17 +65,17 @@ class Store(RunStore):
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        self.log = log
-        self.heart = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
-        self._groups = Groups(log, self.heart)
+        self._log = log
+        self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
+        self._groups = Groups(log, self.lease_keeper)
         self.url = url
         self.worker = worker
-        self.levels = levels or Levels()
+        self._levels = levels or Levels()
         self._subscribers = Subscribers()
-        self._book = RecordContext(log, self.heart)
-        self._book.stale_sources.append(lambda: backlog.left_in_progress(self._book))
-        self._book.stale_sources.append(lambda: sessions.left_behind(self._book))
-        self.engine = Engine(self)
+        self._context = RecordContext(log, self.lease_keeper)
+        self._context.stale_sources.append(lambda: backlog.left_in_progress(self._context))
+        self._context.stale_sources.append(lambda: sessions.left_behind(self._context))
+        self._engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -229,12 +114,12 @@ class Store(RunStore):
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
-        level, id = self.levels.check_scope(level, id)
+        level, id = self._levels.check_scope(level, id)
         return Scope(
-            self._book,
+            self._context,
             level,
             id,
-            levels=self.levels,
+            levels=self._levels,
             parent=parent,
             subscribers=self._subscribers,
             ttl_s=ttl_s,
@@ -244,47 +129,44 @@ class Store(RunStore):
         """Yields the scopes that have events, by name; of one level if given."""
         if level is not None:
             level = check_level(level)
-        known = set(self.levels.names())
+        known = set(self._levels.names())
         prefix = "" if level is None else level if level == GLOBAL else f"{level}/"
-        after = ""
-        while names := self.log.backend.streams(prefix=prefix, after=after):
-            for name in names:
-                if split_name(name)[0] in known:
-                    yield self.scope(name)
-            after = names[-1]
+        for name in self._log.streams(prefix=prefix):
+            if split_name(name)[0] in known:
+                yield self.scope(name)
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         """Adds a level of scopes; `keep` says what closing one does to its state."""
-        self.levels.register(name, below=below, keep=keep)
+        self._levels.register(name, below=below, keep=keep)
 
     # --- several at once -------------------------------------------------------------------------
 
     def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
-        return PendingCommit(self.log, key=key, lease=lease)
+        return PendingCommit(self._log, key=key, lease=lease)
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Like `commit`, but the block's end only puts it in line; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return PendingCommit(self.log, key=key, lease=lease, waits=False)
+        return PendingCommit(self._log, key=key, lease=lease, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""
-        return View(self.log)
+        return View(self._log)
 
     # --- following -------------------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
         """The newest position, to follow from."""
-        return self.log.position()
+        return self._log.position()
 
     def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
         """Yields the events of the whole store behind a position; see `follow` for the time."""
-        after = self.log.routes.position(after)
-        for record in self.log.follow(after=after, timeout_s=check_timeout(timeout_s)):
+        after = self._log.routes.position(after)
+        for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):
             yield Event(record)
 
     def follow(
@@ -299,7 +181,7 @@ class Store(RunStore):
         if after is not None:
             check_whole(after, "after")
         name = scope.name if isinstance(scope, Scope) else scope
-        follower = Follower(self.log, self.scope(name).name, after)
+        follower = Follower(self._log, self.scope(name).name, after)
         began = monotonic()
         while True:
             changes = follower.news()
@@ -310,7 +192,7 @@ class Store(RunStore):
             left_s = LOOK_S if timeout_s is None else timeout_s - (monotonic() - began)
             if left_s <= 0:
                 return
-            self.log.wait_behind(follower.position, min(left_s, LOOK_S))
+            self._log.wait_after(follower.position, min(left_s, LOOK_S))
 
     def group(
         self,
@@ -342,42 +224,146 @@ class Store(RunStore):
         """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
 
         Pass it to `commit(lease=…)`: such a commit is refused once the lease has passed on. With
-        `keep` it is renewed until it is released or the store closed; `heart.lost` says if not.
+        `keep` it is renewed until it is released or the store closed: ask `lease_keeper.lost`.
         """
         name = check_name(name, "lease")
         if check_flag(keep, "keep"):
-            return self.heart.take(name, ttl_s=ttl_s)
-        return acquire(self.log, name, self.worker, ttl_s=ttl_s)
+            return self.lease_keeper.take(name, ttl_s=ttl_s)
+        return acquire(self._log, name, self.worker, ttl_s=ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
-        return renew(self.log, lease, ttl_s=ttl_s)
+        return renew(self._log, lease, ttl_s=ttl_s)
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
-        self.heart.drop(lease)
-        release(self.log, lease)
+        self.lease_keeper.drop(lease)
+        release(self._log, lease)
 
     def workers(self) -> list[Worker]:
         """Returns the registered workers that have not ended cleanly, with what they hold."""
-        return self.heart.workers()
+        return self.lease_keeper.workers()
 
     def suspects(self) -> list[Worker]:
         """Returns the workers that are silent past their lease, with what they left behind."""
-        return [worker for worker in self.heart.workers() if not worker.alive]
+        return [worker for worker in self.lease_keeper.workers() if not worker.alive]
 
     def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
         index = check_name(index, "index")
         check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
-        return self.log.backend.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
+        return self._log.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
 
     def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
         """Returns the marks that are set, claimed or not."""
         if index is not None:
             index = check_name(index, "index")
-        return self.log.backend.marks.list(index, limit=check_whole(limit, "limit"))
+        return self._log.marks.list(index, limit=check_whole(limit, "limit"))
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        function: Any,
+        /,
+        *args: Any,
+        id: str | None = None,
+        if_exists: str = "error",
+        queue: str | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """Starts a run in this process; it exists for good when this returns.
+
+        With a queue it is only put in line, and `resume` executes it. A known id raises ExistsError
+        unless `if_exists="attach"`.
+        """
+        if is_run(function):
+            other = None if if_exists == "error" else if_exists
+            function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
+        return self._engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
+
+    def resume(self, id: str) -> Run:
+        """Goes on with a run: takes over from a dead owner, attaches to a living one."""
+        return self._engine.resume(id)
+
+    def run(self, id: str) -> Run:
+        """Returns a run that exists, and leaves it alone."""
+        self._engine.ended(check_id(id))
+        return Run(self._engine, id)
+
+    def runs(self, *, status: str | None = None) -> list[RunSummary]:
+        """Returns the runs of the store by id, of one status if given.
+
+        Unfinished ones are found by their marks, without reading a stream.
+        """
+        if status is not None and status not in _STATUSES:
+            raise UsageError(
+                f"a status is one of {', '.join(_STATUSES)}, found {show_value(status)}"
+            )
+        return admin.runs(self._engine, status)
+
+    def cancel(self, run: str) -> None:
+        """Asks a run to stop: at its next operation it does; one that nobody executes ends now."""
+        self._engine.cancel(run)
+
+    def answer(self, run: str, name: str, value: Any = None) -> None:
+        """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
+        admin.answer(self._engine, run, name, value)
+
+    def signal(self, run: str, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Sends a signal, which `ctx.signal(name)` takes exactly once; an `id` is sent once."""
+        self._engine.send(run, "steer", value, name=message_name("signal", name), key=id)
+
+    def send(
+        self,
+        run: str,
+        kind: str,
+        value: Any = None,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Puts a message into a run's inbox: stop, interrupt, steer, follow-up or ambient."""
+        if kind == "stop":
+            self._engine.cancel(run)
+            return
+        self._engine.send(run, kind, value, name=name, key=id)
+
+    def settle(self, run: str, path: str, verdict: Verdict) -> None:
+        """Says whether an uncertain act of a parked run was done: Done(output) or NotDone()."""
+        admin.settle(self._engine, run, path, verdict)
+
+    def adopt(self, run: str) -> None:
+        """Accepts the divergence that a run is parked for; `resume` then goes on."""
+        admin.adopt(self._engine, run)
+
+    def fork(
+        self,
+        run: str,
+        at: str | int,
+        *,
+        id: str | None = None,
+        edit: Mapping[str, Any] | None = None,
+        effects: str = "ask",
+        signals: str = "drop",
+        children: str = "share",
+    ) -> Run:
+        """Returns a new run that begins where another was before the step `at`; resume it to go on.
+
+        `edit` gives recorded operations other values. `effects` says what becomes of acts: "ask"
+        parks before the first, "live" performs them, "dry" leaves them out.
+        """
+        return admin.fork(
+            self._engine,
+            run,
+            at,
+            new=id,
+            edit=edit,
+            effects=effects,
+            signals=signals,
+            children=children,
+        )
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -396,21 +382,21 @@ class Store(RunStore):
         marks, without reading any stream. `older_than` is a length of time since the last change.
         Without a scope the newest `limit` of every scope are read, however many there are.
         """
-        return Decisions(self._book).list(
+        return Decisions(self._context).list(
             incomplete=incomplete, scope=scope, limit=limit, before=before, older_than=older_than
         )
 
     def decision(self, id: str) -> Decision:
         """Returns the decision with that id, as it is now."""
-        return Decisions(self._book).get(id)
+        return Decisions(self._context).get(id)
 
     def outcome(self, id: str, text: str) -> Decision:
         """Closes an open decision by its id: one of this worker, or one whose worker is dead."""
-        return Decisions(self._book).close(id, text)
+        return Decisions(self._context).close(id, text)
 
     def prioritise(self, id: str, priority: int | str) -> Decision:
         """Gives an open decision or a standing order another priority."""
-        return Decisions(self._book).prioritise(id, priority)
+        return Decisions(self._context).prioritise(id, priority)
 
     def recover(self, *, scope: Scope | str | None = None) -> Recovery:
         """Judges what dead workers left open through its verifiers, and reports each.
@@ -418,8 +404,8 @@ class Store(RunStore):
         What was done is closed; what was not and has a registered act is done again, by one worker
         only; everything else is left open, for you.
         """
-        found = recover(Decisions(self._book), scope=scope)
-        steps = recovered_steps(self.engine) if scope is None else []
+        found = recover(Decisions(self._context), scope=scope)
+        steps = recovered_steps(self._engine) if scope is None else []
         return Recovery([*found.acts, *steps])
 
     def stale(self, *, verify: bool = True) -> list[Stale]:
@@ -427,7 +413,7 @@ class Store(RunStore):
         contradicts (each is asked, unless `verify` is False), acts that a silent worker left open,
         tasks whose owner is silent, sessions that a worker died in.
         """
-        return stale(self._book, verify=check_flag(verify, "verify"))
+        return stale(self._context, verify=check_flag(verify, "verify"))
 
     def tasks(
         self,
@@ -444,7 +430,7 @@ class Store(RunStore):
         They are found by their marks; `suspect=True` are those whose owner is silent.
         """
         return backlog.unclosed(
-            self._book,
+            self._context,
             status=status,
             owner=owner,
             epic=epic,
@@ -455,14 +441,14 @@ class Store(RunStore):
 
     def sessions(self) -> list[Session]:
         """Returns the sessions that have not ended, active or crashed, oldest first."""
-        return sessions.unended(self._book)
+        return sessions.unended(self._context)
 
     def audit(self, scope: Scope | str) -> Audit:
         """Returns the audit of a scope's state: what changes how often, and in its block what is
         read. `with store.audit("team/red") as audit:`, then `audit.unread()`.
         """
         name = scope.name if isinstance(scope, Scope) else scope
-        return Audit(self._book, self.scope(name))
+        return Audit(self._context, self.scope(name))
 
     def policy(self, mode: Mode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
@@ -470,25 +456,25 @@ class Store(RunStore):
         It counts for this handle from now on, or for the block if it is used as one. Each such
         effect is recorded in its scope.
         """
-        return Policy(self._book, mode)
+        return Policy(self._context, mode)
 
     # --- looking after it ------------------------------------------------------------------------
 
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
-        return check_store(self.log, read_all=read_all, expect=expect)
+        return check_store(self._log, read_all=read_all, expect=expect)
 
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports."""
-        facts = self.log.backend.inspect.describe()
-        return {**facts, "worker": self.worker, "reports": [*facts["reports"], *self.log.reports]}
+        facts = self._log.describe()
+        return {**facts, "worker": self.worker, "reports": [*facts["reports"], *self._log.reports]}
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
-        self.engine.close()
+        self._engine.close()
         self._groups.close()
-        self.heart.close()
-        self.log.close()
+        self.lease_keeper.close()
+        self._log.close()
 
     def __enter__(self) -> Store:
         return self

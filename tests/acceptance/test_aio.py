@@ -164,14 +164,14 @@ def test_many_writers_share_syncs_and_lose_nothing(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
         team = hf.team("t")
         sent = 0
-        inner = hf.log.backend.commit
+        inner = hf._log._backend.commit
 
         def counted(commits: Any) -> Any:
             nonlocal sent
             sent += 1
             return inner(commits)
 
-        hf.log.backend.commit = counted  # pyright: ignore
+        hf._log._backend.commit = counted  # pyright: ignore
 
         async def writer(n: int) -> None:
             for i in range(10):

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import ConflictError, Store, UsageError
 from holdfast.core import snapshot as snapshots_module
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from holdfast.core.transaction import PendingCommit
 
 Reopen = Callable[[], Store]
@@ -87,7 +87,7 @@ def test_snapshots_are_used_and_never_trusted(
             chat.append("l", {"n": n, "text": "x" * 80})
             chat.set(f"k{n % 7}", n)
         expected = {revision: chat.at(revision).to_dict() for revision in (1, 77, 250, 399, 400)}
-        revisions = hf.log.snapshots.revisions("conversation/c")
+        revisions = hf._log.snapshots.revisions("conversation/c")
         assert len(revisions) > 5
     with reopen() as hf:
         chat = hf.conversation("c")
@@ -95,7 +95,7 @@ def test_snapshots_are_used_and_never_trusted(
             assert chat.at(revision) == state
         chat.append("l", {"n": 200})
         assert [item["n"] for item in chat.state["l"]] == list(range(201))
-        objects = hf.log.backend.objects
+        objects = hf._log._backend.objects
         names = objects.names("snapshot")
         for name in names[::2]:
             data = bytearray(objects.get("snapshot", name) or b"")
@@ -130,7 +130,7 @@ def test_a_copy_is_digest_equal_and_resumable(
             tx.scope(chat).set("y", 1)
             tx.scope(a.team("t")).set("y", 1)
             tx.mark("todo", "k")
-        first = copy(a.log, b.log)
+        first = copy(a._log, b._log)
         assert first.events == len(list(a.events()))
         assert a.check().digest == b.check().digest
         assert b.conversation("c").state == chat.state
@@ -138,13 +138,13 @@ def test_a_copy_is_digest_equal_and_resumable(
         assert b.conversation("f").state == a.conversation("f").state
         assert b.marks() == a.marks()
         chat.set("more", True)
-        second = copy(a.log, b.log)
+        second = copy(a._log, b._log)
         assert (second.events, second.skipped) == (1, first.events)
         assert a.check().digest == b.check().digest
         b.conversation("c").set("other", 1)
         chat.set("mine", 1)
         with pytest.raises(ConflictError, match="other events"):
-            copy(a.log, b.log)
+            copy(a._log, b._log)
 
 
 def test_submit_keeps_order_and_wait_makes_it_durable(reopen: Reopen) -> None:

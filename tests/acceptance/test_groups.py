@@ -13,7 +13,7 @@ from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
 from holdfast.aio.record import AsyncGroup
 from holdfast.backends.protocol import Lease
 from holdfast.core.consumers import Delivery, Group
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from holdfast.errors import OtherStoreError
 from tests.acceptance.test_aio import parameters, public
 
@@ -30,7 +30,7 @@ def keys(deliveries: list[Delivery]) -> list[str]:
 
 
 def moves(store: Store) -> int:
-    head = store.log.head("group/g")
+    head = store._log.head("group/g")
     return head.revision if head else 0
 
 
@@ -244,7 +244,7 @@ def test_a_position_of_another_store_is_refused_by_name(hf: Store, tmp_path: Pat
         delivery.done()
     hf.group("g").close()
     with holdfast.open(str(tmp_path / "copied")) as copied:
-        copy(hf.log, copied.log)
+        copy(hf._log, copied._log)
         group = copied.group("g")
         with pytest.raises(OtherStoreError, match="means nothing"):
             group.take()
@@ -357,7 +357,7 @@ def test_a_store_closes_also_where_its_groups_cannot_say_goodbye(
     def unreachable(*_: object) -> None:
         raise UnavailableError("the server is away")
 
-    monkeypatch.setattr(store.log, "commit", unreachable)
+    monkeypatch.setattr(store._log, "commit", unreachable)
     store.close()
     assert [each.again for each in reopen().group("g").take(2)] == [True, True]
 
@@ -369,7 +369,7 @@ def test_what_is_done_while_another_thread_leaves_is_told_so(
     hf.team("t").set("n", 1)
     group = hf.group("g", prefix="team/")
     [delivery] = group.take()
-    keeps = hf.heart.keeps
+    keeps = hf.lease_keeper.keeps
 
     def then_left(lease: Lease) -> bool:
         kept = keeps(lease)
@@ -377,7 +377,7 @@ def test_what_is_done_while_another_thread_leaves_is_told_so(
         group.close()
         return kept
 
-    monkeypatch.setattr(hf.heart, "keeps", then_left)
+    monkeypatch.setattr(hf.lease_keeper, "keeps", then_left)
     with pytest.raises(LeaseLostError, match="was left or taken over"):
         delivery.done()
     assert [one.key for one in group.take()] == [delivery.key]

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
 from holdfast.core.consumers import Delivery, Member
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from holdfast.errors import OtherStoreError
 from holdfast.testing.clock import FakeClock
 from tests.unit.mixture import memories, store_on
@@ -98,7 +98,7 @@ def test_a_member_that_was_fenced_asks_no_more(reopen: Reopen) -> None:
     group = store.group("g", batch=1)
     [first] = group.take()
     first.done()
-    store.log.backend.leases.release(first.lease)  # as if it had expired
+    store._log._backend.leases.release(first.lease)  # as if it had expired
     [again] = other.group("g", batch=1).take()
     assert again.key == first.key
     assert group.take() == []
@@ -167,7 +167,7 @@ def test_in_a_mix_what_was_delivered_before_is_never_called_new(
     """Two clocks disagree: a later event of one part is read before an earlier one of another."""
     real = Member._load  # pyright: ignore[reportPrivateUsage]
     with store_on(memories()) as hf:
-        clock = hf.log.clock = FakeClock()
+        clock = hf._log.clock = FakeClock()
         fill(hf, 1)
         [first] = hf.group("g").take()
         hf.release(first.lease)
@@ -199,7 +199,7 @@ def test_groups_of_another_store_are_shown(hf: Store, tmp_path: Path) -> None:
         hf.group(name).take()[0].done()
         hf.group(name).close()
     with holdfast.open(str(tmp_path / "copied")) as copied:
-        copy(hf.log, copied.log)
+        copy(hf._log, copied._log)
         copied.group("a").restart("first")
         a, b = copied.groups()
         assert (a.name, a.position, a.lag_events) == ("a", 0, 3)

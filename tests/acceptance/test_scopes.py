@@ -472,7 +472,7 @@ def test_a_large_value_is_kept_as_a_blob_and_loaded_when_touched(hf: Store) -> N
     assert sum(len(event.record.payload) for event in chat.history()) < 1000
     other = hf.conversation("d")
     other.set("doc", {"text": text})
-    assert len(hf.log.backend.objects.names("blob")) == 2
+    assert len(hf._log._backend.objects.names("blob")) == 2
     assert hf.check().ok
 
 

@@ -68,8 +68,8 @@ def test_only_what_others_must_know_of_registers_a_worker(hf: Store) -> None:
     hf.release(lease)
     assert hf.workers() == hf.suspects() == []
     assert types_of(hf, "store/workers") == []
-    hf.heart.beat()
-    hf.heart.beat()
+    hf.lease_keeper.beat()
+    hf.lease_keeper.beat()
     [worker] = hf.workers()
     assert (worker.id, worker.alive, worker.pid) == (hf.worker, True, os.getpid())
     assert worker.host
@@ -88,10 +88,10 @@ def test_boot_70_a_silent_worker_is_a_suspect_until_it_returns(
         tx.mark("todo", "t1")
         tx.mark("todo", "t2")
     assert [mark.key for mark in one.claim("todo", n=2, ttl_s=10 * LEASE_S)] == ["t1", "t2"]
-    one.log.backend.marks.release("todo", "t2", one.worker)
+    one._log._backend.marks.release("todo", "t2", one.worker)
     clock.advance(LEASE_S - 1)
     assert other.suspects() == []
-    assert other.heart.is_alive(one.worker)
+    assert other.lease_keeper.is_alive(one.worker)
     clock.advance(2)
     [suspect] = other.suspects()
     assert (suspect.id, suspect.leases, suspect.claims) == (
@@ -103,11 +103,11 @@ def test_boot_70_a_silent_worker_is_a_suspect_until_it_returns(
     assert (suspect.last_heartbeat.timestamp() + suspect.silent_s) * 1e6 == pytest.approx(
         clock.now_us(), abs=10
     )
-    assert not other.heart.is_alive(one.worker)
-    assert one.heart.is_alive(one.worker)
-    one.heart.tend()
+    assert not other.lease_keeper.is_alive(one.worker)
+    assert one.lease_keeper.is_alive(one.worker)
+    one.lease_keeper.tend()
     assert other.suspects() == []
-    assert one.heart.lost(boss)
+    assert one.lease_keeper.lost(boss)
     assert types_of(other, "store/workers") == ["worker.registered", "worker.returned"]
     with pytest.raises(LeaseLostError), one.commit(lease=boss) as tx:
         tx.scope(one.team("a")).set("n", 1)
@@ -121,15 +121,15 @@ def test_a_heart_that_beats_keeps_its_leases_and_writes_no_events(
     before = len(list(one.events()))
     for _ in range(20):
         clock.advance(BEAT_S)
-        assert one.heart.tend() == pytest.approx(BEAT_S)
-    assert not one.heart.lost(lease)
+        assert one.lease_keeper.tend() == pytest.approx(BEAT_S)
+    assert not one.lease_keeper.lost(lease)
     assert [worker.alive for worker in other.workers()] == [True]
     assert len(list(one.events())) == before
     with one.commit(lease=lease) as tx:
         tx.scope(one.team("a")).set("n", 1)
-    one.heart.drop(lease)
+    one.lease_keeper.drop(lease)
     clock.advance(LEASE_S + 1)
-    one.heart.tend()
+    one.lease_keeper.tend()
     assert other.lease("boss").epoch > lease.epoch
 
 
@@ -143,15 +143,15 @@ def test_a_lease_counts_as_lost_when_nobody_could_be_asked_for_its_time(
         raise UnavailableError("the server is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.log.backend.leases, "renew", unreachable)
+        patch.setattr(one._log._backend.leases, "renew", unreachable)
         clock.advance(LEASE_S - 1)
-        assert one.heart.tend() <= 1
-        assert not one.heart.lost(lease)
+        assert one.lease_keeper.tend() <= 1
+        assert not one.lease_keeper.lost(lease)
         clock.advance(1)
-        assert one.heart.lost(lease)
+        assert one.lease_keeper.lost(lease)
     # The backend's word counts in the end, and it says the same: the time was over there too.
-    one.heart.tend()
-    assert one.heart.lost(lease)
+    one.lease_keeper.tend()
+    assert one.lease_keeper.lost(lease)
 
 
 def test_a_heart_that_comes_through_in_time_has_lost_nothing(
@@ -165,12 +165,12 @@ def test_a_heart_that_comes_through_in_time_has_lost_nothing(
 
     for _ in range(5):
         with monkeypatch.context() as patch:
-            patch.setattr(one.log.backend.leases, "renew", unreachable)
+            patch.setattr(one._log._backend.leases, "renew", unreachable)
             clock.advance(LEASE_S - 2)
-            one.heart.tend()
+            one.lease_keeper.tend()
         clock.advance(1)
-        one.heart.tend()
-        assert not one.heart.lost(lease)
+        one.lease_keeper.tend()
+        assert not one.lease_keeper.lost(lease)
 
 
 def test_the_dead_are_struck_off_after_a_day_by_whoever_registers(
@@ -179,12 +179,12 @@ def test_the_dead_are_struck_off_after_a_day_by_whoever_registers(
     one, other = open_store(), open_store()
     one.lease("boss", ttl_s=LEASE_S, keep=True)
     clock.advance(LEASE_S + FORGET_S - 1)
-    other.heart.beat()
+    other.lease_keeper.beat()
     assert [suspect.id for suspect in other.suspects()] == [one.worker]
     clock.advance(2)
     third = open_store()
     assert [suspect.id for suspect in third.suspects()] == [one.worker]
-    third.heart.beat()
+    third.lease_keeper.beat()
     assert [worker.id for worker in third.workers()] == sorted([other.worker, third.worker])
     assert third.lease("boss").epoch > 0
 
@@ -205,7 +205,7 @@ def test_a_clean_end_leaves_nothing(open_store: Open) -> None:
     one.close()
     assert other.workers() == []
     assert other.lease("boss").epoch > lease.epoch
-    for call in (one.heart.beat, one.workers, lambda: one.heart.lost(lease)):
+    for call in (one.lease_keeper.beat, one.workers, lambda: one.lease_keeper.lost(lease)):
         with pytest.raises(UsageError, match="closed"):
             call()
 
@@ -217,57 +217,57 @@ def test_a_forked_child_has_no_heart_and_its_parent_keeps_its_own(open_store: Op
     if child == 0:
         code = 1
         try:
-            one.heart.beat()
+            one.lease_keeper.beat()
         except UsageError:
             one.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert other.heart.is_alive(one.worker)
-    assert not one.heart.lost(lease)
+    assert other.lease_keeper.is_alive(one.worker)
+    assert not one.lease_keeper.lost(lease)
 
 
 def test_keep_and_lost_speak_of_leases_that_are_held(hf: Store) -> None:
     lease = hf.lease("boss")
     with pytest.raises(UsageError, match="not kept"):
-        hf.heart.lost(lease)
-    hf.heart.keep(lease)
-    assert not hf.heart.lost(lease)
+        hf.lease_keeper.lost(lease)
+    hf.lease_keeper.keep(lease)
+    assert not hf.lease_keeper.lost(lease)
     hf.release(lease)
     with pytest.raises(UsageError, match="not kept"):
-        hf.heart.lost(lease)
+        hf.lease_keeper.lost(lease)
     with pytest.raises(LeaseLostError, match="no longer held"):
-        hf.heart.keep(lease)
-    hf.heart.drop(lease)
+        hf.lease_keeper.keep(lease)
+    hf.lease_keeper.drop(lease)
     for wrong in (None, 1, "boss"):
         with pytest.raises(UsageError):
-            hf.heart.keep(wrong)  # type: ignore[arg-type]
+            hf.lease_keeper.keep(wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError):
-            hf.heart.lost(wrong)  # type: ignore[arg-type]
+            hf.lease_keeper.lost(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         hf.lease("boss", keep="yes")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         hf.lease("boss", ttl_s=0, keep=True)
     with pytest.raises(UsageError):
-        hf.heart.is_alive(7)  # type: ignore[arg-type]
+        hf.lease_keeper.is_alive(7)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="heartbeat_s"):
         holdfast.open("memory:", heartbeat_s=0)
-    assert not hf.heart.is_alive("nobody")
+    assert not hf.lease_keeper.is_alive("nobody")
 
 
 def test_what_a_worker_said_of_itself_may_be_lost(hf: Store) -> None:
     """The lease alone says that it lives."""
-    assert hf.log.backend.leases.acquire("worker/w9", "w9", ttl_s=600) is not None
+    assert hf._log._backend.leases.acquire("worker/w9", "w9", ttl_s=600) is not None
     [worker] = hf.workers()
     assert (worker.id, worker.alive, worker.host, worker.started) == ("w9", True, None, None)
-    hf.log.backend.leases.release(Lease("worker/w9", "w9", 0, 0))
+    hf._log._backend.leases.release(Lease("worker/w9", "w9", 0, 0))
 
 
 def test_a_store_that_was_let_go_of_has_no_heart_left() -> None:
     before = set(threading.enumerate())
     store = holdfast.open("memory:", heartbeat_s=0.1)
-    store.heart.beat()
+    store.lease_keeper.beat()
     [thread] = set(threading.enumerate()) - before
     assert thread.name == "holdfast-heart"
     del store
@@ -280,7 +280,7 @@ def test_the_heart_in_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             lease = await hf.lease("boss", keep=True)
-            assert not hf.heart.lost(lease)
+            assert not hf.lease_keeper.lost(lease)
             [worker] = await hf.workers()
             assert (worker.id, worker.leases) == (hf.worker, ("boss",))
             assert await hf.suspects() == []
@@ -300,6 +300,6 @@ def test_a_close_that_cannot_reach_the_backend_tries_once(
         asked.append(lease.name)
         raise UnavailableError("the server is away")
 
-    monkeypatch.setattr(one.log.backend.leases, "release", unreachable)
+    monkeypatch.setattr(one._log._backend.leases, "release", unreachable)
     one.close()
     assert asked == ["l2"]

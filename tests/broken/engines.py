@@ -129,7 +129,7 @@ def _txn_apart(put: Put) -> None:
         outside = WRITER.set(None)
         try:
             written = self.log.commit(
-                ProposedCommit(extra.parts, extra.reads, self.fence, extra.marks)
+                ProposedCommit(extra.writes, extra.reads, self.fence, extra.marks)
             )
         finally:
             WRITER.reset(outside)
@@ -164,8 +164,8 @@ def _outcomes_not_kept(put: Put) -> None:
     put(execution.Execution, "put", shortened)
 
 
-def _is_outcome(proposal: Any) -> bool:
-    event = events.read(proposal.type, proposal.payload)
+def _is_outcome(new_event: Any) -> bool:
+    event = events.read(new_event.type, new_event.payload)
     return isinstance(event, events.StepDone) and not event.kind and event.path.startswith("cry")
 
 

@@ -226,7 +226,7 @@ def live(store: Store, name: str, number: int) -> None:
             answer = "written"
         except LeaseLostError:
             answer = "refused"
-        say([answer, store.heart.lost(lease)])
+        say([answer, store.lease_keeper.lost(lease)])
 
 
 def consume(store: Store, name: str, number: int) -> None:

@@ -67,7 +67,7 @@ def test_a_follower_ends_though_others_are_written_to(
     told: list[object] = []
 
     def busy(log: Log) -> None:
-        wait, numbers = log.backend.wait, count()
+        wait, numbers = log._backend.wait, count()
         part = StreamWrite("team/other", (NewEvent("noted", b"null"),))
 
         def waited(after: Position, *, timeout_s: float) -> Position:
@@ -76,17 +76,17 @@ def test_a_follower_ends_though_others_are_written_to(
                 log.commit(ProposedCommit((part,)))
             return wait(after, timeout_s=timeout_s)
 
-        monkeypatch.setattr(log.backend, "wait", waited)
+        monkeypatch.setattr(log._backend, "wait", waited)
 
     async def listen() -> None:
         async with await holdfast.aio.open("memory:") as hf:
-            busy(hf.log)
+            busy(hf._log)
             told.extend([change async for change in hf.follow("team/t", timeout_s=0.1)])
 
     if in_asyncio:
         asyncio.run(listen())
     else:
         with holdfast.open("memory:") as store:
-            busy(store.log)
+            busy(store._log)
             told.extend(store.follow("team/t", timeout_s=0.1))
     assert told == []

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
@@ -55,7 +55,7 @@ class World:
     def open(self) -> Store:
         store = holdfast.open(self.url, clock=self.clock, durability="none")
         if self.kind == "redis":
-            backend: Any = store.log.backend
+            backend: Any = store._log._backend
             backend._gate.clock = CLOCK
         return store
 
@@ -229,7 +229,7 @@ def test_a_copy_has_the_same_end_and_leaves_out_what_is_gone(
     store.conversation("lasts").set("n", 1)
     world.clock.advance(61)
     with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", clock=world.clock) as target:
-        copy(store.log, target.log)
+        copy(store._log, target._log)
         assert target.conversation("there").expires_at == store.conversation("there").expires_at
         names = [scope.name for scope in target.scopes()]
         assert names == ["conversation/lasts", "conversation/there"]

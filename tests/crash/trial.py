@@ -211,7 +211,7 @@ class Trial:
 def _inspect(store: holdfast.Store) -> dict[str, Any]:
     """Returns what holdfast itself says about a store that was just recovered."""
     report = store.check()
-    names = store.log.backend.streams(limit=100_000)
+    names = store._log._backend.streams(limit=100_000)
     scopes = [store.scope(name) for name in names if name != LEASE]
     return {
         "findings": [str(finding) for finding in report.findings if not finding.harmless],

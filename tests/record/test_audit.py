@@ -160,21 +160,21 @@ def test_no_audit_no_cost(hf: Store) -> None:
     """While none is open, a reader is handed what the log holds by the very function that was."""
     team = fill(hf)
     plain = team.state
-    assert hf.log.show is state_of
+    assert hf._log.show is state_of
     with hf.audit(team) as outer:
         with hf.audit("global"), hf.audit(team) as inner:
             team.get("model")
-        assert hf.log.show is not state_of
+        assert hf._log.show is not state_of
         assert hf.team("other").state == {}
         team.get("stage")
-    assert hf.log.show is state_of
+    assert hf._log.show is state_of
     assert team.state is plain, "the log's own state was never touched"
     assert inner.reads == [("model",)]
     assert outer.reads == [("model",), ("stage",)]
     with outer:
         team.get("empty")
     assert outer.reads == [("model",), ("stage",), ("empty",)], "it is gone on with"
-    assert hf.log.show is state_of
+    assert hf._log.show is state_of
     with pytest.raises(UsageError, match="was not begun"):
         hf.audit(team).unread()
     assert hf.audit(team).items()[0].read is None
@@ -196,7 +196,7 @@ def test_reads_of_every_thread_are_noted(hf: Store) -> None:
     for thread in threads:
         thread.join()
     assert audit.unread() == []
-    assert hf.log.show is state_of
+    assert hf._log.show is state_of
 
 
 def test_boot_37_how_often_it_changes(hf: Store) -> None:

@@ -196,7 +196,7 @@ def test_open_ones_are_found_without_reading_streams(
             tx.scope(chat).set(f"k{number}", number)
     for number in range(30):
         chat.set("n", number)
-    read = hf.log.backend.read
+    read = hf._log._backend.read
     got: list[int] = []
 
     def counted(*args: Any, **named: Any) -> Any:
@@ -204,7 +204,7 @@ def test_open_ones_are_found_without_reading_streams(
         got.append(len(records))
         return records
 
-    monkeypatch.setattr(hf.log.backend, "read", counted)
+    monkeypatch.setattr(hf._log._backend, "read", counted)
     assert [found.id for found in hf.decisions(incomplete=True)] == [d.id]
     assert sum(got) <= 2
 

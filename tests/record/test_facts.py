@@ -104,7 +104,7 @@ def test_a_large_value_is_kept_beside_the_log(hf: Store) -> None:
     large = ["x" * 1000] * 200
     chat = hf.conversation("c")
     assert chat.facts.state("log", large).value == large
-    assert len(hf.log.records(chat.name)[0].payload) < 1000
+    assert len(hf._log.records(chat.name)[0].payload) < 1000
 
 
 def test_a_fact_that_was_stated_often_is_found_in_few_looks(
@@ -114,14 +114,14 @@ def test_a_fact_that_was_stated_often_is_found_in_few_looks(
     chat = hf.conversation("c")
     for number in range(70):
         chat.facts.state("n", number)
-    hf._book.numbers.clear()  # as a process that comes later  # pyright: ignore
-    find, looks = hf.log.backend.find, list[int]()
+    hf._context.numbers.clear()  # as a process that comes later  # pyright: ignore
+    find, looks = hf._log._backend.find, list[int]()
 
     def counted(*args: Any, **named: Any) -> Any:
         looks.append(1)
         return find(*args, **named)
 
-    monkeypatch.setattr(hf.log.backend, "find", counted)
+    monkeypatch.setattr(hf._log._backend, "find", counted)
     assert chat.facts.get("n").value == 69
     assert len(looks) <= 14
     looks.clear()
@@ -392,7 +392,7 @@ def test_the_hook_for_what_else_a_silent_worker_leaves(tmp_path: Path) -> None:
     run_and_kill(lambda: (open_dying(url).conversation("c").decide("x"), die()))
     with holdfast.open(url) as hf:
         [mine] = hf.stale()
-        hf.conversation("c").book.stale_sources.append(lambda: [mine])
+        hf.conversation("c")._context.stale_sources.append(lambda: [mine])
         assert hf.stale() == [mine, mine]
 
 
@@ -400,9 +400,9 @@ def test_events_that_nobody_of_us_wrote_are_named() -> None:
     """Guarantee 7."""
     for type, data in (("fact.stated", {"name": "f"}), ("fact.verified", 7), ("fact.stated", [])):
         with holdfast.open("memory:") as hf:
-            proposal = NewEvent(type, encode(data))
-            hf.log.commit(
-                ProposedCommit((StreamWrite("conversation/c", (proposal,), key="fact#1:f"),))
+            new_event = NewEvent(type, encode(data))
+            hf._log.commit(
+                ProposedCommit((StreamWrite("conversation/c", (new_event,), key="fact#1:f"),))
             )
             with pytest.raises(CorruptError, match="event 1 of"):
                 hf.conversation("c").facts.get("f")

@@ -147,7 +147,7 @@ def test_a_blob_of_a_fact_or_a_message_that_is_gone_is_found_by_check(hf: Store)
     chat.facts.state("log", large)
     chat.messages.add("user", large + "y")
     assert hf.check().ok
-    objects = hf.log.routes.objects_of(chat.name)
+    objects = hf._log.routes.objects_of(chat.name)
     for name in objects.names("blob"):
         objects.delete("blob", name)
     report = hf.check()

@@ -110,13 +110,13 @@ def test_two_that_attach_with_one_key_at_once_get_one_decision(
 ) -> None:
     chat = hf.conversation("c")
     made: list[str] = []
-    beat = hf.heart.beat
+    beat = hf.lease_keeper.beat
 
     def faster() -> None:
-        monkeypatch.setattr(hf.heart, "beat", beat)
+        monkeypatch.setattr(hf.lease_keeper, "beat", beat)
         made.append(hf.conversation("c").decide("x", key="k").id)
 
-    monkeypatch.setattr(hf.heart, "beat", faster)
+    monkeypatch.setattr(hf.lease_keeper, "beat", faster)
     assert chat.decide("x", key="k", if_exists="attach").id == made[0]
 
 

@@ -36,7 +36,7 @@ def await_approval(hf: Store, id: str) -> None:
     """Returns when a run waits for its answer."""
     after = hf.position
     while not any(entry.kind == "wait" for entry in hf.run(id).journal.entries.values()):
-        after = hf.log.wait_behind(after, 1.0)
+        after = hf._log.wait_after(after, 1.0)
 
 
 def test_vic_19_a_workflow_holds_what_its_nodes_share(hf: Store) -> None:

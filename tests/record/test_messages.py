@@ -32,7 +32,7 @@ def contents(messages: Any) -> list[str | None]:
 def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Returns a list that the number of records of every read is put into."""
     counts: list[int] = []
-    backend = store.log.backend
+    backend = store._log._backend
     genuine = backend.read
 
     def read(*args: Any, **options: Any) -> Any:
@@ -426,14 +426,14 @@ def test_bad_arguments_are_usage_errors(wrong: dict[str, Any]) -> None:
 def test_an_event_that_points_nowhere_is_corruption(type: str, payload: bytes) -> None:
     with holdfast.open("memory:") as hf:
         hf.conversation("c").say("a")
-        hf.log.commit(ProposedCommit((StreamWrite("conversation/c", (NewEvent(type, payload),)),)))
+        hf._log.commit(ProposedCommit((StreamWrite("conversation/c", (NewEvent(type, payload),)),)))
         with pytest.raises(CorruptError):
             list(hf.conversation("c").messages)
 
 
 def test_a_message_that_is_none_is_corruption() -> None:
     with holdfast.open("memory:") as hf:
-        hf.log.commit(
+        hf._log.commit(
             ProposedCommit((StreamWrite("conversation/c", (NewEvent("message.added", b"7"),)),))
         )
         with pytest.raises(CorruptError):

@@ -38,7 +38,7 @@ def act(decision: Decision) -> object:
 def close_alone(scope: Scope) -> None:
     """Closes a scope without abandoning what is open in it."""
     closed = NewEvent(CLOSED, codec.encode_plain({"keep": True}))
-    scope.book.log.commit(ProposedCommit((StreamWrite(scope.name, (closed,)),)))
+    scope._context.log.commit(ProposedCommit((StreamWrite(scope.name, (closed,)),)))
 
 
 def leave(url: str) -> None:
@@ -93,7 +93,7 @@ def test_what_is_superseded_may_be_closed_or_gone_by_then(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat, team = hf.conversation("c"), hf.team("t")
-    decisions = Decisions(chat.book)
+    decisions = Decisions(chat._context)
     for scope in (chat, team):
         old = scope.decide("plan a")
         new = chat.decide("plan b", supersedes=old.id)
@@ -116,7 +116,7 @@ def test_what_is_superseded_may_have_expired() -> None:
         old = hf.conversation("c", ttl_s=5).decide("plan a")
         newer = hf.team("t").decide("plan b", supersedes=old.id)
         clock.advance(10)
-        Decisions(hf.team("t").book).supersede(newer.stored)
+        Decisions(hf.team("t")._context).supersede(newer.stored)
         assert hf.recover().acts == []
 
 
@@ -165,15 +165,15 @@ def test_an_undo_takes_back_no_change_that_it_did_not_see(
     chat = hf.conversation("c")
     chat.set("a", 1)
     chat.set("a", 2)
-    newest = hf.log.newest
+    newest = hf._log.newest
 
     def then_another(stream: str) -> object:
-        monkeypatch.setattr(hf.log, "newest", newest)
+        monkeypatch.setattr(hf._log, "newest", newest)
         chat.set("b", "acknowledged")
         return newest(stream)
 
     revision = chat.revision
-    monkeypatch.setattr(hf.log, "newest", then_another)
+    monkeypatch.setattr(hf._log, "newest", then_another)
     assert chat.undo() == revision + 2
     assert chat.state == {"a": 2}
 
@@ -251,7 +251,7 @@ def test_a_recovery_whose_answer_was_lost_is_gone_on_with(
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
-        commit = hf.log.backend.commit
+        commit = hf._log._backend.commit
 
         def lose(commits: Any) -> Any:
             answers = commit(commits)
@@ -260,7 +260,7 @@ def test_a_recovery_whose_answer_was_lost_is_gone_on_with(
                 raise UnavailableError("no answer", outcome_known=False)
             return answers
 
-        monkeypatch.setattr(hf.log.backend, "commit", lose)
+        monkeypatch.setattr(hf._log._backend, "commit", lose)
         meanwhile[:] = [lambda _: "second", lambda _: "first"]
         with pytest.raises(UnavailableError):
             hf.recover()
@@ -279,7 +279,7 @@ def test_what_was_given_up_here_is_not_taken_from_a_living_worker(tmp_path: Path
         meanwhile.append(lambda _: 1 / 0)
         [did] = hf.recover().acts
         assert did.did == "left open"
-        decisions = Decisions(other.conversation("c").book)
+        decisions = Decisions(other.conversation("c")._context)
         decisions.take(decisions.get(did.id), "recover")
         meanwhile.append(lambda _: "a second time")
         assert hf.recover().acts == []
@@ -293,8 +293,8 @@ def test_a_decision_whose_scope_expires_while_its_verifier_is_asked() -> None:
         for scope in (hf.conversation("short", ttl_s=5), hf.conversation("long")):
             scope.decide("x", verify=not_done, act=act, key="k")
             clock.advance(1)
-        book = hf.conversation("long").book
-        book.given_up.update(("k@conversation/short", "k@conversation/long"))
+        context = hf.conversation("long")._context
+        context.given_up.update(("k@conversation/short", "k@conversation/long"))
         meanwhile[:] = [lambda _: "done", lambda _: clock.advance(10)]
         assert [did.owner for did in hf.recover().acts] == ["conversation/long"]
         assert meanwhile == []

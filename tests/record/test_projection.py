@@ -18,8 +18,8 @@ SEED = int(os.environ.get("HOLDFAST_SEED", "1"))
 
 
 def write_old(hf: Store, stream: str, *events: tuple[str, dict[str, Any]]) -> None:
-    proposals = tuple(NewEvent(type, encode(data)) for type, data in events)
-    hf.log.commit(ProposedCommit((StreamWrite(stream, proposals),)))
+    new_events = tuple(NewEvent(type, encode(data)) for type, data in events)
+    hf._log.commit(ProposedCommit((StreamWrite(stream, new_events),)))
 
 
 def test_old_and_new_events_project_to_one_view(hf: Store) -> None:

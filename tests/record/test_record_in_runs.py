@@ -98,7 +98,7 @@ def test_a_run_that_waits_in_the_block_of_a_decision_goes_on_with_another_worker
         STORES.append(one)
         run = one.start(waits, id="r")
         while run.status != "waiting":
-            one.log.clock.sleep(0.01)
+            one._log.clock.sleep(0.01)
         [left] = two.decisions(incomplete=True)
         assert (left.error, left.owner, left.place) == (None, one.worker, left.key)
         STORES.append(two)

@@ -189,7 +189,7 @@ class Tasks(RuleBasedStateMachine):
     def every_way_to_fold_it_is_the_same(self) -> None:
         mine = {task.id: bare(task) for task in self.scope.tasks.list()}
         assert project(self.scope.history()) == mine
-        fresh = Table(self.store.log, self.scope.name)
+        fresh = Table(self.store._log, self.scope.name)
         fresh.refresh()
         assert fresh.tasks == mine
         changed = {

@@ -344,7 +344,7 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
 def test_the_tasks_of_a_scope_that_ended_by_itself_are_gone(hf: Store) -> None:
     """Decision 0010: its marks stay, and lead nowhere."""
     chat, ends = begun_and_seen(hf, 0.3)
-    while hf.log.backend.now_us(chat.name) <= from_datetime(ends):
+    while hf._log._backend.now_us(chat.name) <= from_datetime(ends):
         select.select([], [], [], 0.02)
     assert hf.tasks() == hf.stale() == []
     with pytest.raises(ExpiredError):
@@ -372,18 +372,18 @@ def test_boot_82_a_snapshot_bounds_what_is_folded(
             fold(self, record)
 
         monkeypatch.setattr(tables.Table, "_fold", counted)
-        fresh = tables.Table(hf.log, "team/t")
+        fresh = tables.Table(hf._log, "team/t")
         fresh.refresh()
         assert [bare(task) for task in expected] == [fresh.tasks[task.id] for task in expected]
         assert len(read) < 8
         # A snapshot that is not what was written is not believed.
-        objects = hf.log.backend.objects
+        objects = hf._log._backend.objects
         [name] = objects.names("snapshot", prefix="tasks/")
         data = objects.get("snapshot", name)
         assert data is not None
         objects.put("snapshot", name, data.replace(b"task 3", b"task X"))
         read.clear()
-        again = tables.Table(hf.log, "team/t")
+        again = tables.Table(hf._log, "team/t")
         again.refresh()
         assert again.tasks == fresh.tasks
         assert len(read) == 31
@@ -398,15 +398,15 @@ def test_tasks_are_found_in_a_long_stream_without_reading_it(
         for m in range(100):
             team.set("n", m)
     read: list[int] = []
-    genuine = type(hf.log.backend).read
+    genuine = type(hf._log._backend).read
 
     def counted(self: Any, stream: str, **bounds: Any) -> Any:
         records = genuine(self, stream, **bounds)
         read.append(len(records))
         return records
 
-    monkeypatch.setattr(type(hf.log.backend), "read", counted)
-    fresh = tables.Table(hf.log, "team/t")
+    monkeypatch.setattr(type(hf._log._backend), "read", counted)
+    fresh = tables.Table(hf._log, "team/t")
     fresh.refresh()
     assert len(fresh.tasks) == 5
     assert sum(read) < 120

@@ -65,7 +65,7 @@ def test_a_turn_that_was_open_at_a_fork_or_a_restore_is_interrupted_there(hf: St
 
 def lose_answers(hf: Store, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
     """Makes the next commit with an event of that type one whose answer never comes."""
-    commit = hf.log.backend.commit
+    commit = hf._log._backend.commit
 
     def lost(commits: Any) -> Any:
         answers = commit(commits)
@@ -74,7 +74,7 @@ def lose_answers(hf: Store, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
             raise UnavailableError("no answer", outcome_known=False)
         return answers
 
-    monkeypatch.setattr(hf.log.backend, "commit", lost)
+    monkeypatch.setattr(hf._log._backend, "commit", lost)
 
 
 @pytest.mark.parametrize("tries", [1, 2])
@@ -103,7 +103,7 @@ def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
     chat = hf.conversation("c")
     turn = chat.turn()
     turn.add("user", "hi")
-    monkeypatch.setattr(hf.log.backend, "commit", refuse)
+    monkeypatch.setattr(hf._log._backend, "commit", refuse)
     with pytest.raises(UnavailableError):
         turn.end()
     monkeypatch.undo()

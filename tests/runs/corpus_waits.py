@@ -41,7 +41,7 @@ def answering_badly_first(store: Store, id: str) -> None:
         entry = store.run(id).journal.entries.get("wait.grade")
         if entry is not None and entry.refused:
             store.answer(id, "grade", {"grade": 2})
-        elif store.log.head(f"inbox/run/{id}") is None:
+        elif store._log.head(f"inbox/run/{id}") is None:
             store.answer(id, "grade", {"grade": "good"})  # once: a slow run has not refused it yet
 
 

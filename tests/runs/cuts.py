@@ -137,13 +137,13 @@ class Ended(Struct):
 def opened(url: str, place: Place = NOWHERE) -> tuple[Store, Cutting]:
     """Opens a store that is cut at a place; nothing is written but by the program itself."""
     store = holdfast.open(url)
-    store.engine.tending.flush_s = None
-    return store, cutting(store, Cutting(store.log.backend, place))
+    store._engine.tending.flush_s = None
+    return store, cutting(store, Cutting(store._log._backend, place))
 
 
 def cutting(store: Store, backend: Cutting) -> Cutting:
     """Puts a backend around that of a store, and lets async runs live beside it."""
-    store.log.backend = backend  # type: ignore[assignment]
+    store._log._backend = backend  # type: ignore[assignment]
     asyncio.run_coroutine_threadsafe(_at_home(store), _loop()).result()
     return backend
 
@@ -165,7 +165,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def finish(store: Store, program: Program) -> tuple[Any, list[str]]:
     """Starts the program, or goes on with it, and sees it to its end; what was uncertain, too."""
-    backend: Any = store.log.backend
+    backend: Any = store._log._backend
     corpus_steps.STORES["here"] = store
     uncertain: list[str] = []
     run = store.start(program.run, *program.args, id=ID, if_exists="attach")
@@ -299,5 +299,5 @@ def until(run: Any, status: str) -> None:
 
 def settle(store: Store) -> None:
     """Waits until no thread of the cut run is at work any more."""
-    for run in list(store.engine.active.values()):
+    for run in list(store._engine.active.values()):
         assert run.over.wait(30), f"run {run.id} does not notice that it is cut"

@@ -23,10 +23,10 @@ _BY_CHANCE = {"now", "random", "uuid", "let"}
 def lines(store: Store, program: Program) -> dict[str, list[Line]]:
     """Returns the journal of each run that the program made and saw to its end."""
     found: dict[str, list[Line]] = {}
-    for stream in store.log.backend.streams(prefix="run/"):
-        ended = store.engine.ended(stream.removeprefix("run/"))
+    for stream in store._log._backend.streams(prefix="run/"):
+        ended = store._engine.ended(stream.removeprefix("run/"))
         if stream == f"run/{ID}" or (ended is not None and ended.status != "cancelled"):
-            records = [one for one in store.log.records(stream) if one.type not in _LEFT_OUT]
+            records = [one for one in store._log.records(stream) if one.type not in _LEFT_OUT]
             read = [(one.type, _data(program, json.loads(one.payload))) for one in records]
             found[stream] = _ordered(program, _without_losers(read))
     return found

@@ -105,17 +105,17 @@ def test_an_async_run_does_all_of_it(url: str, witness: Witness):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: Any):
     async def body(hf: aio.AsyncStore) -> None:
-        hf.engine.tending.flush_s = None
-        inner_backend = hf.log.backend
+        hf._engine.tending.flush_s = None
+        inner_backend = hf._log._backend
         nth, cut = 1, True
         while cut:
             witness.__init__()
             cutting = Cutting(inner_backend, Place("commit", nth, when))
-            hf.log.backend = cutting  # type: ignore[assignment]
+            hf._log._backend = cutting  # type: ignore[assignment]
             id = f"r{nth}"
             with suppress(Cut):
                 await (await hf.start(everything, 3, id=id)).result()
-            while hf.engine.active:
+            while hf._engine.active:
                 await asyncio.sleep(0.001)
             cut = cutting.is_dead
             cutting.revive()

@@ -87,8 +87,8 @@ def test_a_run_that_no_loop_executes_is_let_go():
             hf.start(whose, id="r")
         with pytest.raises(UsageError, match="event loop of this store is closed"):
             hf.resume("r")
-        assert hf.engine.active == {}
-        assert hf.log.backend.leases.holder("run/r") is None
+        assert hf._engine.active == {}
+        assert hf._log._backend.leases.holder("run/r") is None
         assert hf.run("r").status == "running"
 
 
@@ -99,7 +99,7 @@ def test_who_waits_is_told_that_the_store_was_closed(witness: Witness):
         await hf.start(endless, id="r")
         while not witness.acts:
             await asyncio.sleep(0.001)
-        run = hf.engine.active["r"]
+        run = hf._engine.active["r"]
         await hf.close()  # and once more when `on` is through with it
         assert isinstance(run.outcome, OwnerLost)
         assert isinstance(run.outcome.cause, UsageError)
@@ -119,7 +119,7 @@ def test_a_second_stop_does_not_interrupt_the_first(url: str, monkeypatch: pytes
     """Rule 9: while a run sees to its children, and has yet to write that it ended."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        loop, engine = asyncio.get_running_loop(), hf.engine
+        loop, engine = asyncio.get_running_loop(), hf._engine
         cancel = engine.cancel_child
 
         def stopped_again(*child: str) -> None:

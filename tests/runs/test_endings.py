@@ -30,7 +30,7 @@ class Late:
 
     def __init__(self, hf: Store, url: str) -> None:
         self._hf = hf
-        self._inner: Any = hf.log.backend
+        self._inner: Any = hf._log._backend
         self._url = url
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +39,7 @@ class Late:
     def commit(self, commits: Any) -> Any:
         appends = [append for commit in commits for append in commit.appends]
         if any(record.type == "run.ended" for one in appends for record in one.records):
-            self._hf.log.backend = self._inner
+            self._hf._log._backend = self._inner
             with holdfast.open(self._url) as other:
                 other.cancel("r")
         return self._inner.commit(commits)
@@ -53,7 +53,7 @@ def ending(ctx: Any) -> str:
 def test_nothing_is_recorded_behind_the_end(durable_url: str):
     """A stop that is heard with the receipt of the end: the end stays the last event."""
     with holdfast.open(durable_url) as hf:
-        hf.log.backend = Late(hf, durable_url)  # type: ignore[assignment]
+        hf._log._backend = Late(hf, durable_url)  # type: ignore[assignment]
         assert hf.start(ending, id="r").result() == "done"
         types = [event.type for event in hf.events() if event.stream == "run/r"]
         assert types[-1] == "run.ended"
@@ -61,7 +61,7 @@ def test_nothing_is_recorded_behind_the_end(durable_url: str):
 
 
 def types_of(hf: Any, id: str = "r") -> list[str]:
-    return [record.type for record in hf.log.records(f"run/{id}")]
+    return [record.type for record in hf._log.records(f"run/{id}")]
 
 
 @holdfast.run(name="tests:cut in an act")
@@ -110,7 +110,7 @@ def test_a_divergence_of_a_run_that_has_ended_is_not_adopted(hf: Store):
 
 def test_a_txn_of_a_branch_that_was_left_behind_does_not_land_behind_the_end(hf: Store):
     """Its body may end when the run has, and the lease is still there."""
-    run = Execution(hf.log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
+    run = Execution(hf._log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
     run.forked(1)
     run.record(events.Created("tests:left", Raw(b"{}")))
     run.seal(events.Ended("completed"))
@@ -130,7 +130,7 @@ class Stopping:
 
     def __init__(self, hf: Store, stop: Callable[[], None]) -> None:
         self._hf = hf
-        self._inner: Any = hf.log.backend
+        self._inner: Any = hf._log._backend
         self._stop = stop
 
     def __getattr__(self, name: str) -> Any:
@@ -139,7 +139,7 @@ class Stopping:
     def commit(self, commits: Any) -> Any:
         appends = [append for commit in commits for append in commit.appends]
         if any(record.type == "run.suspended" for one in appends for record in one.records):
-            self._hf.log.backend = self._inner
+            self._hf._log._backend = self._inner
             self._stop()
         return self._inner.commit(commits)
 
@@ -159,9 +159,9 @@ def test_a_stop_that_comes_while_a_run_is_being_parked_ends_it(durable_url: str,
         witness.watch = killed
         with pytest.raises(Cut):
             hf.start(parking, id="r").result()
-        hf.log.backend = Stopping(hf, lambda: other.cancel("r"))  # type: ignore[assignment]
+        hf._log._backend = Stopping(hf, lambda: other.cancel("r"))  # type: ignore[assignment]
         hf.resume("r")
-        await_that(lambda: hf.engine.ended("r") is not None)
+        await_that(lambda: hf._engine.ended("r") is not None)
         assert hf.run("r").status == "cancelled"
 
 
@@ -179,11 +179,11 @@ def test_a_stop_that_comes_while_an_async_run_is_being_suspended_is_heard(durabl
 
         def stop() -> None:
             other.cancel("r")
-            run = hf.engine.active["r"]
+            run = hf._engine.active["r"]
             run.stop_wanted = True
             run.interrupt()
 
-        hf.log.backend = Stopping(hf, stop)  # type: ignore[assignment]
+        hf._log._backend = Stopping(hf, stop)  # type: ignore[assignment]
         hf.start(asked_async, id="r")
         await_that(lambda: other.run("r").journal.ended is not None)
         assert other.run("r").status == "cancelled"
@@ -212,14 +212,14 @@ def test_a_child_is_stopped_when_what_its_parent_ends_for_is_durable(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Rule 7. Killed behind the stop, a parent that decides anew would join what it has stopped."""
-    hf.engine.tending.flush_s = None
-    cancel, known = hf.engine.cancel_child, list[str]()
+    hf._engine.tending.flush_s = None
+    cancel, known = hf._engine.cancel_child, list[str]()
 
     def cancel_child(*child: str) -> None:
-        known.extend(hf.engine.journal_of("r").entries)
+        known.extend(hf._engine.journal_of("r").entries)
         cancel(*child)
 
-    monkeypatch.setattr(hf.engine, "cancel_child", cancel_child)
+    monkeypatch.setattr(hf._engine, "cancel_child", cancel_child)
     assert hf.start(leaves_its_child, id="r").result() == "enough"
     assert "enough" in known
     until(hf.run("kid"), "cancelled")
@@ -299,10 +299,10 @@ def test_a_branch_that_fails_when_its_run_was_left_ends_quietly(
     monkeypatch.setattr(threading, "excepthook", told.append)
     hf.start(left_a_failure, id="r", queue="q")
     run = hf.resume("r")
-    contexts = hf.engine.active["r"].contexts
+    contexts = hf._engine.active["r"].contexts
     assert run.result() == {"quick": True}
     LATE.set()
-    pool: Any = hf.engine.pool
+    pool: Any = hf._engine.pool
     await_that(lambda: len(contexts) == 1 and (told or pool._idle == pool._threads))
     assert told == []
 

@@ -171,7 +171,7 @@ def nesting(ctx: Any) -> int:
 
 def test_nested_branches_do_not_deadlock(hf: Store):
     """Rule 6: 128 leaves, more blocks at once than there are threads."""
-    hf.engine.pool._threads_max = 4  # pyright: ignore[reportPrivateUsage]
+    hf._engine.pool._threads_max = 4  # pyright: ignore[reportPrivateUsage]
     assert hf.start(nesting).result() == 128
 
 
@@ -217,7 +217,7 @@ def test_a_wait_is_answered_once_by_what_fits(hf: Store):
     """A refused answer does not count; the first that fits does, and holds no thread before."""
     run = hf.start(asking, id="r")
     until(run, "waiting")
-    assert not hf.engine.active
+    assert not hf._engine.active
     with pytest.raises(NotFoundError, match="waits for nothing"):
         hf.answer("r", "other", 1)
     hf.answer("r", "approve", {"ok": "perhaps"})
@@ -234,7 +234,7 @@ def test_a_wait_is_answered_once_by_what_fits(hf: Store):
 def test_the_second_answer_is_told_that_it_came_late(hf: Store):
     run = hf.start(asking, id="r")
     until(run, "waiting")
-    hf.engine.tending.close()  # nobody takes the first answer yet
+    hf._engine.tending.close()  # nobody takes the first answer yet
     hf.answer("r", "approve", {"ok": True, "by": "ada"})
     hf.answer("r", "approve", {"ok": True, "by": "ada"})  # the same answer: sent once
     with pytest.raises(ExistsError, match="answered already"):
@@ -322,7 +322,7 @@ def test_a_parent_waits_for_children_without_a_thread(hf: Store):
     run = hf.start(leaving_children, "wait", id="r")
     until(run, "waiting")
     until(hf.run("kid"), "waiting")
-    assert not hf.engine.active
+    assert not hf._engine.active
     hf.answer("kid", "approve", {"ok": True, "by": "ada"})
     assert run.result() == "done"
     assert hf.run("kid").status == "completed"

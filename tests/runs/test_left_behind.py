@@ -23,7 +23,7 @@ from tests.runs.witness import Witness
 
 def ghost(store: Store) -> Lease:
     """Takes the run's lease as a worker would that then dies, or stands still."""
-    lease = store.log.backend.leases.acquire("run/r", "ghost", ttl_s=60)
+    lease = store._log._backend.leases.acquire("run/r", "ghost", ttl_s=60)
     assert lease is not None
     return lease
 
@@ -50,7 +50,7 @@ def test_a_start_beside_a_silent_lease_makes_the_run(
         with pytest.raises(holdfast.ExistsError):
             hf.start(greeting, id="r")
         assert hf.start(greeting, id="r", if_exists="attach").status == "pending"
-        dead.log.backend.leases.release(lease)
+        dead._log._backend.leases.release(lease)
         assert run.result() == "posted hello"
     assert witness.acts == {"post hello": 1}
 
@@ -66,7 +66,7 @@ def test_news_for_a_run_whose_host_is_dead_reach_it_through_whoever_waits(
         lease = ghost(dead)
         run = hf.resume("r")  # it belongs to another, so it is not entered here
         hf.signal("r", "go", 7)
-        dead.log.backend.leases.release(lease)
+        dead._log._backend.leases.release(lease)
         assert run.result() == [7, "posted went"]
     assert witness.acts == {"post went": 1}
 
@@ -78,7 +78,7 @@ STORE: list[Store] = []
 def answer_the_other() -> None:
     """Answers what the branch beside asked for, when that has given up waiting here."""
     [hf] = STORE
-    contexts = hf.engine.active["r"].contexts
+    contexts = hf._engine.active["r"].contexts
     while len(contexts) > 2:  # the body's, the other branch's, this one's
         time.sleep(0.001)
     hf.answer("r", "approve", "yes")

@@ -47,7 +47,7 @@ def test_a_second_worker_attaches_and_sees_the_result(durable_url: str, witness:
         run = two.resume("r")
         with pytest.raises(StillRunningError):
             run.result(timeout=0.01)
-        assert "r" not in two.engine.active
+        assert "r" not in two._engine.active
         assert [found.id for found in two.runs(status="running")] == ["r"]
         GATE.set()
         assert run.result() == ["posted first", "slow", "posted last"]
@@ -56,9 +56,9 @@ def test_a_second_worker_attaches_and_sees_the_result(durable_url: str, witness:
 
 def steal(store: Store, other: Store) -> None:
     """Makes a run's lease pass on while its owner is busy, as when it was paused too long."""
-    run = store.engine.active["r"]
-    store.heart.drop(run.lease)
-    store.log.backend.leases.release(run.lease)
+    run = store._engine.active["r"]
+    store.lease_keeper.drop(run.lease)
+    store._log._backend.leases.release(run.lease)
     other.resume("r")
 
 
@@ -67,7 +67,7 @@ def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
         late = one.start(owned, id="r")
         assert ENTERED.wait(60)
-        mine = one.engine.active["r"]
+        mine = one._engine.active["r"]
         ENTERED.clear()
         steal(one, two)
         assert ENTERED.wait(60)  # idempotent: the new owner does it again, with the same key
@@ -95,7 +95,7 @@ def test_a_write_of_a_late_owner_is_refused_too(durable_url: str, witness: Witne
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
         one.start(writing, id="r")
         assert ENTERED.wait(60)
-        mine = one.engine.active["r"]
+        mine = one._engine.active["r"]
         steal(one, two)
         GATE.set()
         two.run("r").result()
@@ -144,7 +144,7 @@ def test_a_killed_owner_is_taken_over(durable_url: str, witness: Witness):
         assert run.status == "running"
         # `result` takes over as soon as nobody owns the run: at once, or when the lease runs out.
         if durable_url.startswith(("redis", "postgres")):
-            hf.log.backend.leases.release(hf.log.backend.leases.holder("run/r"))
+            hf._log._backend.leases.release(hf._log._backend.leases.holder("run/r"))
         assert run.result() == [1, "survived", 2]
         assert witness.acts == {"pay 2": 1}  # the first was paid by the process that died
         claims = [event.data for event in hf.events() if event.type == "run.claimed"]
@@ -155,7 +155,7 @@ def test_a_closed_store_leaves_its_runs_to_be_resumed(durable_url: str, witness:
     with holdfast.open(durable_url) as one:
         one.start(owned, id="r")
         assert ENTERED.wait(60)
-        mine = one.engine.active["r"]
+        mine = one._engine.active["r"]
     GATE.set()
     assert mine.over.wait(60)
     with holdfast.open(durable_url) as two:

@@ -60,9 +60,9 @@ def store():
 def owned(store: holdfast.Store) -> tuple[Execution, Slow]:
     """Returns a run of two branches, each of which has recorded an intent."""
     lease: Lease = store.lease("run/r")
-    slow = Slow(store.log.backend)
-    store.log.backend = slow  # type: ignore[assignment]
-    run = Execution(store.log, "r", None, Journal(), lease)  # type: ignore[arg-type]
+    slow = Slow(store._log._backend)
+    store._log._backend = slow  # type: ignore[assignment]
+    run = Execution(store._log, "r", None, Journal(), lease)  # type: ignore[arg-type]
     run.forked(2)
     for name in ("a", "b"):
         run.record(events.Intended(f"parallel/{name}/post", 1, "step", "post", "effect"))
@@ -96,7 +96,7 @@ def test_an_intent_that_another_branch_took_along_is_waited_for(store: Any, firs
     other.join(30)
     assert not other.is_alive()
     assert raised == []
-    assert len(store.log.records("run/r")) == 2
+    assert len(store._log.records("run/r")) == 2
 
 
 @pytest.mark.parametrize("first", ["commit", "push"])
@@ -118,9 +118,9 @@ def test_a_step_does_not_begin_before_an_intent_that_tending_wrote_is_durable(
 ) -> None:
     """The engine's own thread may write what is buffered between the record and the commit."""
     acted: list[int] = []
-    slow = Slow(store.log.backend)
+    slow = Slow(store._log._backend)
     slow.gate.set()
-    store.log.backend = slow
+    store._log._backend = slow
     record, taken = Execution.record, Event()
 
     def recorded_and_taken(self: Execution, event: Any) -> None:
@@ -183,13 +183,13 @@ def put_behind(run: Execution, store: holdfast.Store, what: str) -> Callable[[],
         run.record(events.Intended("parallel/b/pay", 2, "step", "pay", "effect"))
         request = run.put(run._line_up)  # pyright: ignore[reportPrivateUsage]
         assert request is not None
-        return lambda: store.log.wait(request)
+        return lambda: store._log.wait(request)
     if what == "txn":
         part = StreamWrite("team/t", (changed([set_op("n", 1)]),))
         done = events.StepDone("parallel/b/move", kind="step", name="move", effect="txn")
-        request = run.join(done, ProposedCommit((part,)), store.log.submit)
-        return lambda: store.log.wait(request)
-    context = Context(run, Block(run.journal), None, store.engine)
+        request = run.join(done, ProposedCommit((part,)), store._log.submit)
+        return lambda: store._log.wait(request)
+    context = Context(run, Block(run.journal), None, store._engine)
     token = WRITER.set(context.writer if what == "write" else context.writer.fencing())
     try:
         with store.submit() as tx:
@@ -217,7 +217,7 @@ def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) 
         slow.gate.set()
         with pytest.raises(UnavailableError):
             wait()
-        assert store.log.records("run/r") == []
+        assert store._log.records("run/r") == []
         assert store.team("t").to_dict() == {}
         assert first.wait().revision == 1
         with pytest.raises(OwnerLost):
@@ -234,7 +234,7 @@ def test_nothing_is_written_in_the_batches_behind_it_either(store: Any) -> None:
     for wait in waits:
         with pytest.raises(UnavailableError, match='run "r" was lost'):
             wait()
-    assert store.log.records("run/r") == []
+    assert store._log.records("run/r") == []
     assert store.team("t").to_dict() == {}
 
 
@@ -248,17 +248,17 @@ def test_a_late_commit_of_an_earlier_pass_is_read_before_the_run_is_claimed(
         return ctx.random()
 
     store.start(body, id="r", queue="q")
-    read = store.engine.journal_of
+    read = store._engine.journal_of
 
     def late(id: str) -> Journal:
         journal = read(id)
-        monkeypatch.setattr(store.engine, "journal_of", read)
+        monkeypatch.setattr(store._engine, "journal_of", read)
         done = events.StepDone("random", Raw(b"0.5"), kind="random", effect="pure", ordinal=1)
-        lease = store.log.backend.leases.acquire("run/r", store.worker, ttl_s=30)
-        store.engine.append("r", lease, [done], ())
+        lease = store._log._backend.leases.acquire("run/r", store.worker, ttl_s=30)
+        store._engine.append("r", lease, [done], ())
         return journal
 
-    monkeypatch.setattr(store.engine, "journal_of", late)
+    monkeypatch.setattr(store._engine, "journal_of", late)
     assert store.resume("r").result() == 0.5
-    types = [record.type for record in store.log.records("run/r")]
+    types = [record.type for record in store._log.records("run/r")]
     assert types == ["run.created", "run.done", "run.claimed", "run.ended"]

@@ -211,9 +211,9 @@ def test_an_owner_that_lost_its_lease_ends_its_process(durable_url: str, tmp_pat
     with holdfast.open(durable_url) as one:
         one.start(staying, str(place), "hears", id="r")
         numbers = await_numbers(place)
-        run = one.engine.active["r"]
-        one.heart.drop(run.lease)
-        one.log.backend.leases.release(run.lease)
+        run = one._engine.active["r"]
+        one.lease_keeper.drop(run.lease)
+        one._log._backend.leases.release(run.lease)
         assert run.over.wait(60)
         await_end(numbers)
 

@@ -390,7 +390,7 @@ def test_a_long_back_off_holds_no_thread_and_outlives_the_process():
     with holdfast.open("memory:", clock=clock) as hf:
         run = hf.start(waiting_long, id="r")
         until(run, "waiting")
-        assert not hf.engine.active
+        assert not hf._engine.active
         entry = run.journal.entries["patient"]
         assert (entry.attempt, entry.retry_at) == (1, clock.now_us() + 3_600_000_000)
         clock.advance(3601)
@@ -410,10 +410,10 @@ def chain(ctx: Any, n: int) -> None:
 
 def test_a_chain_of_acts_costs_one_commit_each(hf: Store, witness: Witness):
     """Rule 7: the outcome of one act rides in the commit of the next intent."""
-    hf.engine.tending.flush_s = None
-    hf.heart.beat()
-    cutting = Cutting(hf.log.backend)
-    hf.log.backend = cutting  # type: ignore[assignment]
+    hf._engine.tending.flush_s = None
+    hf.lease_keeper.beat()
+    cutting = Cutting(hf._log._backend)
+    hf._log._backend = cutting  # type: ignore[assignment]
     hf.start(chain, 10).result()
     assert cutting.commits == 1 + 10 + 1  # created, the intents, the end
 

@@ -31,9 +31,9 @@ class Outage:
 
 PLACES = {
     "inbox": lambda store, run: (run.inbox, "look"),
-    "blob": lambda store, run: (store.log.blobs, "spill"),
-    "child": lambda store, run: (store.engine, "created_of"),
-    "join": lambda store, run: (store.engine, "child_ended"),
+    "blob": lambda store, run: (store._log.blobs, "spill"),
+    "child": lambda store, run: (store._engine, "created_of"),
+    "join": lambda store, run: (store._engine, "child_ended"),
 }
 HERE: dict[str, Any] = {}
 
@@ -110,7 +110,7 @@ def test_nor_is_it_in_an_async_run(url: str, witness: Witness, monkeypatch: pyte
         run = await hf.start(asking_async, id="r")
         with suppress(UnavailableError):  # told, if it asks in time: else it has resumed the run
             await run.result()
-        while "r" in hf.engine.active:
+        while "r" in hf._engine.active:
             await asyncio.sleep(0.001)
         assert HERE["outage"][0].is_over
         assert await (await hf.resume("r")).result() == ["posted begun", "nobody"]

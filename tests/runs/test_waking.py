@@ -73,13 +73,13 @@ def test_a_run_that_cannot_be_resumed_keeps_no_other_from_being_woken(hf: Store)
     del define._runs["tests:gone"]  # pyright: ignore[reportPrivateUsage]
     hf.answer("a", "go")
     hf.answer("b", "go", 1)
-    await_that(lambda: hf.engine.ended("b") is not None)
+    await_that(lambda: hf._engine.ended("b") is not None)
     assert hf.run("a").status == "waiting"
 
 
 def test_starting_a_run_asks_for_its_lease_once(hf: Store, monkeypatch: pytest.MonkeyPatch):
-    hf.heart.beat()
-    leases, renewed = hf.log.backend.leases, list[str]()
+    hf.lease_keeper.beat()
+    leases, renewed = hf._log._backend.leases, list[str]()
     real = leases.renew
 
     def renew(lease: Lease, *, ttl_s: float) -> Lease | None:
@@ -121,17 +121,17 @@ def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
     """
     CHILD.clear()
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        monkeypatch.setattr(one.engine, "_tell_parent", Mock())
+        monkeypatch.setattr(one._engine, "_tell_parent", Mock())
         one.start(slow_child, id="kid")
         run = two.start(parent, id="r")
         until(run, "waiting")
         length = run.journal.revision
         for _ in range(3):
-            two.engine.tending.tend()
-            assert two.engine.look_at("r", None) is None
+            two._engine.tending.tend()
+            assert two._engine.look_at("r", None) is None
         assert (run.status, run.journal.revision) == ("waiting", length)
         CHILD.set()
-        await_that(lambda: two.engine.ended("r") is not None)
+        await_that(lambda: two._engine.ended("r") is not None)
         assert run.result() == 7
         assert run.journal.revision == length + 4  # claimed, done of child and join, ended
 
@@ -140,8 +140,8 @@ def test_an_inbox_lets_go_of_what_was_taken(hf: Store):
     """Else an owner of n messages passes over n for each of them."""
     for number, kind in enumerate(["ambient", "steer", "interrupt", "stop"]):
         for name in ("a", "b"):
-            inbox.send(hf.log, "x", kind, number, name=name)
-    box = inbox.Inbox(hf.log, "x")
+            inbox.send(hf._log, "x", kind, number, name=name)
+    box = inbox.Inbox(hf._log, "x")
     box.look()
     taken: set[int] = set()
     order: list[Any] = []
@@ -208,8 +208,8 @@ def stopped_at_work(ctx: Any) -> None:
 def test_what_nobody_foresaw_leaves_a_trace(hf: Store, monkeypatch: pytest.MonkeyPatch):
     """The thread that wakes runs goes on, whatever happens to one of them, and says so once."""
     until(hf.start(waiting, id="r"), "waiting")
-    tending = hf.engine.tending
-    monkeypatch.setattr(hf.engine, "resume", Mock(side_effect=ValueError("a bug")))
+    tending = hf._engine.tending
+    monkeypatch.setattr(hf._engine, "resume", Mock(side_effect=ValueError("a bug")))
     hf.signal("r", "go", 1)
     for _ in range(2):
         tending.tend()

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.core import copy as copying
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from holdfast.errors import ConflictError, CorruptError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import accepted
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def assert_equal(source: Store, target: Store) -> None:
-    assert list(logical(target.log.backend)) == list(logical(source.log.backend))
+    assert list(logical(target._log._backend)) == list(logical(source._log._backend))
     report = target.check(expect=source.check().digest)
     assert report.ok, report.findings
 
@@ -42,10 +42,10 @@ def test_every_pair(source: str, target: str, tmp_path: Path) -> None:
         holdfast.open(url_of(target, tmp_path, "b")) as other,
     ):
         fill(one)
-        copied = copy(one.log, other.log)
+        copied = copy(one._log, other._log)
         assert_equal(one, other)
         assert (copied.skipped, copied.is_behind, copied.blobs, copied.marks) == (0, False, 2, 3)
-        again = copy(one.log, other.log)
+        again = copy(one._log, other._log)
         assert (again.commits, again.events, again.blobs, again.marks) == (0, 0, 0, 0)
         assert again.skipped == copied.events
         # What it is good for: to be read and written as the source is.
@@ -56,7 +56,7 @@ def test_every_pair(source: str, target: str, tmp_path: Path) -> None:
         assert red.append(("nested", "list"), {"x": None}, key="key red") == 4
         assert red.set("stage", "moved") == red.revision
         # Leases and claims are not copied: they were the source's.
-        assert other.log.backend.leases.holder("nightly") is None
+        assert other._log._backend.leases.holder("nightly") is None
         assert [mark.key for mark in other.claim("todo")] == ["conversation/red"]
 
 
@@ -67,7 +67,7 @@ def test_a_random_store_goes_round_and_comes_back_the_same(seed: int, tmp_path: 
     stores = [holdfast.open(url_of(kind, tmp_path, f"{n}")) for n, kind in enumerate(round_trip)]
     fill_by_chance(stores[0], random.Random(seed))
     for one, other in pairwise(stores):
-        copy(one.log, other.log)
+        copy(one._log, other._log)
         assert_equal(one, other)
     for store in stores:
         store.close()
@@ -114,7 +114,7 @@ def test_a_killed_copy_goes_on_where_it_stood(source: str, target: str, tmp_path
         with holdfast.open(a) as one, holdfast.open(b) as other:
             # A beginning of the source, without a dangling name.
             assert other.check().ok
-            mine, theirs = (list(logical(store.log.backend)) for store in (one, other))
+            mine, theirs = (list(logical(store._log._backend)) for store in (one, other))
             events = {line for line in mine if len(line) == 9 and isinstance(line, tuple)}
             assert {line for line in theirs if len(line) == 9 and isinstance(line, tuple)} <= events
     while kill_after(copier(a, b), 1_000):
@@ -135,7 +135,7 @@ def diverging(store: Store) -> None:
 
 
 def ahead(store: Store) -> None:
-    accepted(store.log.backend, RecordBuilder().commit(RecordBuilder().append("zz/later")))
+    accepted(store._log._backend, RecordBuilder().commit(RecordBuilder().append("zz/later")))
 
 
 @pytest.mark.parametrize("kind", KEPT)
@@ -150,20 +150,20 @@ def test_a_store_with_something_else_in_it_is_refused_untouched(
         one.conversation("first").set("large", LARGE)
         one.team("red").set("a", 1)
         spoil(other)
-        before = list(logical(other.log.backend))
+        before = list(logical(other._log._backend))
         with pytest.raises(ConflictError, match="the target has"):
-            copy(one.log, other.log)
-        assert list(logical(other.log.backend)) == before
-        assert other.log.backend.objects.names("blob") == []
+            copy(one._log, other._log)
+        assert list(logical(other._log._backend)) == before
+        assert other._log._backend.objects.names("blob") == []
 
 
 def test_a_copy_that_was_written_to_is_no_copy_any_more(tmp_path: Path) -> None:
     with holdfast.open("memory:") as one, holdfast.open(tmp_path / "b") as other:
         one.team("red").set("a", 1)
-        copy(one.log, other.log)
+        copy(one._log, other._log)
         other.team("red").set("a", 2)
         with pytest.raises(ConflictError, match='other events in "team/red"') as caught:
-            copy(one.log, other.log)
+            copy(one._log, other._log)
         assert (caught.value.stream, caught.value.actual) == ("team/red", 2)
         assert "empty store" in str(caught.value)
 
@@ -171,7 +171,7 @@ def test_a_copy_that_was_written_to_is_no_copy_any_more(tmp_path: Path) -> None:
 def test_a_writer_that_comes_in_between_is_noticed() -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         one.team("red").set("a", 1)
-        backend = other.log.backend
+        backend = other._log._backend
         heads = backend.heads
 
         def late(streams: list[str]) -> object:
@@ -183,24 +183,24 @@ def test_a_writer_that_comes_in_between_is_noticed() -> None:
 
         backend.heads = late  # type: ignore[method-assign, assignment]
         with pytest.raises(ConflictError, match="other events"):
-            copy(one.log, other.log)
+            copy(one._log, other._log)
 
 
 def test_a_damaged_blob_is_not_copied() -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         one.team("red").set("large", LARGE)
-        [name] = one.log.backend.objects.names("blob")
-        data = one.log.backend.objects.get("blob", name)
+        [name] = one._log._backend.objects.names("blob")
+        data = one._log._backend.objects.get("blob", name)
         assert data is not None
-        one.log.backend.objects.put("blob", name, data[:-9] + b"\0" * 9)
+        one._log._backend.objects.put("blob", name, data[:-9] + b"\0" * 9)
         with pytest.raises(CorruptError):
-            copy(one.log, other.log)
-        one.log.backend.objects.delete("blob", name)
+            copy(one._log, other._log)
+        one._log._backend.objects.delete("blob", name)
         with pytest.raises(CorruptError, match="missing"):
-            copy(one.log, other.log)
-        assert other.log.backend.streams() == []
-        one.log.backend.objects.put("blob", name, data)
-        copy(one.log, other.log)
+            copy(one._log, other._log)
+        assert other._log._backend.streams() == []
+        one._log._backend.objects.put("blob", name, data)
+        copy(one._log, other._log)
         assert_equal(one, other)
 
 
@@ -224,11 +224,11 @@ def test_a_source_may_be_written_to_meanwhile(
             one.team("red").set("passed", passed)
             one.conversation(f"new {passed}").set("large", f"{passed} {LARGE}")
 
-        copied = copy(one.log, other.log, progress=write)
+        copied = copy(one._log, other._log, progress=write)
         assert copied.is_behind
         # What was there when it began, and nothing of what came then: no endless chase.
         assert other.check(expect=had).ok
-        again = copy(one.log, other.log)
+        again = copy(one._log, other._log)
         assert not again.is_behind
         assert again.blobs > 2
         assert_equal(one, other)
@@ -249,11 +249,11 @@ def test_a_strangers_open_transaction_holds_back_but_breaks_nothing(tmp_path: Pa
         stranger.execute("SELECT pg_current_xact_id()")
         one.team("red").set("a", 2)
         one.team("new").set("a", 2)
-        held = copy(one.log, other.log)
+        held = copy(one._log, other._log)
         assert (held.events, held.is_behind) == (2, True)
         assert (other.team("red").revision, other.team("new").revision) == (1, 0)
         stranger.rollback()
-        done = copy(one.log, other.log)
+        done = copy(one._log, other._log)
         assert (done.events, done.skipped, done.is_behind) == (2, 2, False)
         assert_equal(one, other)
 
@@ -262,24 +262,24 @@ def test_a_target_that_loses_what_it_took_is_noticed() -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         one.team("red").set("a", 1)
         one.team("blue").set("a", 1)
-        heads = other.log.backend.heads
-        other.log.backend.heads = lambda streams: [  # type: ignore[method-assign]
+        heads = other._log._backend.heads
+        other._log._backend.heads = lambda streams: [  # type: ignore[method-assign]
             None if stream == "team/red" else head
             for stream, head in zip(streams, heads(streams), strict=True)
         ]
         with pytest.raises(ConflictError, match='"team/red"'):
-            copy(one.log, other.log)
+            copy(one._log, other._log)
 
 
 def test_catching_up_clears_marks_that_were_cleared() -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         fill(one)
-        copy(one.log, other.log)
+        copy(one._log, other._log)
         with one.commit() as tx:
             tx.scope(one.conversation("red")).set("a", 1)
             tx.clear("todo", "second")
             tx.mark("todo", "conversation/red", priority=7)
-        assert copy(one.log, other.log).marks == 2
+        assert copy(one._log, other._log).marks == 2
         assert_equal(one, other)
         assert other.marks() == one.marks()
 
@@ -296,13 +296,13 @@ def test_scopes_whose_lifetime_is_over_are_left_out(tmp_path: Path) -> None:
         one.conversation("long", ttl_s=1000).set("large", LARGE)
         one.team("red").set("a", 1)
         clock.advance(20)
-        copied = copy(one.log, other.log)
-        assert "conversation/short" not in other.log.backend.streams()
+        copied = copy(one._log, other._log)
+        assert "conversation/short" not in other._log._backend.streams()
         assert other.conversation("long").get("large") == LARGE
         assert copied.ended == 2
-        assert copy(one.log, other.log).events == 0
+        assert copy(one._log, other._log).events == 0
         clock.advance(2000)
-        assert copy(one.log, other.log).events == 0
+        assert copy(one._log, other._log).events == 0
         with pytest.raises(holdfast.NotFoundError):
             _ = other.conversation("long").state
 
@@ -318,10 +318,10 @@ def test_a_copy_holds_a_batch_in_memory_not_a_store(tmp_path: Path) -> None:
             one.conversation(f"c{number}").set("blob", chance.randbytes(1 << 20))
         for number in range(600):
             one.team(f"t{number % 7}").set("value", chance.randbytes(40_000))
-        one.log._folds.clear()
+        one._log._folds.clear()
         tracemalloc.start()
         try:
-            copied = copy(one.log, other.log)
+            copied = copy(one._log, other._log)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -349,15 +349,15 @@ def test_a_mixed_store_is_copied_out_of_and_into(tmp_path: Path) -> None:
         with one.commit() as tx:
             tx.scope(one.conversation("red")).set("joint", LARGE[::-1])
             tx.scope(one.team("red")).set("joint", LARGE[::-1])
-        copy(one.log, mixed.log)
+        copy(one._log, mixed._log)
         assert_equal(one, mixed)
         name = sha256(b'"' + LARGE[::-1].encode() + b'"').hexdigest()
-        for part in mixed.log.routes.parts():
+        for part in mixed._log.routes.parts():
             assert name in part.objects.names("blob")
         with mixed.commit() as tx:  # where its scope lies, so that both change together
             tx.scope(mixed.conversation("red")).set("a", 1)
             tx.clear("todo", "conversation/red")
         assert [mark.key for mark in mixed.marks("todo")] == ["second"]
-        copied = copy(mixed.log, back.log)
+        copied = copy(mixed._log, back._log)
         assert not copied.is_behind
         assert_equal(mixed, back)

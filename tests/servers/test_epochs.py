@@ -50,7 +50,7 @@ def pass_on(backend: Backend, times: int) -> list[int]:
 
 def come_and_go(store: holdfast.Store, times: int) -> None:
     """Takes so many leases, each of a name of its own, and gives them back."""
-    leases = store.log.backend.leases
+    leases = store._log._backend.leases
     for n in range(times):
         lease = leases.acquire(f"n{n}", store.worker, ttl_s=60)
         assert lease is not None
@@ -58,9 +58,9 @@ def come_and_go(store: holdfast.Store, times: int) -> None:
 
 
 def epoch_of(store: holdfast.Store, name: str) -> int:
-    lease = store.log.backend.leases.acquire(name, store.worker, ttl_s=60)
+    lease = store._log._backend.leases.acquire(name, store.worker, ttl_s=60)
     assert lease is not None
-    store.log.backend.leases.release(lease)
+    store._log._backend.leases.release(lease)
     return lease.epoch
 
 
@@ -145,7 +145,7 @@ def test_released_leases_leave_no_rows(tmp_path: Path) -> None:
             come_and_go(store, 200)
             assert client.hlen("holdfast:{default}:leases") == 0
             greatest = int(client.hget("holdfast:{default}", "epoch"))  # type: ignore
-            backend: Any = store.log.backend
+            backend: Any = store._log._backend
             backend._gate.clock = "local function now_us() return 1000000 end\n"  # set back
             assert epoch_of(store, "n0") == greatest + 1
     finally:
@@ -157,9 +157,9 @@ def test_released_leases_leave_no_rows(tmp_path: Path) -> None:
         assert [name for (name,) in rows.execute("SELECT name FROM leases")] == [""]
     with holdfast.open(str(tmp_path / "files"), clock=FakeClock()) as store:
         come_and_go(store, 200)
-        book = json.loads((tmp_path / "files" / "leases.json").read_text())
-        assert book["leases"] == {}
-        assert epoch_of(store, "n0") > book["forgotten"]
+        context = json.loads((tmp_path / "files" / "leases.json").read_text())
+        assert context["leases"] == {}
+        assert epoch_of(store, "n0") > context["forgotten"]
 
 
 def test_released_leases_of_a_postgresql_store_are_deleted_now_and_then(

@@ -38,7 +38,7 @@ def test_a_view_and_a_check_see_what_was_acknowledged_beside_an_open_transaction
             assert (view.get(red, "n"), view.get(blue, "n")) == (2, 2)
             assert hf.view().get(red, "n") == 3
             # Whoever follows from the view's position misses nothing that is not in it.
-            assert view.position == hf.position < hf.log.backend.heads([blue.name])[0].position
+            assert view.position == hf.position < hf._log._backend.heads([blue.name])[0].position
             assert hf.check().findings == []
             stranger.rollback()
         assert (view.get(red, "n"), view.get(blue, "n")) == (2, 2)
@@ -104,7 +104,9 @@ def test_a_follower_of_a_scope_hears_of_what_was_acknowledged_beside_an_open_tra
 
         async def listen() -> list[Any]:
             async with await holdfast.aio.open(url) as other:
-                monkeypatch.setattr(other.log.backend, "wait", meanwhile(other.log.backend.wait))
+                monkeypatch.setattr(
+                    other._log._backend, "wait", meanwhile(other._log._backend.wait)
+                )
                 return [change.new async for change in other.follow("team/red", timeout_s=1)]
 
         def meanwhile(wait: Any) -> Any:
@@ -119,7 +121,7 @@ def test_a_follower_of_a_scope_hears_of_what_was_acknowledged_beside_an_open_tra
         if in_asyncio:
             told = asyncio.run(listen())
         else:
-            monkeypatch.setattr(hf.log.backend, "wait", meanwhile(hf.log.backend.wait))
+            monkeypatch.setattr(hf._log._backend, "wait", meanwhile(hf._log._backend.wait))
             told = [change.new for change in hf.follow(red, timeout_s=1)]
         assert told == [2]
         stranger.rollback()

@@ -25,7 +25,7 @@ def test_redis_lets_go_by_itself(name: str) -> None:
             client: Any = driver.Redis.from_url(running.url())  # type: ignore
             lasting = store.conversation("lasts")
             lasting.set("n", 1, key="k", checkpoint="p")
-            store.log.snapshots.flush({})
+            store._log.snapshots.flush({})
             before = set(client.scan_iter(count=1000))
             chat = store.conversation("c1", ttl_s=1.5)
             chat.set("text", LARGE, key="k", checkpoint="p")
@@ -42,13 +42,13 @@ def test_redis_lets_go_by_itself(name: str) -> None:
             with pytest.raises(ExpiredError):
                 chat.get("text")
             with pytest.raises(ExpiredError):
-                store.log.backend.read("conversation/c1")
-            assert store.log.backend.find("conversation/c1", key="k") == []
+                store._log._backend.read("conversation/c1")
+            assert store._log._backend.find("conversation/c1", key="k") == []
             assert [event.stream for event in store.events()] == ["conversation/lasts"]
             assert list(store.events(after=position)) == []
             assert store.check().findings == []
             assert lasting.state == {"n": 1}
-            [head] = store.log.backend.heads(["conversation/c1"])
+            [head] = store._log._backend.heads(["conversation/c1"])
             assert head is not None
             assert head.revision == 2
     finally:
@@ -71,9 +71,9 @@ def test_what_was_let_go_hides_nothing_behind_it() -> None:
             client.delete(f"holdfast:{{{application}}}:events:conversation/c1")  # as at its end
             seen = [event.stream for event in store.events()]
             assert seen == ["conversation/before", "conversation/behind"]
-            assert store.log.backend.read_all(after=store.position, limit=1) == []
-            first = store.log.backend.read_all(limit=1)
-            behind = store.log.backend.read_all(after=first[-1].position, limit=1)
+            assert store._log._backend.read_all(after=store.position, limit=1) == []
+            first = store._log._backend.read_all(limit=1)
+            behind = store._log._backend.read_all(after=first[-1].position, limit=1)
             assert [record.stream for record in behind] == ["conversation/behind"]
             taken = store.group("g").take(10)
             assert [delivery.event.stream for delivery in taken] == seen

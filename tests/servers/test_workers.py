@@ -71,7 +71,7 @@ def take_kept(store: Store) -> Lease:
 
     def took() -> bool:
         found.append(store.lease("boss", ttl_s=1.5, keep=True))
-        return not store.heart.lost(found[-1])
+        return not store.lease_keeper.lost(found[-1])
 
     until(took)
     return found[-1]
@@ -88,7 +88,7 @@ def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: st
         assert store.suspects() == []
         hung.signal(signal.SIGSTOP)
         until(lambda: [suspect.id for suspect in store.suspects()] == [worker])
-        assert not store.heart.is_alive(worker)
+        assert not store.lease_keeper.is_alive(worker)
         [suspect] = store.suspects()
         assert suspect.leases == ("boss",)
         assert suspect.silent_s > 2.1
@@ -102,7 +102,7 @@ def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: st
         assert hung.hear() == ["refused", True]
         assert scope.get("boss") == "b"
         # It lives, and says so again: in a new epoch of its own lease, the other one stays lost.
-        until(lambda: store.heart.is_alive(worker))
+        until(lambda: store.lease_keeper.is_alive(worker))
         assert store.suspects() == []
         hung.tell("late again")
         assert hung.hear() == ["refused", True]
@@ -124,7 +124,7 @@ def test_boot_70_a_killed_worker_is_a_suspect_with_what_it_left(kind: str, url: 
             assert suspect.leases == ("boss",)
             with pytest.raises(LeaseLostError):
                 store.lease("boss")
-        assert not store.heart.is_alive(worker)
+        assert not store.lease_keeper.is_alive(worker)
 
 
 def test_a_worker_that_ends_cleanly_is_no_suspect(url: str) -> None:
@@ -240,13 +240,13 @@ def test_a_heart_cut_off_from_its_server_loses_its_leases_and_comes_back(name: s
         with holdfast.open(running.url(timeout=0.5), heartbeat_s=0.5) as store:
             lease = take_kept(store)
             running.freeze()
-            until(lambda: store.heart.lost(lease))
+            until(lambda: store.lease_keeper.lost(lease))
             select.select([], [], [], 1.0)  # until its time is over for the server too
             running.thaw()
             until(lambda: [worker.alive for worker in _workers(store)] == [True])
             # By the server's clock its time was over too, so it stays lost.
             until(lambda: [event.type for event in _events(store)][-1:] == ["worker.returned"])
-            assert store.heart.lost(lease)
+            assert store.lease_keeper.lost(lease)
             assert take_when_free(store).epoch > lease.epoch
     finally:
         running.thaw()

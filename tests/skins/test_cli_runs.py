@@ -40,8 +40,8 @@ def started(*words: str, **extra: str) -> subprocess.Popen[str]:
 def wait_for(place: str, id: str, path: str) -> None:
     """Waits until an operation of a run is recorded, by another process."""
     with holdfast.open(place) as store:
-        while store.log.head(f"run/{id}") is None or path not in store.run(id).journal.entries:
-            store.log.backend.wait(store.log.position(), timeout_s=0.1)
+        while store._log.head(f"run/{id}") is None or path not in store.run(id).journal.entries:
+            store._log._backend.wait(store._log.position(), timeout_s=0.1)
 
 
 def test_a_run_is_started_shown_and_listed(place: str, tiny: Path, cli: Any, screen: Any):
@@ -344,7 +344,7 @@ def test_a_list_reads_little_of_a_long_run(
 
         run = store.start(body, id="r1")
         while run.status != "waiting":
-            store.log.backend.wait(store.log.position(), timeout_s=0.05)
+            store._log._backend.wait(store._log.position(), timeout_s=0.05)
     [whole] = cli("runs", "list", "--json").document["runs"]
     assert (whole["code"], whole["status"]) == ("long", "waiting")
     assert whole["statements"] == ["wait.approve"]

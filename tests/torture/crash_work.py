@@ -207,7 +207,7 @@ class Work:
         """What SIGKILL does to a process: its descriptors and locks go, nothing is tidied up."""
         if self._store is None:
             return
-        backend: Any = self._store.log.backend
+        backend: Any = self._store._log._backend
         self._store = None
         if isinstance(backend, FilesBackend):
             backend.mark_closed()

@@ -88,7 +88,7 @@ EVENTS = 0
 
 def says(store: Store) -> list[Any]:
     """Returns all that a caller can read, by every way there is to read it."""
-    backend = store.log.backend
+    backend = store._log._backend
     streams = backend.streams()
     blobs = backend.objects.names("blob")
     records = backend.read_all(limit=1_000_000)

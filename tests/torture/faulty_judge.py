@@ -82,7 +82,7 @@ def made(backend: str, *, was_killed: bool) -> dict[str, bytes | None]:
 def before(backend: str, *, was_killed: bool) -> list[Record]:
     """Returns what is in the store that scenes begin with, as a store without faults reads it."""
     with stage(backend, was_killed=was_killed) as place, Scene(backend, place).open() as store:
-        return store.log.backend.read_all(limit=EVER)
+        return store._log._backend.read_all(limit=EVER)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def copies(backend: str, name: str) -> dict[str, int]:
         told = [act.token for act in scene.acts]
         assert not scene.errors, f"{name} fails by itself: {scene.errors}"
         with Scene(backend, place).open() as store:
-            records = store.log.backend.read_all(limit=EVER)
+            records = store._log._backend.read_all(limit=EVER)
         return {token: _count(records, token) for token in told}
 
 
@@ -191,7 +191,7 @@ def judge(scene: Scene, name: str, later_acts: dict[str, int] | None = None) -> 
 def _judge_open(
     store: Store, scene: Scene, name: str, acts: list[Act], expected: dict[str, int]
 ) -> None:
-    records = store.log.backend.read_all(limit=EVER)
+    records = store._log._backend.read_all(limit=EVER)
     known = [] if name == "create" else before(scene.backend, was_killed=is_killed(name))
     if records[: len(known)] != known:
         raise CorruptError("what was there before has changed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import Store
-from holdfast.core.copy import copy
+from holdfast.core.copy import copy_log as copy
 from tests.torture.faulty_life import Scene
 
 
@@ -68,7 +68,7 @@ def old_states(scene: Scene) -> None:
     scene.read(lambda store: len(store.scope(chat).at("turn 8")["log"]), 9)
     scene.read(lambda store: [one.revision for one in store.scope(chat).history()][-1], 11)
     scene.read(lambda store: len(store.scope(chat).checkpoints()), 9)
-    scene.read(lambda store: store.log.backend.find("team/red", key="first")[0].revision, 1)
+    scene.read(lambda store: store._log._backend.find("team/red", key="first")[0].revision, 1)
     scene.read(lambda store: next(one.name for one in store.scopes()), "conversation/c")
     scene.close()
 
@@ -114,7 +114,7 @@ def claims(scene: Scene) -> None:
     def work(store: Store) -> list[str]:
         found = store.claim("todo")
         for mark in found:
-            store.log.backend.marks.release("todo", mark.key, store.worker)
+            store._log._backend.marks.release("todo", mark.key, store.worker)
         return [mark.key for mark in found]
 
     scene.read(work)
@@ -137,7 +137,7 @@ def check(scene: Scene) -> None:
 def copying(scene: Scene) -> None:
     def work(store: Store) -> int:
         with scene.open("target") as target:
-            return copy(store.log, target.log).events
+            return copy(store._log, target._log).events
 
     scene.read(work)
     scene.close()

@@ -58,15 +58,15 @@ CALLS = {
     "append": lambda caller, value: caller.write(value, LISTS[:1], keyed=True),
     "append without a key": lambda caller, value: caller.write(value, LISTS[:1], keyed=False),
     "commit": lambda caller, value: caller.write(value, LISTS, keyed=True),
-    "large": lambda caller, value: caller.store.log.backend.objects.put(
+    "large": lambda caller, value: caller.store._log._backend.objects.put(
         "blob", f"{value:x}", b"x" * 200_000
     ),
-    "read": lambda caller, value: caller.store.log.backend.read(LISTS[0]),
-    "heads": lambda caller, value: caller.store.log.backend.heads(LISTS),
-    "follow": lambda caller, value: caller.store.log.backend.read_all(after=START),
-    "wait": lambda caller, value: caller.store.log.backend.wait(START, timeout_s=0),
-    "lease": lambda caller, value: caller.store.log.backend.leases.acquire("l", "w", ttl_s=60),
-    "claim": lambda caller, value: caller.store.log.backend.marks.claim("i", "w", n=1, ttl_s=60),
+    "read": lambda caller, value: caller.store._log._backend.read(LISTS[0]),
+    "heads": lambda caller, value: caller.store._log._backend.heads(LISTS),
+    "follow": lambda caller, value: caller.store._log._backend.read_all(after=START),
+    "wait": lambda caller, value: caller.store._log._backend.wait(START, timeout_s=0),
+    "lease": lambda caller, value: caller.store._log._backend.leases.acquire("l", "w", ttl_s=60),
+    "claim": lambda caller, value: caller.store._log._backend.marks.claim("i", "w", n=1, ttl_s=60),
     "status": lambda caller, value: caller.store.status(),
 }
 """Each with the caller and a number of its own."""
@@ -105,5 +105,5 @@ def watched(call: Call, timeout_s: float, what: str) -> UnavailableError | None:
 
 def drop_lines(store: Store) -> None:
     """Lets the next call make a new connection."""
-    backend: Any = store.log.backend
+    backend: Any = store._log._backend
     backend._gate.lines.drop_idle()

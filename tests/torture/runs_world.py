@@ -145,7 +145,7 @@ class World:
             if is_still:
                 still.release()
 
-        backend = Cutting(store.log.backend, orders.place, die, spares_acts=pauses)
+        backend = Cutting(store._log._backend, orders.place, die, spares_acts=pauses)
         cutting(store, backend)
         tell(pipe, opened=True)
         refused = 0
@@ -227,7 +227,7 @@ def _gate(store: Store) -> threading.Lock:
     its lease: that would show nothing.
     """
     gate = threading.Lock()
-    for one in (store.heart, store.engine.tending):
+    for one in (store.lease_keeper, store._engine.tending):
         one.tend = _gated(gate, one.tend)  # type: ignore[method-assign]
     return gate
 
@@ -244,7 +244,7 @@ def look(store: Store) -> list[str]:
     """Returns what is wrong with the journal and the store of a program that has ended."""
     found: list[str] = []
     owner = ""
-    records = store.log.records(f"run/{ID}")
+    records = store._log.records(f"run/{ID}")
     for record in records:
         if record.type == "run.claimed":
             owner = record.actor

@@ -172,7 +172,7 @@ class Trial:
 
 def _is_open(store: Store) -> bool:
     try:
-        store.log.backend.heads(["team/a"])
+        store._log._backend.heads(["team/a"])
     except holdfast.UsageError:
         return False
     return True

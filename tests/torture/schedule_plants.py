@@ -158,7 +158,7 @@ def claims_from_memory() -> AbstractContextManager[None]:
     claim_of = FileMarks.claim
 
     def claim(marks: Any, *arguments: Any, **named: Any) -> list[Mark]:
-        with replaced((FileLeases, "load", lambda leases: leases._book)):
+        with replaced((FileLeases, "load", lambda leases: leases._context)):
             return claim_of(marks, *arguments, **named)
 
     return replaced((FileMarks, "claim", claim))

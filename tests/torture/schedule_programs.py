@@ -128,7 +128,7 @@ def orders(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def content(store: Store) -> tuple[Any, ...]:
     """Returns everything that a store holds, but positions and epochs, in the order of commit."""
-    backend = store.log.backend
+    backend = store._log._backend
     records = backend.read_all(limit=100_000)
     events = tuple(
         (r.stream, r.revision, r.type, r.payload, r.key, r.checkpoint, r.link) for r in records
@@ -223,7 +223,7 @@ def mark(key: str) -> Call:
 
 def claim(owner: str) -> Call:
     def do(world: World, handle: int) -> Any:
-        marks = world.store(handle).log.backend.marks
+        marks = world.store(handle)._log._backend.marks
         return [found.key for found in marks.claim("due", owner, n=1, ttl_s=30)]
 
     return Call(f"claim by {owner}", do)
@@ -231,14 +231,14 @@ def claim(owner: str) -> Call:
 
 def unclaim(key: str, owner: str) -> Call:
     def do(world: World, handle: int) -> Any:
-        world.store(handle).log.backend.marks.release("due", key, owner)
+        world.store(handle)._log._backend.marks.release("due", key, owner)
 
     return Call(f"unclaim {key} by {owner}", do)
 
 
 def take(owner: str) -> Call:
     def do(world: World, handle: int) -> Any:
-        leases = world.store(handle).log.backend.leases
+        leases = world.store(handle)._log._backend.leases
         world.leases[owner] = leases.acquire("l", owner, ttl_s=30)
         return world.leases[owner] is not None
 
@@ -249,7 +249,7 @@ def give_back(owner: str) -> Call:
     def do(world: World, handle: int) -> Any:
         lease = world.leases[owner]
         if lease is not None:
-            world.store(handle).log.backend.leases.release(lease)
+            world.store(handle)._log._backend.leases.release(lease)
 
     return Call(f"lease back from {owner}", do)
 
@@ -285,7 +285,7 @@ def wait_for_news() -> Call:
         store = world.store(handle)
         # In a serial order nobody could come while it waits: it only says what it would say.
         is_serial = isinstance(world, SerialWorld)
-        return is_serial or store.log.backend.wait(Position(1), timeout_s=3600) > 1
+        return is_serial or store._log._backend.wait(Position(1), timeout_s=3600) > 1
 
     return Call("wait behind position 1", do)
 

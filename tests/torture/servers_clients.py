@@ -140,7 +140,7 @@ def follow(open: Callable[[], Store], teller: Teller, *, may_lose: bool) -> None
     while True:
         try:
             store = store or open()
-            backend = store.log.backend
+            backend = store._log._backend
             backend.wait(position, timeout_s=0.05)
             records = backend.read_all(after=position)
         except UnavailableError:

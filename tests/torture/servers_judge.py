@@ -135,12 +135,12 @@ def judge_follower(store: Store, path: Path) -> int:
     lines = list(heard(path))
     if not lines or lines[-1]["said"] != "over":
         raise Broken("the follower did not come to the end")
-    [end] = store.log.backend.heads([OVER])
+    [end] = store._log._backend.heads([OVER])
     if end is None:
         raise Broken("nobody has said that it is over")
     seen = [(line["position"], line["stream"], line["revision"]) for line in lines[:-1]]
     seen = [one for one in seen if one[0] <= end.position]
-    records = store.log.backend.read_all(limit=10**9)
+    records = store._log._backend.read_all(limit=10**9)
     there = [(one.position, one.stream, one.revision) for one in records]
     there = [one for one in there if one[0] <= end.position]
     if seen != there:

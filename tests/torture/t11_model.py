@@ -220,11 +220,11 @@ class LockStep(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, n=st.integers(1, 2))
     def claim(self, owner: str, n: int) -> None:
-        self.all(lambda store: store.log.backend.marks.claim("i", owner, n=n, ttl_s=10))
+        self.all(lambda store: store._log._backend.marks.claim("i", owner, n=n, ttl_s=10))
 
     @rule(owner=OWNERS, key=st.sampled_from(["m", "n"]))
     def unclaim(self, owner: str, key: str) -> None:
-        self.all(lambda store: store.log.backend.marks.release("i", key, owner))
+        self.all(lambda store: store._log._backend.marks.release("i", key, owner))
 
     @rule(owner=OWNERS, late=st.booleans())
     def acquire(self, owner: str, late: bool) -> None:
@@ -234,7 +234,7 @@ class LockStep(RuleBasedStateMachine):
             self.clock.advance(11)
 
         def do(store: Store) -> bool:
-            lease = store.log.backend.leases.acquire("l", owner, ttl_s=10)
+            lease = store._log._backend.leases.acquire("l", owner, ttl_s=10)
             if lease is not None:
                 given[next(kind for kind, one in self.stores.items() if one is store)] = lease
             return lease is not None
@@ -252,7 +252,7 @@ class LockStep(RuleBasedStateMachine):
         def do(store: Store) -> Any:
             lease = by_store[id(store)]
             if back:
-                return store.log.backend.leases.release(lease)
+                return store._log._backend.leases.release(lease)
             with store.commit(lease=lease) as tx:
                 tx.scope(store.scope(scope)).set("by", lease.owner)
             return None

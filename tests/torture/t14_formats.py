@@ -240,7 +240,7 @@ def unknown_tag(name: str, which: str, place: Path) -> int:
 def _add(url: str, payload: bytes) -> int:
     """Commits a payload past everything that checks payloads; returns its revision."""
     with holdfast.open(url, clock=FakeClock(seed=4), create=False) as store:
-        backend = store.log.backend
+        backend = store._log._backend
         build = RecordBuilder()
         append = build.append("team/red", payload, behind=backend.heads(["team/red"])[0])
         [outcome] = backend.commit([build.commit(append)])

@@ -165,7 +165,7 @@ class Walk:
         store = self.stores[process]
         is_free = self.held is None or self.host.boot_us() >= self.held[2]
         is_mine = not is_free and self.held is not None and self.held[0] == process
-        lease = store.log.backend.leases.acquire("l", f"w{process}", ttl_s=TTL_S)
+        lease = store._log._backend.leases.acquire("l", f"w{process}", ttl_s=TTL_S)
         self.story.append(f"process {process} asks for the lease and gets {lease}")
         if (lease is not None) != (is_free or is_mine):
             raise Broken(f"the lease was {'free' if is_free else 'held'}: found {lease}")
@@ -195,12 +195,12 @@ class Walk:
 
     def give_back(self, process: int) -> None:
         if self.held is not None:
-            self.stores[process].log.backend.leases.release(self.held[1])
+            self.stores[process]._log._backend.leases.release(self.held[1])
             self.story.append("the lease is given back")
             self.held = None
             # Other leases come and go: what is remembered of this one must not depend on them.
             for other in range(3):
-                leases = self.stores[process].log.backend.leases
+                leases = self.stores[process]._log._backend.leases
                 lease = leases.acquire(f"o{other}", f"w{process}", ttl_s=TTL_S)
                 if lease is not None:
                     leases.release(lease)
@@ -212,7 +212,7 @@ class Walk:
             with store.commit() as tx:
                 tx.mark("due", "m")
             self.commits.append(())
-        found = store.log.backend.marks.claim("due", f"w{process}", n=1, ttl_s=TTL_S)
+        found = store._log._backend.marks.claim("due", f"w{process}", n=1, ttl_s=TTL_S)
         is_free = self.host.boot_us() >= self.claimed_until
         self.story.append(f"process {process} claims and gets {found}")
         if bool(found) != is_free:

@@ -97,9 +97,9 @@ class Run:
         """Copies until the end that chance has chosen, or to the last event."""
         dies_at = self.random.randint(1, 25)
         behind = self.random.random() < 0.5
-        mortal: Any = Mortal(other.log.backend, dies_at, behind=behind, end=end)
-        log = Log(mortal, clock=other.log.clock, actor="copier")
-        copying.copy(one.log, log, progress=self._write(one) if self.is_alive else None)
+        mortal: Any = Mortal(other._log._backend, dies_at, behind=behind, end=end)
+        log = Log(mortal, clock=other._log.clock, actor="copier")
+        copying.copy(one._log, log, progress=self._write(one) if self.is_alive else None)
 
     def _write(self, store: Store) -> Callable[[int, int], None]:
         def write(passed: int, total: int) -> None:
@@ -137,23 +137,23 @@ class Run:
         report = other.check()
         if not report.ok:
             raise Broken(f"{self}: what a killed copy left is damaged: {report.findings[:3]}")
-        events = set(_events(one.log.backend))
-        strange = [event for event in _events(other.log.backend) if event not in events]
+        events = set(_events(one._log._backend))
+        strange = [event for event in _events(other._log._backend) if event not in events]
         if strange:
             raise Broken(f"{self}: the target has what the source has not: {strange[0]!r:.300}")
 
     def finish(self, one: Store, other: Store) -> int:
         """Copies to the end, goes on in the source, catches up, and compares."""
-        copying.copy(one.log, other.log)
+        copying.copy(one._log, other._log)
         with one.commit() as tx:
             tx.scope(one.team("late")).set("large", "late " * 20_000)
             for mark in one.marks()[:1]:
                 tx.clear(mark.index, mark.key)
-        copying.copy(one.log, other.log)
+        copying.copy(one._log, other._log)
         return self.judge_equal(one, other)
 
     def judge_equal(self, one: Store, other: Store) -> int:
-        mine, theirs = list(logical(one.log.backend)), list(logical(other.log.backend))
+        mine, theirs = list(logical(one._log._backend)), list(logical(other._log._backend))
         for ours, copied in zip(mine, theirs, strict=False):
             if ours != copied:
                 raise Broken(f"{self}: not copied as it is:\n{ours!r:.500}\n{copied!r:.500}")

@@ -38,14 +38,14 @@ class Beside(Run):
         store = self.open()
         with psycopg.connect(self._database(elsewhere)) as stranger:
             xid = self._disturb(stranger)
-            application = store.log.backend.inspect.describe()["application"]
+            application = store._log._backend.inspect.describe()["application"]
             with psycopg.connect(self.server.url(), autocommit=True) as look:
                 [base] = look.execute(_BASE, (application,)).fetchone() or (0,)
             began = time.monotonic()
             while time.monotonic() - began < hold_s:
                 self.await_progress(BYTES_A_LOOK)  # commits go on
                 self._look((base + xid) * 4096)
-            status = store.log.backend.inspect.describe()
+            status = store._log._backend.inspect.describe()
             if not status["lag_events"] or status["oldest_transaction_s"] < hold_s:
                 raise Broken(f"followers are held up for {hold_s} s, and status says {status}")
             if not any("followers wait" in report for report in status["reports"]):

@@ -160,8 +160,8 @@ def test_a_blob_is_there_when_a_snapshot_made_its_folder(tmp_path: Path) -> None
 
     def work(place: Path) -> None:
         store = holdfast.open(place / "store", clock=FakeClock(), disk=CrashDisk())
-        store.log.backend.objects.put("snapshot", "ab/1", b"state")
-        store.log.backend.objects.put("blob", "abcd", b"bytes")
+        store._log._backend.objects.put("snapshot", "ab/1", b"state")
+        store._log._backend.objects.put("blob", "abcd", b"bytes")
 
     moment = last_moment(tmp_path, work)
     state = moment.state((LOST,) * len(moment.pending))

@@ -27,7 +27,7 @@ def test_an_owner_whose_lease_lapsed_may_report_what_it_was_doing(
 
     monkeypatch.setattr(Witness, "_act", slow)
     monkeypatch.setattr(runs_world, "LEASE_S", 0.05)
-    monkeypatch.setattr("holdfast.core.leases.LeaseKeeper.tend", lambda _heart: 60.0)
+    monkeypatch.setattr("holdfast.core.leases.LeaseKeeper.tend", lambda _lease_keeper: 60.0)
     point = Point(1, 0, tmp_path)
     with runs_world.World(point, "files", BY_NAME["unverified"]) as world:
         said = world.last()

@@ -206,7 +206,7 @@ class Client:
             lease = self._leases.pop()
             told = {"lease": LONG, "owner": lease.owner, "epoch": lease.epoch}
             line = self._begin("release", **told)
-            self.store.log.backend.leases.release(lease)
+            self.store._log._backend.leases.release(lease)
             self._end(line, True)
             if self.random.random() < 0.7:
                 self._write_under(lease)
@@ -223,7 +223,7 @@ class Client:
 
     def _acquire(self, name: str, owner: str, ttl_s: float) -> Lease | None:
         line = self._begin("acquire", lease=name, owner=owner)
-        lease = self.store.log.backend.leases.acquire(name, owner, ttl_s=ttl_s)
+        lease = self.store._log._backend.leases.acquire(name, owner, ttl_s=ttl_s)
         if lease is None:
             self._end(line, False)
             return None

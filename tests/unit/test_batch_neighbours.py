@@ -81,7 +81,7 @@ def test_nothing_overtakes_a_commit_of_its_stream_that_waits_for_a_neighbour(log
 
 def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:
     clock = FakeClock()
-    inner = log.backend
+    inner = log._backend
     log = Log(FaultyBackend(inner, {1: "before"}), clock=clock, actor="w")
     first, guarded = want(set_op("n", 2)), want(set_op("n", 3), expected=1)
     log._queue._execute([first, guarded])
@@ -91,12 +91,12 @@ def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:
 
 
 def test_what_is_asked_right_before_it_is_sent_is_answered_alone(log: Log) -> None:
-    """`unless`: an error is the answer, and what was laid on it is laid again."""
+    """`abort_if`: an error is the answer, and what was laid on it is laid again."""
     told: list[BaseException] = []
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
     part = StreamWrite("team/a", (changed([set_op("n", 2)]),))
-    sent = Request(ProposedCommit((part,), unless=lambda: None))
-    held = Request(ProposedCommit((part,), unless=lambda: gone), failed=told.append)
+    sent = Request(ProposedCommit((part,), abort_if=lambda: None))
+    held = Request(ProposedCommit((part,), abort_if=lambda: gone), failed=told.append)
     behind = want(set_op("n", 3))
     log._run([sent, held, behind])
     assert (sent.outcome().revision, behind.outcome().revision) == (2, 3)
@@ -109,10 +109,10 @@ def test_nothing_is_sent_where_nothing_is_to_be_written(log: Log) -> None:
     before = log.position()
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
     part = StreamWrite("team/a", (changed([set_op("n", 2)]),))
-    log.backend.commit = None  # type: ignore[method-assign]  # whoever calls it fails
+    log._backend.commit = None  # type: ignore[method-assign]  # whoever calls it fails
     told: list[BaseException] = []
     with pytest.raises(LeaseLostError, match="has ended"):
-        log.commit(ProposedCommit((part,), unless=lambda: gone, failed=told.append))
+        log.commit(ProposedCommit((part,), abort_if=lambda: gone, failed=told.append))
     assert (told, log.position()) == ([gone], before)
 
 
@@ -120,11 +120,11 @@ def test_what_depends_on_a_commit_that_failed_is_not_written(log: Log) -> None:
     """A run's journal has no holes: whoever is behind is asked again when the first has failed."""
     told: list[BaseException] = []
 
-    def unless() -> UnavailableError | None:
+    def abort_if() -> UnavailableError | None:
         return UnavailableError("what it depends on was not written") if told else None
 
     fenced = Request(want(set_op("n", 2), fence=LOST).work, failed=told.append)
-    behind = Request(msgspec.structs.replace(want(set_op("n", 3)).work, unless=unless))
+    behind = Request(msgspec.structs.replace(want(set_op("n", 3)).work, abort_if=abort_if))
     other = want(set_op("n", 4))
     log._run([fenced, behind, other])
     assert [type(error) for error in told] == [LeaseLostError]

@@ -21,7 +21,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
     monkeypatch.setattr("holdfast.core.snapshot.GROWING_MAX", 50)
     monkeypatch.setattr("holdfast.core.expiry._KNOWN_MAX", 50)
     with holdfast.open("memory:") as store:
-        log: Any = store.log
+        log: Any = store._log
         log._folds_max = 50
         for number in range(300):
             chat = store.conversation(f"c{number}", ttl_s=3600)
@@ -32,8 +32,8 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
             "origins": len(log._origins),
             "growth": len(log.snapshots._growth),
             "blobs": len(log.blobs._known),
-            "intended": len(log.lifetimes._intended),
-            "ends": len(log.lifetimes._known),
+            "intended": len(log.expiry._intended),
+            "ends": len(log.expiry._known),
             "folds": len(log._folds),
         }
     assert all(number <= 50 for number in kept.values()), kept
@@ -58,19 +58,19 @@ def test_a_heart_goes_on_after_an_error_that_nobody_foresaw(
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as store:
         lease = store.lease("nightly", ttl_s=30, keep=True)
-        renew = store.log.backend.leases.renew
+        renew = store._log._backend.leases.renew
 
         def broken(lease: Lease, *, ttl_s: float) -> Lease | None:
             raise RuntimeError("a driver's bug")
 
-        monkeypatch.setattr(store.log.backend.leases, "renew", broken)
+        monkeypatch.setattr(store._log._backend.leases, "renew", broken)
         clock.advance(11)
-        assert store.heart.tend() <= 3
-        monkeypatch.setattr(store.log.backend.leases, "renew", renew)
+        assert store.lease_keeper.tend() <= 3
+        monkeypatch.setattr(store._log._backend.leases, "renew", renew)
         clock.advance(3)
-        store.heart.tend()
+        store.lease_keeper.tend()
         clock.advance(20)
-        assert not store.heart.lost(lease)
+        assert not store.lease_keeper.lost(lease)
 
 
 def test_who_waits_for_a_mix_is_told_of_an_error_that_nobody_foresaw(

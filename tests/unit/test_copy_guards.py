@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.core.copy import _Copy, copy  # pyright: ignore[reportPrivateUsage]
+from holdfast.core.copy import _Copy  # pyright: ignore[reportPrivateUsage]
+from holdfast.core.copy import copy_log as copy
 from holdfast.core.expiry import EXPIRING
 from holdfast.errors import ConflictError, ExpiredError
 from holdfast.testing.clock import FakeClock
@@ -22,7 +23,7 @@ def test_a_stranger_in_the_target_is_a_conflict_and_never_a_broken_chain() -> No
                 target.team("t").set("n", "a stranger's")
 
         with pytest.raises(ConflictError, match="other events"):
-            copy(source.log, target.log, progress=intrude)
+            copy(source._log, target._log, progress=intrude)
         assert target.check().ok
         assert target.team("t").get("n") == "a stranger's"
 
@@ -45,7 +46,7 @@ def test_a_copy_that_stops_before_the_marks_knows_what_ends(
 
         monkeypatch.setattr(_Copy, "_copy_marks", killed)
         with pytest.raises(KeyboardInterrupt):
-            copy(source.log, target.log)
+            copy(source._log, target._log)
         assert [mark.key for mark in target.marks(EXPIRING)] == ["conversation/short"]
         assert len(list(target.conversation("short").history())) == 3
         clock.advance(61)
@@ -60,5 +61,5 @@ def test_what_has_ended_is_not_said_to_be_there() -> None:
         source.conversation("short", ttl_s=60).set("n", 1)
         source.team("t").set("n", 1)
         clock.advance(61)
-        copied = copy(source.log, target.log)
+        copied = copy(source._log, target._log)
     assert (copied.events, copied.skipped, copied.ended) == (1, 0, 2)

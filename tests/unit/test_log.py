@@ -105,7 +105,7 @@ def test_an_unknown_event_type_leaves_the_state_as_it_is(clock: FakeClock) -> No
     chat.set("a", 1)
     from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 
-    hf.log.commit(ProposedCommit((StreamWrite(chat.name, (NewEvent("note.taken", b'{"x":1}'),)),)))
+    hf._log.commit(ProposedCommit((StreamWrite(chat.name, (NewEvent("note.taken", b'{"x":1}'),)),)))
     assert chat.state == {"a": 1}
     assert [event.data for event in chat.history(after=1)] == [{"x": 1}]
     assert hf.check().ok
@@ -134,10 +134,10 @@ def test_a_missing_or_wrong_blob_is_corrupt(clock: FakeClock) -> None:
 
 def test_the_cache_of_folds_is_bounded(clock: FakeClock) -> None:
     hf = store_on(MemoryBackend(clock=clock), clock)
-    hf.log._folds_max = 10  # pyright: ignore[reportPrivateUsage]
+    hf._log._folds_max = 10  # pyright: ignore[reportPrivateUsage]
     for n in range(50):
         hf.conversation(str(n)).set("n", n)
-    assert len(hf.log._folds) == 10  # pyright: ignore[reportPrivateUsage]
+    assert len(hf._log._folds) == 10  # pyright: ignore[reportPrivateUsage]
     assert [hf.conversation(str(n)).state["n"] for n in range(50)] == list(range(50))
 
 
@@ -146,10 +146,10 @@ def test_a_peek_reads_no_events(clock: FakeClock) -> None:
     backend = MemoryBackend(clock=clock)
     hf = store_on(backend, clock)
     backend.read = None  # type: ignore[assignment]  # whoever calls it fails
-    assert hf.log.peek("conversation/c") == EMPTY
+    assert hf._log.peek("conversation/c") == EMPTY
     hf.conversation("c").set("n", 1)
-    assert hf.log.peek("conversation/c") == hf.log.newest("conversation/c")
-    assert store_on(backend, clock).log.peek("conversation/c") is None
+    assert hf._log.peek("conversation/c") == hf._log.newest("conversation/c")
+    assert store_on(backend, clock)._log.peek("conversation/c") is None
 
 
 def test_revisions_that_do_not_exist(clock: FakeClock) -> None:
@@ -196,12 +196,12 @@ def test_requests_laid_on_a_refused_one_are_laid_again(clock: FakeClock) -> None
     chat = mine.conversation("c")
     chat.set("n", 0)
     requests = [
-        Request(ProposedCommit((chat.change_part(update_ops({f"k{n}": n}), None, None, None),)))
+        Request(ProposedCommit((chat._change_write(update_ops({f"k{n}": n}), None, None, None),)))
         for n in range(4)
     ]
-    guarded = Request(ProposedCommit((chat.change_part(update_ops({"g": 1}), 2, None, None),)))
+    guarded = Request(ProposedCommit((chat._change_write(update_ops({"g": 1}), 2, None, None),)))
     other.conversation("c").set("stranger", True)
-    mine.log._run([*requests, guarded])  # pyright: ignore[reportPrivateUsage]
+    mine._log._run([*requests, guarded])  # pyright: ignore[reportPrivateUsage]
     assert [request.outcome().revision for request in requests] == [3, 4, 5, 6]
     with pytest.raises(ConflictError):
         guarded.outcome()

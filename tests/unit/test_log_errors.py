@@ -47,8 +47,8 @@ def test_a_stream_that_goes_between_two_questions_is_asked_for_once(clock: FakeC
     late = store_on(backend, clock)
     answers = chain([backend.heads(["conversation/c"])], repeat([None]))
     backend.heads = lambda streams: next(answers)  # type: ignore[method-assign]
-    assert late.log.newest("conversation/c").revision == 1
-    assert late.log.newest("conversation/c").revision == 0
+    assert late._log.newest("conversation/c").revision == 1
+    assert late._log.newest("conversation/c").revision == 0
 
 
 # --- guards --------------------------------------------------------------------------------------
@@ -60,11 +60,11 @@ def test_a_guard_is_judged_by_what_is_there_and_not_by_what_is_remembered(clock:
     mine, other = store_on(backend, clock), store_on(backend, clock)
     mine.conversation("c").set("n", 1)
     other.conversation("c").set("n", 2)
-    part = mine.conversation("c").change_part(update_ops({"n": 3}), 2, None, None)
-    assert mine.log.commit(ProposedCommit((part,))).revision == 3
-    stale = mine.conversation("c").change_part(update_ops({"n": 4}), 1, None, None)
+    part = mine.conversation("c")._change_write(update_ops({"n": 3}), 2, None, None)
+    assert mine._log.commit(ProposedCommit((part,))).revision == 3
+    stale = mine.conversation("c")._change_write(update_ops({"n": 4}), 1, None, None)
     with pytest.raises(ConflictError) as caught:
-        mine.log.commit(ProposedCommit((stale,)))
+        mine._log.commit(ProposedCommit((stale,)))
     assert (caught.value.expected, caught.value.actual) == (1, 3)
 
 
@@ -76,13 +76,13 @@ def test_a_conflict_names_the_stream_that_was_read_too_early(clock: FakeClock, s
         scope = store.conversation(f"r{number}")
         scope.set("n", 1)
         names.append(scope.name)
-    part = store.conversation("c").change_part(update_ops({"n": 1}), None, None, None)
+    part = store.conversation("c")._change_write(update_ops({"n": 1}), None, None, None)
     reads = [(name, 1) for name in names]
     reads[stale] = (names[stale], 7)
     with pytest.raises(ConflictError) as caught:
-        store.log.commit(ProposedCommit((part,), reads=tuple(reads)))
+        store._log.commit(ProposedCommit((part,), reads=tuple(reads)))
     assert (caught.value.stream, caught.value.expected, caught.value.actual) == (names[stale], 7, 1)
-    assert store.log.head("conversation/c") is None
+    assert store._log.head("conversation/c") is None
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -159,16 +159,16 @@ def test_a_fork_of_itself_is_corruption_and_not_read_for_ever(
         payload = b'{"from":"%b","at":3}' % origin.encode()
         fork = builder.append(stream, payload, behind=root, fork=True, type=event.FORKED)
         backend.commit([builder.commit(fork)])
-    log = store_on(backend, clock).log
+    log = store_on(backend, clock)._log
     with pytest.raises(CorruptError, match="forked from itself"):
         log.origin("a")
 
 
 def test_a_stream_that_is_not_there_has_no_origin(clock: FakeClock) -> None:
-    log = store_on(MemoryBackend(clock=clock), clock).log
+    log = store_on(MemoryBackend(clock=clock), clock)._log
     assert log.origin("conversation/none") is None
     assert log.records("conversation/none") == []
-    store_on(log.backend, clock).conversation("none").set("n", 1)
+    store_on(log._backend, clock).conversation("none").set("n", 1)
     assert log.origin("conversation/none") is None
 
 
@@ -186,10 +186,10 @@ def test_a_wait_without_a_limit_goes_on_until_something_comes(clock: FakeClock) 
 
     backend.wait = wait  # type: ignore[method-assign]
     log = Log(backend, clock=clock, actor="tester")
-    assert log.wait_behind(START, None) == 7
+    assert log.wait_after(START, None) == 7
     assert asked == [1.0, 1.0, 1.0]
     asked.clear()
-    assert log.wait_behind(START, 0.25) == START
+    assert log.wait_after(START, 0.25) == START
     assert asked == [0.25]
 
 
@@ -201,8 +201,8 @@ def grown(backend: MemoryBackend, clock: FakeClock) -> Store:
     store = store_on(backend, clock)
     for number in range(200):
         store.conversation("c").append("l", f"{number} " + "x" * 200)
-    store.log.snapshots.flush(vars(store.log)["_folds"])
-    assert store.log.snapshots.revisions("conversation/c") == [200]
+    store._log.snapshots.flush(vars(store._log)["_folds"])
+    assert store._log.snapshots.revisions("conversation/c") == [200]
     return store
 
 
@@ -215,7 +215,7 @@ def test_a_snapshot_of_another_history_is_discarded(clock: FakeClock) -> None:
     backend.objects.put("snapshot", name, other.objects.get("snapshot", name) or b"")
     store = store_on(backend, clock)
     assert len(store.conversation("c").state["l"]) == 200
-    assert "disagrees with the log; it was discarded" in store.log.reports[0]
+    assert "disagrees with the log; it was discarded" in store._log.reports[0]
     assert backend.objects.names("snapshot") == []
 
 
@@ -233,8 +233,8 @@ def test_a_damaged_snapshot_that_cannot_be_deleted_is_reported_and_passed_over(
     backend.objects.delete = delete  # type: ignore[method-assign]
     store = store_on(backend, clock)
     assert len(store.conversation("c").state["l"]) == 200
-    assert "fails its digest" in store.log.reports[0]
-    assert "could not be deleted: the file system is read-only" in store.log.reports[1]
+    assert "fails its digest" in store._log.reports[0]
+    assert "could not be deleted: the file system is read-only" in store._log.reports[1]
 
 
 def test_a_snapshot_that_cannot_be_written_costs_no_commit(
@@ -250,17 +250,17 @@ def test_a_snapshot_that_cannot_be_written_costs_no_commit(
     store = store_on(backend, clock)
     for number in range(20):
         assert store.conversation("c").append("l", "x" * 300) == number + 1
-    assert store.log.reports
-    assert 'snapshot of "conversation/c" was not written: the disk is full' in store.log.reports[0]
+    assert store._log.reports
+    assert 'snapshot of "conversation/c" was not written: the disk is full' in store._log.reports[0]
     backend.objects.put = real  # type: ignore[method-assign]
     for _ in range(20):
         store.conversation("c").append("l", "x" * 300)
-    assert store.log.snapshots.revisions("conversation/c")
+    assert store._log.snapshots.revisions("conversation/c")
 
 
 def test_a_name_that_is_no_number_is_no_snapshot(clock: FakeClock) -> None:
     backend = MemoryBackend(clock=clock)
-    snapshots: Snapshots = grown(backend, clock).log.snapshots
+    snapshots: Snapshots = grown(backend, clock)._log.snapshots
     (name,) = backend.objects.names("snapshot")
     backend.objects.put("snapshot", name[:-1] + "x", b"damage")
     assert snapshots.revisions("conversation/c") == [200]
@@ -317,11 +317,11 @@ def test_check_reads_the_blobs_of_every_event() -> None:
     """Events of the layers above name blobs too, wherever in their data."""
     with holdfast.open("memory:") as store:
         scope = store.team("red")
-        op = store.log.blobs.spill(tree.set_op("value", "large " * 20_000), scope.name)
+        op = store._log.blobs.spill(tree.set_op("value", "large " * 20_000), scope.name)
         payload = b'{"said":[' + bytes(op.value) + b"]}"
         part = StreamWrite(scope.name, (NewEvent("layer.said", payload),))
-        store.log.commit(ProposedCommit((part,)))
+        store._log.commit(ProposedCommit((part,)))
         assert store.check().ok
-        [name] = store.log.backend.objects.names("blob")
-        store.log.backend.objects.delete("blob", name)
+        [name] = store._log._backend.objects.names("blob")
+        store._log._backend.objects.delete("blob", name)
         assert [finding.harmless for finding in store.check().findings] == [False]

@@ -196,18 +196,20 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
 
 
 def test_what_was_answered_before_its_backend_failed_stays_answered() -> None:
-    """`unless`: what is not to be written has its answer, whatever becomes of its neighbours."""
+    """`abort_if`: what is not to be written has its answer, whatever becomes of its neighbours."""
     clock = SystemClock()
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
     routes = {"*": MemoryBackend(clock=clock), "conversation": faulty}
     store = store_on(MixedBackend(routes, {"*": "rest", "conversation": "chats"}))
     names = ("team/red", "conversation/gone", "conversation/failed")
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
-    unless = [None, lambda: gone, None]
-    parts = [store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names]
-    wanted = [ProposedCommit((part,), unless=one) for part, one in zip(parts, unless, strict=True)]
+    abort_if = [None, lambda: gone, None]
+    parts = [store.scope(name)._change_write([set_op("n", 3)], None, None, None) for name in names]
+    wanted = [
+        ProposedCommit((part,), abort_if=one) for part, one in zip(parts, abort_if, strict=True)
+    ]
     requests = [Request(one) for one in wanted]
-    store.log._run(requests)
+    store._log._run(requests)
     assert requests[0].outcome().revision == 1
     with pytest.raises(LeaseLostError, match="has ended"):
         requests[1].outcome()
@@ -238,11 +240,11 @@ def test_what_a_backend_wrote_before_it_failed_stays_answered() -> None:
     store_on(mixed).conversation("late").set("n", 2)
     names = ("team/red", "conversation/new", "conversation/late")
     part = {
-        name: store.scope(name).change_part([set_op("n", 3)], None, None, None) for name in names
+        name: store.scope(name)._change_write([set_op("n", 3)], None, None, None) for name in names
     }
     requests = [Request(ProposedCommit((part[name],))) for name in names]
     chats.broken = "conversation/late"
-    store.log._run(requests)
+    store._log._run(requests)
     assert [request.outcome().revision for request in requests[:2]] == [1, 1]
     with pytest.raises(UnavailableError, match="input/output"):
         requests[2].outcome()
@@ -418,7 +420,7 @@ def test_a_commit_of_marks_alone_goes_to_where_they_are(
     ids=repr,
 )
 def test_a_mark_says_where_it_belongs(store: Store, mark: Mark, name: str) -> None:
-    assert store.log.routes.place_of_mark(mark) == store.log.routes.place_of(name)
+    assert store._log.routes.place_of_mark(mark) == store._log.routes.place_of(name)
 
 
 def test_a_claim_that_one_part_refuses_leaves_nothing_claimed(

@@ -173,7 +173,7 @@ def test_registered_levels_are_routed(tmp_path: Path) -> None:
     urls = {"session": str(tmp_path / "sessions"), "*": str(tmp_path / "rest")}
     with holdfast.open(urls, levels={"session": "conversation"}) as store:
         store.scope("session/s1").set("a", 1)
-        assert store.levels.names()[-1] == "session"
+        assert store._levels.names()[-1] == "session"
     with holdfast.open(tmp_path / "sessions", levels={"session": "conversation"}) as store:
         assert store.scope("session/s1").get("a") == 1
     with pytest.raises(UsageError, match="no level 'session'"):
@@ -200,7 +200,7 @@ def test_what_would_not_be_seen_is_refused(tmp_path: Path, name: str) -> None:
         if name.startswith("lease/"):
             store.lease("conversation/c1")
         elif name.startswith("store/"):
-            accepted(store.log.backend, build.commit(build.append(name)))
+            accepted(store._log._backend, build.commit(build.append(name)))
         else:
             store.scope(name).set("a", 1)
     with pytest.raises(UsageError) as caught:

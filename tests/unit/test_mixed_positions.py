@@ -83,7 +83,7 @@ def test_a_follower_does_not_spin_where_one_backend_has_begun_anew() -> None:
     accepted(backend, RecordBuilder().commit(marks=[Mark("i", "m")]))
     newest = backend.wait(after, timeout_s=0)
     assert newest > after
-    assert list(store_on(backend).log.follow(after=after, timeout_s=0)) == []
+    assert list(store_on(backend)._log.follow(after=after, timeout_s=0)) == []
     write(backend, RecordBuilder(), "team/b")
     assert [record.stream for record in backend.read_all(after=newest)] == ["team/b"]
     backend.close()

@@ -49,7 +49,7 @@ def long_scope(backend: MemoryBackend, events: int = 500, **options: Any) -> Non
 
 
 def note(store: Store, *, name: str = "conversation/c", **options: Any) -> Any:
-    return store.log.commit(ProposedCommit((StreamWrite(name, (NOTE,), **options),)))
+    return store._log.commit(ProposedCommit((StreamWrite(name, (NOTE,), **options),)))
 
 
 def test_an_unread_stream_is_not_folded(backend: Counting) -> None:
@@ -140,7 +140,7 @@ def test_a_key_answers_without_a_fold(backend: Counting) -> None:
     assert note(hf, name="conversation/new", key="k").before[0].revision == 0
     assert fresh.revision == 1
     with pytest.raises(UsageError, match="another change"):
-        hf.log.commit(
+        hf._log.commit(
             ProposedCommit((StreamWrite("conversation/c", (NewEvent("x.y", b"1"),), key="k"),))
         )
 
@@ -193,7 +193,7 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
     backend = Late(clock=FakeClock())
     backend.batches = []
     long_scope(backend, events=3)
-    log = open_on(backend).log
+    log = open_on(backend)._log
     backend.batches = []
     from holdfast.core.commit_queue import Request
 
@@ -212,7 +212,7 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
 def test_commits_that_are_put_in_line_together_are_one_batch() -> None:
     backend = Late(clock=FakeClock())
     backend.batches = []
-    log = open_on(backend).log
+    log = open_on(backend)._log
     wanted = [
         ProposedCommit((StreamWrite("conversation/c", (NOTE,), key=f"k{n}"),)) for n in range(5)
     ]
@@ -226,14 +226,14 @@ def test_who_had_to_fold_a_long_stream_leaves_a_snapshot(backend: Counting) -> N
     """Whoever only appends events leaves none; so the first reader does, for those behind."""
     hf = open_on(backend)
     hf.conversation("c").set("n", 1)
-    proposals = tuple([NOTE] * REPLAYED_EVENTS_MIN)
-    hf.log.commit(ProposedCommit((StreamWrite("conversation/c", proposals),)))
-    hf.log.snapshots.flush({})
+    new_events = tuple([NOTE] * REPLAYED_EVENTS_MIN)
+    hf._log.commit(ProposedCommit((StreamWrite("conversation/c", new_events),)))
+    hf._log.snapshots.flush({})
     for name in backend.objects.names("snapshot"):
         backend.objects.delete("snapshot", name)
     reader = open_on(backend)
     assert reader.conversation("c").get("n") == 1
-    reader.log.snapshots.flush(reader.log._folds)  # pyright: ignore[reportPrivateUsage]
+    reader._log.snapshots.flush(reader._log._folds)  # pyright: ignore[reportPrivateUsage]
     backend.records_read = 0
     assert open_on(backend).conversation("c").get("n") == 1
     assert backend.records_read <= 2

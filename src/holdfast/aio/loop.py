@@ -78,7 +78,7 @@ class Loop:
         caller, not the commit from the queue; another future then waits for the outcome.
         """
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store.log.submit(wanted, waker=self.wake, context=future)
+        request = self.store._log.submit(wanted, waker=self.wake, context=future)
         try:
             await future
         except asyncio.CancelledError:
@@ -94,7 +94,7 @@ class Loop:
     def enqueue(self, wanted: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store.log.submit(wanted, waker=self.wake, context=future)
+        request = self.store._log.submit(wanted, waker=self.wake, context=future)
 
         async def outcome() -> CommitResult:
             await future
@@ -114,21 +114,21 @@ class Loop:
             for item in chunk:
                 yield item
 
-    async def wait_behind(self, after: Position, timeout_s: float | None) -> Position:
+    async def wait_after(self, after: Position, timeout_s: float | None) -> Position:
         """Waits until something is committed behind `after`, or nothing came for `timeout_s`.
 
         Returns the newest position. However many wait in this loop, one thread waits for them: a
         look may be a question to a server, which must not block the loop.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
-        newest = await self.hop(self.store.log.position)
+        newest = await self.hop(self.store._log.position)
         while newest <= after:
             left_s = None if deadline is None else deadline - self.loop.time()
             if left_s is not None and left_s <= 0:
                 break
             if self._look is None or self._look.done():
                 self._look = asyncio.ensure_future(
-                    self.hop(self.store.log.backend.wait, newest, timeout_s=LOOK_S)
+                    self.hop(self.store._log.wait_after, newest, LOOK_S)
                 )
                 # Its error is for those who wait; if none is left, it is nobody's.
                 self._look.add_done_callback(lambda look: look.cancelled() or look.exception())

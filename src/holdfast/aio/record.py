@@ -394,7 +394,7 @@ class AsyncGroup:
                 if after is None:
                     await asyncio.sleep(min(left_s, STANDBY_S))
                 else:
-                    await self._loop.wait_behind(after, min(left_s, 1.0))
+                    await self._loop.wait_after(after, min(left_s, 1.0))
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.deliveries()

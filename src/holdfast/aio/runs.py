@@ -29,7 +29,7 @@ from holdfast.runs.engine import SLICE_S, Engine, Run, result_of
 from holdfast.runs.events import Status
 from holdfast.runs.execution import Execution, InFlightCommit, StepWriter
 from holdfast.runs.journal import Block, Journal
-from holdfast.store import RunStore
+from holdfast.store import Store
 
 P = ParamSpec("P")
 
@@ -361,7 +361,7 @@ class AsyncRun:
 
     def __init__(self, loop: Loop, run: Run) -> None:
         self._loop = loop
-        self._engine = loop.store.engine
+        self._engine = loop.store._engine
         self.sync = run
         self.id = run.id
 
@@ -399,8 +399,8 @@ class AsyncRun:
         """Waits until the run is over here, or for a while if it is elsewhere."""
         run = self._engine.active.get(self.id)
         if run is None:
-            position = await self._loop.hop(self._loop.store.log.position)
-            await self._loop.wait_behind(position, slice_s)
+            position = await self._loop.hop(self._loop.store._log.position)
+            await self._loop.wait_after(position, slice_s)
             return
         over = asyncio.Event()
         tell = self._loop.loop.call_soon_threadsafe
@@ -438,16 +438,16 @@ def _giving_run(
 
 
 class AsyncRunStore:
-    """The part of an AsyncStore that executes runs; see `RunStore`."""
+    """The part of an AsyncStore that executes runs; see `Store`."""
 
-    start = _giving_run(RunStore.start)
-    resume = _giving_run(RunStore.resume)
-    run = _giving_run(RunStore.run)
-    fork = _giving_run(RunStore.fork)
-    runs = mirror(RunStore.runs, of="_store")
-    cancel = mirror(RunStore.cancel, of="_store")
-    answer = mirror(RunStore.answer, of="_store")
-    signal = mirror(RunStore.signal, of="_store")
-    send = mirror(RunStore.send, of="_store")
-    settle = mirror(RunStore.settle, of="_store")
-    adopt = mirror(RunStore.adopt, of="_store")
+    start = _giving_run(Store.start)
+    resume = _giving_run(Store.resume)
+    run = _giving_run(Store.run)
+    fork = _giving_run(Store.fork)
+    runs = mirror(Store.runs, of="_store")
+    cancel = mirror(Store.cancel, of="_store")
+    answer = mirror(Store.answer, of="_store")
+    signal = mirror(Store.signal, of="_store")
+    send = mirror(Store.send, of="_store")
+    settle = mirror(Store.settle, of="_store")
+    adopt = mirror(Store.adopt, of="_store")

@@ -44,12 +44,12 @@ class AsyncScope:
         return f"<AsyncScope {self.name}>"
 
     async def _newest(self) -> StreamState:
-        log = self._loop.store.log
+        log = self._loop.store._log
         folded = log.peek(self.name)
         return folded if folded is not None else await self._loop.hop(log.newest, self.name)
 
     async def _state(self) -> Map:
-        return self._loop.store.log.show(await self._newest(), self.name)
+        return self._loop.store._log.show(await self._newest(), self.name)
 
     @property
     def state(self) -> Reading[Map]:
@@ -185,7 +185,7 @@ class AsyncScope:
         return await self._change([op], expected, key, checkpoint)
 
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
-        written = await self._commit(self.sync.checkpoint_part(name, expected, None))
+        written = await self._commit(self.sync._checkpoint_write(name, expected, None))
         after = written.after[0]
         return Checkpoint(name, self.name, after.revision, to_datetime(after.time))
 
@@ -248,7 +248,7 @@ class AsyncScope:
 
     @asynccontextmanager
     async def effect(self, name: str) -> AsyncGenerator[None]:
-        await self._loop.hop_shielded(check_effect, self.sync.book, self.sync, name)
+        await self._loop.hop_shielded(check_effect, self.sync._context, self.sync, name)
         yield
 
     @property
@@ -279,9 +279,9 @@ class AsyncScope:
     async def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        make = self.sync.change_part
+        make = self.sync._change_write
         for op in ops:
-            if self._loop.store.log.blobs.is_large(op):
+            if self._loop.store._log.blobs.is_large(op):
                 part = await self._loop.hop(make, ops, expected, key, checkpoint)
                 break
         else:
@@ -290,7 +290,7 @@ class AsyncScope:
 
     async def _commit(self, part: StreamWrite) -> CommitResult:
         def tell(written: CommitResult) -> CommitResult:
-            self.sync.subscribers.tell(part, written.before[0], written.after[0])
+            self.sync._subscribers.tell(part, written.before[0], written.after[0])
             return written
 
         return await self._loop.commit(ProposedCommit((part,)), tell)
@@ -308,7 +308,7 @@ class AsyncEdit:
     async def __aenter__(self) -> Draft:
         base = await self._scope._newest()  # pyright: ignore[reportPrivateUsage]
         self.revision = base.revision
-        show = self._scope._loop.store.log.show  # pyright: ignore[reportPrivateUsage]
+        show = self._scope._loop.store._log.show  # pyright: ignore[reportPrivateUsage]
         self._draft = Draft(show(base, self._scope.name))
         return self._draft
 

@@ -165,11 +165,11 @@ class AsyncStore(AsyncRunStore):
         self._store = store
         self.url = store.url
         self.worker = store.worker
-        self.levels = store.levels
-        self.log = store.log
-        self.heart = store.heart
-        self.engine = store.engine
-        self._runs = AsyncRuns(self._loop, store.engine)
+        self.levels = store._levels
+        self._log = store._log
+        self.lease_keeper = store.lease_keeper
+        self._engine = store._engine
+        self._runs = AsyncRuns(self._loop, store._engine)
         self._is_closed = False
 
     def global_(self) -> AsyncScope:
@@ -225,12 +225,12 @@ class AsyncStore(AsyncRunStore):
     async def events(
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
-        newest = after = self.log.routes.position(after)
+        newest = after = self._log.routes.position(after)
         check_timeout(timeout_s)
 
         def read() -> tuple[list[Record], list[Record]]:
-            records = self.log.backend.read_all(after=after, limit=READ_CHUNK)
-            return records, self.log.lifetimes.kept(records)
+            records = self._log.read_all(after=after, limit=READ_CHUNK)
+            return records, self._log.expiry.kept(records)
 
         while True:
             records, kept = await self._loop.hop(read)
@@ -241,7 +241,7 @@ class AsyncStore(AsyncRunStore):
             elif newest > after:
                 after = newest  # a commit that only sets marks has no record
             else:
-                newest = await self._loop.wait_behind(after, timeout_s)
+                newest = await self._loop.wait_after(after, timeout_s)
                 if newest <= after:
                     return
 
@@ -256,7 +256,7 @@ class AsyncStore(AsyncRunStore):
         if after is not None:
             check_whole(after, "after")
         name = scope.name if isinstance(scope, AsyncScope) else scope
-        follower = await self._loop.hop(Follower, self.log, self.scope(name).name, after)
+        follower = await self._loop.hop(Follower, self._log, self.scope(name).name, after)
         time = self._loop.loop.time
         began = time()
         while True:
@@ -269,7 +269,7 @@ class AsyncStore(AsyncRunStore):
             left_s = LOOK_S if timeout_s is None else timeout_s - (time() - began)
             if left_s <= 0:
                 return
-            await self._loop.wait_behind(follower.position, min(left_s, LOOK_S))
+            await self._loop.wait_after(follower.position, min(left_s, LOOK_S))
 
     def group(
         self,

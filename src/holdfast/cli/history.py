@@ -94,7 +94,7 @@ def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Eve
     A commit may have many events or none, so the window is widened until it holds enough. A window
     may begin inside a commit, whose events then are not counted: the next page has them all.
     """
-    if store.log.routes.parts():
+    if store._log.routes.parts():
         return mixed_events(store, limit, before)
     end = store.position if before is None else Position(min(store.position, before - 1))
     width = limit
@@ -129,8 +129,8 @@ def mixed_events(store: Store, limit: int, before: int | None) -> tuple[list[Eve
             hint="give a scope, or a larger --limit",
         )
     events: list[Event] = []
-    for part in store.log.routes.parts():
-        log = Log(part, clock=store.log.clock, actor=store.log.actor)
+    for part in store._log.routes.parts():
+        log = Log(part, clock=store._log.clock, actor=store._log.actor)
         events += store_events(Store(log, url=store.url, worker=store.worker), limit, None)[0]
     # Sorted from oldest to newest and turned: what has one time stays in its order.
     events = sorted(reversed(events), key=lambda event: event.time)

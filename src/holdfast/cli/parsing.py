@@ -113,8 +113,8 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
     and written like any other, but only an application makes the first one.
     """
     level, id = split_name(check_name(name, "scope"))
-    is_known = id is None or level in store.levels.names()
-    if not is_known and store.log.head(name) is not None:
+    is_known = id is None or level in store._levels.names()
+    if not is_known and store._log.head(name) is not None:
         store.register_level(level, below=CONVERSATION)
     try:
         scope = store.scope(name)
@@ -130,7 +130,7 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
 
 def newest_revision(store: Store, scope: Scope) -> int:
     """Returns the newest revision without reading the state that it leads to."""
-    head = store.log.head(scope.name)
+    head = store._log.head(scope.name)
     return head.revision if head else 0
 
 

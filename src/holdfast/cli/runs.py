@@ -127,7 +127,9 @@ def start(
         # Not by Store.start: a parameter of the run may be named like one of its options.
         args = tuple(values)
         try:
-            run = store.engine.start(function, args, named, id=id, if_exists=if_exists, queue=queue)
+            run = store._engine.start(
+                function, args, named, id=id, if_exists=if_exists, queue=queue
+            )
         except ExistsError as error:
             again = f"holdfast runs resume {shlex.quote(str(id))} {shlex.quote(code)}"
             error.hint = f"{again}, or start it with --if-exists attach"
@@ -199,7 +201,7 @@ def free_id(store: Store, id: str) -> str:
     number = 1
     while True:
         name = f"{id}-retry" if number == 1 else f"{id}-retry-{number}"
-        if store.log.head(f"run/{name}") is None:
+        if store._log.head(f"run/{name}") is None:
             return name
         number += 1
 
@@ -294,7 +296,7 @@ def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
 def await_result(store: Store, run: Run, stay: Stay, *, is_json: bool) -> Any:
     """Returns the run's result, redrawing its tree meanwhile where a person looks."""
     watcher = Watcher(store, run.id)
-    clock = store.log.clock
+    clock = store._log.clock
     begun = clock.boot_us()
     with screen(store, wanted=not is_json) as picture:
         while True:
@@ -302,7 +304,9 @@ def await_result(store: Store, run: Run, stay: Stay, *, is_json: bool) -> Any:
                 return run.result(timeout=LOOK_S)
             except StillRunningError:
                 spent_s = (clock.boot_us() - begun) / 1e6
-                rests = stay.leave and run.id not in store.engine.active and run.status == "waiting"
+                rests = (
+                    stay.leave and run.id not in store._engine.active and run.status == "waiting"
+                )
                 if rests or (stay.timeout is not None and spent_s >= stay.timeout):
                     raise
             finally:

@@ -328,7 +328,7 @@ class Watcher:
 
     def look(self) -> Seen | None:
         """Reads on, and returns the run as it stands; None if there is no such run."""
-        log = self.store.log
+        log = self.store._log
         self.news = []
         for record in log.records(f"run/{self.id}", after=self._journal.revision):
             self._journal.apply(events.read(record.type, record.payload))
@@ -337,8 +337,8 @@ class Watcher:
             self.news.append(Event(record))
         if self._journal.created is None:
             return None
-        holder = log.backend.leases.holder(f"run/{self.id}")
-        engine = self.store.engine
+        holder = log.leases.holder(f"run/{self.id}")
+        engine = self.store._engine
         is_here = self.id in engine.active
         return Seen(
             self.id,
@@ -360,7 +360,7 @@ class Watcher:
 
 def looks(watcher: Watcher, timeout: float | None) -> Iterator[Seen]:
     """Yields a run again and again until it has ended, or nothing came for `timeout` seconds."""
-    log = watcher.store.log
+    log = watcher.store._log
     last = log.clock.boot_us()
     while True:
         position = log.position()
@@ -371,7 +371,7 @@ def looks(watcher: Watcher, timeout: float | None) -> Iterator[Seen]:
         is_idle = timeout is not None and log.clock.boot_us() - last >= timeout * 1e6
         if run.journal.ended is not None or is_idle:
             return
-        log.backend.wait(position, timeout_s=LOOK_S)
+        log.wait_after(position, timeout_s=LOOK_S)
 
 
 def glance(store: Store, summary: RunSummary) -> Seen:
@@ -379,7 +379,7 @@ def glance(store: Store, summary: RunSummary) -> Seen:
 
     What it is doing is among them; loops that opened long before are left out.
     """
-    stream, log = f"run/{summary.id}", store.log
+    stream, log = f"run/{summary.id}", store._log
     head = log.head(stream)
     if head is None or head.revision <= GLANCE:
         return see(store, summary.id)
@@ -393,7 +393,7 @@ def glance(store: Store, summary: RunSummary) -> Seen:
         if isinstance(event, events.Settled | events.Refused) and event.path not in journal.entries:
             continue  # about something that lies before
         journal.apply(event)
-    holder = log.backend.leases.holder(stream)
+    holder = log.leases.holder(stream)
     return Seen(
         summary.id,
         journal,
@@ -401,7 +401,7 @@ def glance(store: Store, summary: RunSummary) -> Seen:
         to_datetime(newest[-1].time),
         None if holder is None else holder.owner,
         replace(recorded_progress(journal), status=summary.status),
-        store.engine.load,
+        store._engine.load,
     )
 
 
@@ -466,7 +466,7 @@ def screen(store: Store, *, wanted: bool = True) -> Generator[Picture | None]:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
-        yield Picture(live, store.log.clock)
+        yield Picture(live, store._log.clock)
 
 
 def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None:
@@ -483,6 +483,6 @@ def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None
 def event_row(event: Event, store: Store) -> tuple[str, ...]:
     """Returns revision, time, event, path and what happened."""
     known: Any = events.read(event.type, event.record.payload)
-    path, what = ("", "") if known is None else event_line(known, store.engine.load)
+    path, what = ("", "") if known is None else event_line(known, store._engine.load)
     name = event.type.removeprefix("run.")
     return str(event.revision), show_time(event.time), name, path, what

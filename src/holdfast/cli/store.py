@@ -30,8 +30,8 @@ from holdfast.cli.printing import (
     print_note,
     print_table,
 )
+from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
-from holdfast.core.copy import Progress, copy
 from holdfast.core.event import CLOSED, to_datetime
 from holdfast.core.leases import Worker
 from holdfast.errors import CorruptError, NotFoundError
@@ -129,8 +129,8 @@ def scope_shape(store: Store, name: str) -> dict[str, Any]:
     A closed scope takes no more events, so its newest one is the one that closed it. Of one that
     has ended by itself the name and the head are left.
     """
-    [head] = store.log.backend.heads([name])
-    if head is not None and store.log.lifetimes.has_ended(name, head):
+    [head] = store._log.heads([name])
+    if head is not None and store._log.expiry.has_ended(name, head):
         level, id = split_name(name)
         shape = {"scope": name, "level": level, "id": id, "revision": head.revision}
         return {**shape, "time": to_datetime(head.time), "is_closed": False, "is_expired": True}
@@ -149,11 +149,8 @@ def scope_shape(store: Store, name: str) -> dict[str, Any]:
 
 
 def stream_names(store: Store) -> Iterator[str]:
-    """Yields the name of every stream, of levels too that only the application knows."""
-    after = ""
-    while names := store.log.backend.streams(after=after):
-        yield from names
-        after = names[-1]
+    """Returns the name of every stream, of levels too that only the application knows."""
+    return store._log.streams()
 
 
 def check(*, read_all: Flag = False, expect: str | None = None, options: Options = DEFAULTS) -> int:
@@ -210,7 +207,7 @@ def copy_store(
         holdfast.open(b, actor=options.writer) as target,
         progress_shown(quiet=options.json) as progress,
     ):
-        copied = copy(source.log, target.log, progress=progress)
+        copied = copy(source, target, progress=progress)
         digest = target.check(read_all=False).digest
     if options.json:
         names = {"from": without_secrets(a), "to": without_secrets(b)}

@@ -153,7 +153,7 @@ def claim(
     """
     with open_writing(options) as store:
         tasks = find_scope(store, scope).tasks
-        name = owner or store.log.actor
+        name = owner or store._log.actor
         task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
         if options.json:
             print_json({"scope": scope, "task": None if task is None else task_shape(task)})
@@ -215,7 +215,7 @@ def update(
     given = {name: value for name, value in fields.items() if value is not None}
     with open_writing(options) as store:
         tasks = find_scope(store, scope).tasks
-        name = owner or store.log.actor
+        name = owner or store._log.actor
         if lasts is not None:
             tasks.heartbeat(id, owner=name, lasts=lasts)
         if given or (lasts is None and status is None):
@@ -251,7 +251,7 @@ def close(
         Who holds it. Without it the actor.
     """
     with open_writing(options) as store:
-        name = owner or store.log.actor
+        name = owner or store._log.actor
         status = "cancelled" if cancelled else "completed"
         tasks = find_scope(store, scope).tasks
         print_task(tasks.close(id, outcome, status=status, owner=name), options)

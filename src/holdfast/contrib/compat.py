@@ -82,7 +82,7 @@ class GlobalStateManager:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        if SAVED not in store.levels.names():
+        if SAVED not in store._levels.names():
             store.register_level(SAVED, below=CONVERSATION)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-compat")
 

@@ -105,7 +105,7 @@ class SessionJob(Job[P, T]):
         """The block of a session; one that is kept and was interrupted goes on under its id."""
         with open_store(self._store) as store:
             let_go(store)
-            id = new_id(store.log.clock) if id is None else id
+            id = new_id(store._log.clock) if id is None else id
             scope = self._begin(store, id)
             try:
                 yield scope
@@ -119,7 +119,7 @@ class SessionJob(Job[P, T]):
             raise ExistsError(
                 f'there was a session "{id}" already, and it was not kept', hint="use another id"
             )
-        sessions.begin(scope.book, scope, keep=self._keep)
+        sessions.begin(scope._context, scope, keep=self._keep)
         return scope
 
 
@@ -204,20 +204,20 @@ def end(store: Store, scope: Scope, *, keep: bool) -> None:
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
             scope.close(keep=keep)
-    store.log.commit(ProposedCommit((), marks=(sessions.unmarked(scope.name),)))
+    store._log.commit(ProposedCommit((), marks=(sessions.unmarked(scope.name),)))
 
 
 def let_go(store: Store) -> list[str]:
     """Ends the sessions whose worker is dead, but for those that are kept; returns their names."""
-    book = store.global_().book
+    context = store.global_()._context
     gone: list[str] = []
-    for name, session in list(sessions.marked(book)):
-        if session is not None and store.heart.is_alive(session.worker):
+    for name, session in list(sessions.marked(context)):
+        if session is not None and store.lease_keeper.is_alive(session.worker):
             continue
         if session is not None and session.status != "completed":
             if session.keep:
                 continue
-            sessions.note_crash(book, name)
+            sessions.note_crash(context, name)
         end(store, store.scope(name), keep=False)
         gone.append(name)
     return gone

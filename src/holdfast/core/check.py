@@ -32,7 +32,7 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     """Verifies the backend's own structure, then every stream's chain against its head."""
     if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expect is a digest, found {show_value(expect)}")
-    findings = list(log.backend.inspect.verify(read_all=read_all))
+    findings = list(log.verify(read_all=read_all))
     chains = None
     if read_all:
         chains = _Chains(log, findings)
@@ -69,19 +69,17 @@ class _Chains:
     def follow(self) -> None:
         """Checks every event in the order of commit."""
         position = START
-        while records := self._log.backend.read_all(after=position, limit=READ_CHUNK):
+        while records := self._log.read_all(after=position, limit=READ_CHUNK):
             self._check(records)
             position = records[-1].position
 
     def reach(self, stream: str, head: Head) -> None:
         """Checks that a stream's events lead to its head."""
-        if head.expires_us and self._log.lifetimes.has_ended(stream, head):
+        if head.expires_us and self._log.expiry.has_ended(stream, head):
             return  # let go by the backend: a name and a head are all that stays
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
-            behind = self._log.backend.read(
-                stream, after=known, until=head.revision, limit=READ_CHUNK
-            )
+            behind = self._log.read(stream, after=known, until=head.revision, limit=READ_CHUNK)
             if not behind or behind[0].position <= self._settled:
                 break
             self._check(behind)
@@ -126,8 +124,8 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
     digest = sha256()
     count = 0
     after = ""
-    while names := log.backend.streams(after=after):
-        for name, head in zip(names, log.backend.heads(names), strict=True):
+    while names := log.stream_page(after=after):
+        for name, head in zip(names, log.heads(names), strict=True):
             count += 1
             if head is None:
                 findings.append(Finding(f'stream "{name}"', "is listed but has no head"))

@@ -29,7 +29,7 @@ class StreamWrite(Struct, frozen=True):
     """What a request wants in one stream. `expected` None: at whatever revision it is."""
 
     stream: str
-    proposals: tuple[NewEvent, ...]
+    new_events: tuple[NewEvent, ...]
     expected: int | None = None
     key: str | None = None
     checkpoint: str | None = None
@@ -40,8 +40,8 @@ class StreamWrite(Struct, frozen=True):
     @property
     def keeps_state(self) -> bool:
         """Says whether no event of it changes the state: then nothing need be folded for it."""
-        for proposal in self.proposals:  # noqa: SIM110 -- a generator costs more than all of this
-            if proposal.ops:
+        for new_event in self.new_events:  # noqa: SIM110 -- a generator costs more than all of this
+            if new_event.ops:
                 return False
         return True
 
@@ -49,16 +49,16 @@ class StreamWrite(Struct, frozen=True):
 class ProposedCommit(Struct, frozen=True):
     """One commit as its caller wants it.
 
-    `unless` is asked right before it is sent: an error is the answer, and nothing is written.
+    `abort_if` is asked right before it is sent: an error is the answer, and nothing is written.
     `failed` is told why it was not written before anything behind it in the line is sent.
     """
 
-    parts: tuple[StreamWrite, ...]
+    writes: tuple[StreamWrite, ...]
     reads: tuple[tuple[str, int], ...] = ()
     fence: Fence | None = None
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
-    unless: Callable[[], HoldfastError | None] | None = None
+    abort_if: Callable[[], HoldfastError | None] | None = None
     failed: Callable[[BaseException], object] | None = None
 
 
@@ -115,7 +115,7 @@ def prepare(
             time = base.time
     laid = [
         _lay_part(part, base, time, actor, blobs, end_of)
-        for part, base in zip(wanted.parts, before, strict=True)
+        for part, base in zip(wanted.writes, before, strict=True)
     ]
     marks = wanted.marks
     if len(laid) > 1:
@@ -143,8 +143,8 @@ def live(laid: list[PreparedCommit]) -> list[PreparedCommit]:
     """
     is_whole = True
     for one in laid:
-        unless = one.request.work.unless
-        if unless is not None and (error := unless()) is not None:
+        abort_if = one.request.work.abort_if
+        if abort_if is not None and (error := abort_if()) is not None:
             one.request.fail(error)
             is_whole = False
     return laid if is_whole else [one for one in laid if not one.request.answered]
@@ -153,7 +153,7 @@ def live(laid: list[PreparedCommit]) -> list[PreparedCommit]:
 def _lay_part(
     part: StreamWrite, base: StreamState, time: int, actor: str, blobs: BlobReader, end_of: EndOf
 ) -> tuple[Append, StreamState]:
-    proposals = part.proposals
+    new_events = part.new_events
     expires_us = base.expires_us
     if base.revision == 0:
         expires_us = end_of(part.stream)
@@ -162,14 +162,14 @@ def _lay_part(
     begins = expires_us > 0 and base.revision == 0
     if begins or (part.parent is not None and base.parent != part.parent):
         said = event.opened_payload(part.parent, expires_us if begins else 0)
-        proposals = (NewEvent(event.OPENED, said), *proposals)
+        new_events = (NewEvent(event.OPENED, said), *new_events)
     stream, key = part.stream, part.key
     folded = base
     records: list[Record] = []
-    last = proposals[-1]
-    for proposal in proposals:
-        type, payload, ops = proposal.type, proposal.payload, proposal.ops
-        checkpoint = part.checkpoint if proposal is last else None
+    last = new_events[-1]
+    for new_event in new_events:
+        type, payload, ops = new_event.type, new_event.payload, new_event.ops
+        checkpoint = part.checkpoint if new_event is last else None
         revision = folded.revision + 1
         link = event.next_link(
             folded.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]

@@ -72,7 +72,7 @@ class Follower:
         position = self._log.position()
         records = self._log.records(self._name, after=self._before.revision, limit=READ_CHUNK)
         if not records:
-            self._log.lifetimes.check(self._name, self._before.expires_us)
+            self._log.expiry.check(self._name, self._before.expires_us)
             self.position = position
             return None
         changes: list[Change] = []
@@ -177,7 +177,7 @@ class Member:
     def __init__(
         self,
         log: Log,
-        heart: LeaseKeeper,
+        lease_keeper: LeaseKeeper,
         lease: Lease,
         place: GroupPlace,
         *,
@@ -190,7 +190,7 @@ class Member:
         self.where = place.where
         self.batch = batch
         self._log = log
-        self._heart = heart
+        self._lease_keeper = lease_keeper
         self._record = record
         self._left = False
         # What members before us may have been given: `_seen` deliveries, none behind `_newest`.
@@ -214,10 +214,10 @@ class Member:
         return self._reached.position
 
     def is_lost(self) -> bool:
-        if self._left or not self._heart.keeps(self.lease):
+        if self._left or not self._lease_keeper.keeps(self.lease):
             return True
         try:
-            return self._heart.lost(self.lease)
+            return self._lease_keeper.lost(self.lease)
         except UsageError:
             if self._left:
                 return True  # by another thread, just now
@@ -281,8 +281,8 @@ class Member:
     def give_up(self) -> None:
         """Ends the membership without a word: what is not recorded is delivered again."""
         self._left = True
-        self._heart.drop(self.lease)
-        self._log.backend.leases.release(self.lease)
+        self._lease_keeper.drop(self.lease)
+        self._log.leases.release(self.lease)
 
     def _reach(self) -> None:
         """Counts the commit at hand as reached, if all of it was delivered."""
@@ -303,9 +303,9 @@ class Member:
 
     def _load(self) -> bool:
         newest = self._log.position()
-        records = self._log.backend.read_all(after=self._reached.position, limit=READ_CHUNK)
+        records = self._log.read_all(after=self._reached.position, limit=READ_CHUNK)
         # What has ended by itself is gone, also where the backend still has it.
-        there = {record.stream for record in self._log.lifetimes.kept(records)}
+        there = {record.stream for record in self._log.expiry.kept(records)}
         for position, commit in groupby(records, key=lambda record: record.position):
             of_it = list(commit)
             wanted = [one for one in of_it if one.stream in there and self.where.takes(one)]
@@ -450,9 +450,9 @@ class Group:
 class Groups:
     """The groups of one store handle: what it is a member of, and what there is."""
 
-    def __init__(self, log: Log, heart: LeaseKeeper) -> None:
+    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.log = log
-        self.heart = heart
+        self.lease_keeper = lease_keeper
         self._mutex = threading.RLock()
         self._members: dict[str, Member] = {}
         self._store: str | None = None
@@ -477,7 +477,7 @@ class Groups:
 
     def member(self, name: str) -> Member | None:
         """Returns this store's membership of a group, if it has not lost it."""
-        self.heart.check_open()
+        self.lease_keeper.check_open()
         with self._mutex:
             member = self._members.get(name)
             if member is not None and member.is_lost():
@@ -488,7 +488,7 @@ class Groups:
 
     def take(self, group: Group, n: int) -> list[Delivery]:
         """Returns what is there for a group, having joined it if nobody else has it."""
-        self.heart.check_open()
+        self.lease_keeper.check_open()
         with self._mutex:
             deliveries: list[Delivery] = []
             member = self.member(group.name) or self._join(group)
@@ -520,11 +520,11 @@ class Groups:
         if member is None:
             self.log.clock.sleep(min(timeout_s, STANDBY_S))
         else:
-            self.log.backend.wait(member.after, timeout_s=timeout_s)
+            self.log.wait_after(member.after, timeout_s=timeout_s)
 
     def save(self, name: str) -> None:
         """Makes what was done in a group durable."""
-        self.heart.check_open()
+        self.lease_keeper.check_open()
         with self._mutex:
             member = self.member(name)
             if member is not None:
@@ -533,11 +533,11 @@ class Groups:
     def restart(self, group: Group, start: Start) -> None:
         """Moves a group's place, forgetting what was done."""
         start = self._check_start(start)
-        self.heart.check_open()
+        self.lease_keeper.check_open()
         with self._mutex:
             self.leave(group.name)
             name = _lease_name(group.name)
-            lease = self.heart.take(name, ttl_s=group.ttl_s)
+            lease = self.lease_keeper.take(name, ttl_s=group.ttl_s)
             try:
                 self.record(group.name, lease, GroupPlace(self._begin(start), 0, group.where))
             finally:
@@ -545,7 +545,7 @@ class Groups:
 
     def leave(self, name: str) -> None:
         """Ends this store's membership of a group; it has ended with the store."""
-        if not self.heart.is_open:
+        if not self.lease_keeper.is_open:
             return
         with self._mutex:
             member = self.member(name)
@@ -555,7 +555,7 @@ class Groups:
 
     def close(self) -> None:
         """Leaves every group, so that others need not wait for the leases to expire."""
-        if self.heart.is_open:
+        if self.lease_keeper.is_open:
             # Without the backend nothing can be said: what is not recorded is delivered again.
             with self._mutex, contextlib.suppress(HoldfastError):
                 for name in list(self._members):
@@ -563,12 +563,8 @@ class Groups:
 
     def list(self) -> list[GroupStatus]:
         """Returns every group of the store, by name."""
-        found: list[GroupStatus] = []
-        after = ""
-        while names := self.log.backend.streams(prefix="group/", after=after):
-            found += [self._status(name.removeprefix("group/")) for name in names]
-            after = names[-1]
-        return found
+        names = self.log.streams(prefix="group/")
+        return [self._status(name.removeprefix("group/")) for name in names]
 
     def record(self, name: str, lease: Lease, place: GroupPlace) -> None:
         """Commits a group's place under its lease."""
@@ -587,11 +583,11 @@ class Groups:
 
     def _join(self, group: Group) -> Member | None:
         name = _lease_name(group.name)
-        holder = self.log.backend.leases.holder(name)
-        if holder is not None and holder.owner != self.heart.worker:
+        holder = self.log.leases.holder(name)
+        if holder is not None and holder.owner != self.lease_keeper.worker:
             return None
         try:
-            lease = self.heart.take(name, ttl_s=group.ttl_s)
+            lease = self.lease_keeper.take(name, ttl_s=group.ttl_s)
         except LeaseLostError:
             return None
         try:
@@ -602,7 +598,7 @@ class Groups:
             place = GroupPlace(place.done, place.open, group.where)
             member = Member(
                 self.log,
-                self.heart,
+                self.lease_keeper,
                 lease,
                 place,
                 name=group.name,
@@ -619,8 +615,8 @@ class Groups:
         return member
 
     def _give_back(self, lease: Lease) -> None:
-        self.heart.drop(lease)
-        self.log.backend.leases.release(lease)
+        self.lease_keeper.drop(lease)
+        self.log.leases.release(lease)
 
     def _begin(self, start: Start) -> Position:
         if start == "first":
@@ -660,7 +656,7 @@ class Groups:
         return GroupPlace(done, data["open"], where)
 
     def _status(self, name: str) -> GroupStatus:
-        holder = self.log.backend.leases.holder(_lease_name(name))
+        holder = self.log.leases.holder(_lease_name(name))
         member = holder and holder.owner
         try:
             place = self._place(name) or GroupPlace(START, 0, Where())
@@ -671,8 +667,8 @@ class Groups:
 
     def _lag(self, place: GroupPlace) -> tuple[int, datetime | None]:
         lag_events, since, after = 0, None, place.done
-        while records := self.log.backend.read_all(after=after, limit=READ_CHUNK):
-            for record in self.log.lifetimes.kept(records):
+        while records := self.log.read_all(after=after, limit=READ_CHUNK):
+            for record in self.log.expiry.kept(records):
                 if place.where.takes(record):
                     since = since or to_datetime(record.time)
                     lag_events += 1
@@ -694,7 +690,7 @@ class Groups:
 
     def _store_id(self) -> str:
         if self._store is None:
-            self._store = str(self.log.backend.inspect.describe()["store"])
+            self._store = str(self.log.describe()["store"])
         return self._store
 
 

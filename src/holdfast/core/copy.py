@@ -67,9 +67,9 @@ class Copied(Struct, frozen=True):
     is_behind: bool  # the source was written to meanwhile: run it again
 
 
-def copy(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
+def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
     """Copies what the target lacks, and verifies that every head is equal."""
-    _check_related(source, target.backend)
+    _check_related(source, target._backend)
     return _Copy(source, target, progress).run()
 
 
@@ -80,14 +80,14 @@ class _Copy:
         self._source = source
         self._target = target
         self._progress = progress
-        self._parts = target.routes.parts() or [target.backend]
+        self._parts = target.routes.parts() or [target._backend]
         self._known: set[tuple[int, str]] = set()
         self._commits = self._events = self._blobs = self._skipped = self._ended = 0
 
     def run(self) -> Copied:
         began = self._source.position()
-        total = _count(self._source.backend)
-        for part in self._source.routes.parts() or [self._source.backend]:
+        total = _count(self._source._backend)
+        for part in self._source.routes.parts() or [self._source._backend]:
             # The goal is fixed before the first event is read: a busy source would have no end.
             for batch in _batches(part, part.wait(START, timeout_s=0)):
                 self._copy(batch)
@@ -95,7 +95,7 @@ class _Copy:
                     passed = self._events + self._skipped + self._ended
                     self._progress(passed, max(total, passed))
         marks = self._copy_marks()
-        is_behind = _compare_heads(self._source, self._target.backend, began)
+        is_behind = _compare_heads(self._source, self._target._backend, began)
         is_behind = is_behind or self._source.position() != began
         return Copied(
             self._commits, self._events, self._blobs, marks, self._skipped, self._ended, is_behind
@@ -105,7 +105,7 @@ class _Copy:
 
     def _copy(self, batch: list[list[Record]]) -> None:
         streams = sorted({record.stream for records in batch for record in records})
-        heads = zip(streams, self._target.backend.heads(streams), strict=True)
+        heads = zip(streams, self._target.heads(streams), strict=True)
         known = {stream: (head.revision, head.link) if head else _NOTHING for stream, head in heads}
         ends = self._ends(streams)
         for place, part in enumerate(self._parts):
@@ -128,13 +128,13 @@ class _Copy:
 
     def _ends(self, streams: list[str]) -> dict[str, int]:
         """Returns when each stream ends by itself; -1 where it has: no backend takes it then."""
-        lifetimes = self._source.lifetimes
+        expiry = self._source.expiry
         ends: dict[str, int] = {}
-        for stream, head in zip(streams, self._source.backend.heads(streams), strict=True):
-            if head is None or lifetimes.has_ended(stream, head):
+        for stream, head in zip(streams, self._source.heads(streams), strict=True):
+            if head is None or expiry.has_ended(stream, head):
                 ends[stream] = -1
             else:
-                ends[stream] = lifetimes.end(stream, head)
+                ends[stream] = expiry.end(stream, head)
         return ends
 
     def _copy_blobs(self, commit: Commit, place: int) -> None:
@@ -165,7 +165,7 @@ class _Copy:
         Nobody but a copy has written to the target, so a mark that only it has was cleared in the
         source since the last run.
         """
-        wanted = {(m.index, m.key): m for m in self._source.backend.marks.list(limit=_MARKS_MAX)}
+        wanted = {(m.index, m.key): m for m in self._source.marks.list(limit=_MARKS_MAX)}
         changed = 0
         for place, part in enumerate(self._parts):
             there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=_MARKS_MAX)}
@@ -253,7 +253,7 @@ def _send(target: Backend, wanted: list[Commit]) -> None:
 
 def _check_related(source: Log, target: Backend) -> None:
     """Raises ConflictError unless every stream of the target is a beginning of the source's."""
-    for name, theirs, ours in _pairs(target, source.backend):
+    for name, theirs, ours in _pairs(target, source._backend):
         if ours is None:
             raise ConflictError(
                 f'the target has a stream "{name}" that the source has not',
@@ -274,10 +274,10 @@ def _compare_heads(source: Log, target: Backend, began: Position) -> bool:
     stream, but no follower has seen it.
     """
     is_behind = False
-    for name, ours, theirs in _pairs(source.backend, target):
+    for name, ours, theirs in _pairs(source._backend, target):
         if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
             continue
-        is_ended = source.lifetimes.has_ended(name, ours)
+        is_ended = source.expiry.has_ended(name, ours)
         is_later = not ours.position <= began
         if not (is_ended or is_later) or not (
             theirs is None or _is_beginning(source, name, theirs, ours)
@@ -291,9 +291,9 @@ def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
     """Returns whether the source's stream goes on from where the target's ends."""
     if theirs.revision >= ours.revision:
         return (theirs.revision, theirs.link) == (ours.revision, ours.link)
-    if source.lifetimes.has_ended(name, ours):
+    if source.expiry.has_ended(name, ours):
         return True  # what it held is gone, and cannot be compared
-    there = source.backend.read(name, after=theirs.revision - 1, until=theirs.revision)
+    there = source._backend.read(name, after=theirs.revision - 1, until=theirs.revision)
     return bool(there) and there[0].link == theirs.link
 
 

@@ -46,10 +46,10 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
     the lease itself, so that the record of an epoch is never written by a worker that lost it.
     """
     check_seconds(ttl_s, "ttl_s")
-    held = log.backend.leases.holder(name)
-    lease = log.backend.leases.acquire(name, owner, ttl_s=ttl_s)
+    held = log.leases.holder(name)
+    lease = log.leases.acquire(name, owner, ttl_s=ttl_s)
     if lease is None:
-        holder = log.backend.leases.holder(name)
+        holder = log.leases.holder(name)
         raise LeaseLostError(
             f'lease "{name}" is held by '
             + (f'"{holder.owner}" in epoch {holder.epoch}' if holder else "another worker"),
@@ -66,12 +66,12 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
 
 def renew(log: Log, lease: Lease, *, ttl_s: float) -> Lease | None:
     """Returns the lease with a later end, None if it was lost."""
-    return log.backend.leases.renew(check_lease(lease), ttl_s=check_seconds(ttl_s, "ttl_s"))
+    return log.leases.renew(check_lease(lease), ttl_s=check_seconds(ttl_s, "ttl_s"))
 
 
 def release(log: Log, lease: Lease) -> None:
     """Gives a lease back; one that was lost is left alone."""
-    log.backend.leases.release(check_lease(lease))
+    log.leases.release(check_lease(lease))
 
 
 REGISTERED = "worker.registered"
@@ -171,7 +171,7 @@ class LeaseKeeper(Handle):
         """Takes a lease and keeps it, without an event; None if another worker has it."""
         self.beat()
         began_us = self._clock.boot_us()
-        lease = self._log.backend.leases.acquire(name, self.worker, ttl_s=ttl_s)
+        lease = self._log.leases.acquire(name, self.worker, ttl_s=ttl_s)
         if lease is not None:
             self._add(lease, ttl_s, began_us)
         return lease
@@ -181,7 +181,7 @@ class LeaseKeeper(Handle):
         self.beat()
         check_lease(lease)
         began_us = self._clock.boot_us()
-        renewed = self._log.backend.leases.renew(lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
+        renewed = self._log.leases.renew(lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
         if renewed is None:
             raise LeaseLostError(
                 f'lease "{lease.name}" is no longer held by "{lease.owner}" in epoch {lease.epoch}',
@@ -224,13 +224,13 @@ class LeaseKeeper(Handle):
         self.check_open()
         if check_name(owner, "worker") == self.worker:
             return True
-        return self._log.backend.leases.holder(_lease_name(owner)) is not None
+        return self._log.leases.holder(_lease_name(owner)) is not None
 
     def workers(self) -> list[Worker]:
         """Returns the registered workers, by id, suspects included."""
         self.check_open()
         claims: dict[str, list[tuple[str, str]]] = {}
-        for claim in self._log.backend.marks.claims(limit=1 << 31):
+        for claim in self._log.marks.claims(limit=1 << 31):
             claims.setdefault(claim.owner, []).append((claim.index, claim.key))
         leases: dict[str, list[str]] = {}
         found: list[Held] = []
@@ -277,7 +277,7 @@ class LeaseKeeper(Handle):
         # Its own lease, the first that it took, goes last: a worker that holds something is seen.
         for kept in reversed(list(self._kept.values())):
             try:
-                self._log.backend.leases.release(kept.lease)
+                self._log.leases.release(kept.lease)
             except UnavailableError:
                 break  # one deadline is enough: what is left expires by itself
             except HoldfastError:
@@ -293,11 +293,11 @@ class LeaseKeeper(Handle):
         with contextlib.suppress(UnavailableError):
             for held in self._leases():
                 if held.left_us < -FORGET_S * 1e6:
-                    self._log.backend.leases.release(Lease(held.name, held.owner, held.epoch, 0))
+                    self._log.leases.release(Lease(held.name, held.owner, held.epoch, 0))
 
     def _own(self) -> Lease:
         name = _lease_name(self.worker)
-        lease = self._log.backend.leases.acquire(name, self.worker, ttl_s=self._lease_s)
+        lease = self._log.leases.acquire(name, self.worker, ttl_s=self._lease_s)
         assert lease is not None, f'BUG: another worker has the id "{self.worker}"'
         return lease
 
@@ -324,7 +324,7 @@ class LeaseKeeper(Handle):
         # Counted from before the question: however long the answer takes, the lease that it speaks
         # of lasts at least until then.
         began_us = self._clock.boot_us()
-        renewed = self._log.backend.leases.renew(kept.lease, ttl_s=kept.ttl_us / 1e6)
+        renewed = self._log.leases.renew(kept.lease, ttl_s=kept.ttl_us / 1e6)
         if renewed is None:
             if kept.lease.name != _lease_name(self.worker):
                 kept.passed_on = True
@@ -339,7 +339,7 @@ class LeaseKeeper(Handle):
 
     def _leases(self) -> Iterator[Held]:
         after = ""
-        while page := self._log.backend.leases.list(after=after, limit=_PAGE):
+        while page := self._log.leases.list(after=after, limit=_PAGE):
             yield from page
             after = page[-1].name
 
@@ -362,7 +362,7 @@ class LeaseKeeper(Handle):
 
     def _said_by(self, worker: str) -> _Said | None:
         if worker not in self._said:
-            for found in self._log.backend.find(STREAM, key=worker):
+            for found in self._log.find(STREAM, key=worker):
                 [record] = self._log.records(STREAM, after=found.revision - 1, until=found.revision)
                 data = codec.decode(record.payload)
                 said = _Said(
@@ -378,9 +378,9 @@ class LeaseKeeper(Handle):
 
 def _live(heart_ref: ReferenceType[LeaseKeeper], wake: threading.Event) -> None:
     """The thread: it does not keep a store alive that its user has let go of."""
-    while (heart := heart_ref()) is not None and heart.is_open:
-        pause_s = heart.tend()
-        del heart
+    while (lease_keeper := heart_ref()) is not None and lease_keeper.is_open:
+        pause_s = lease_keeper.tend()
+        del lease_keeper
         wake.wait(pause_s)
         wake.clear()
 

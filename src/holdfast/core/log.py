@@ -20,8 +20,12 @@ import msgspec
 from holdfast.backends.protocol import (
     START,
     Backend,
+    Finding,
+    Found,
     Head,
+    Leases,
     Mark,
+    Marks,
     Moment,
     Objects,
     Position,
@@ -115,153 +119,6 @@ def prepared(wanted: ProposedCommit) -> ProposedCommit:
     return wanted if writer is None else writer.prepare(wanted)
 
 
-# --- lineage --------------------------------------------------------------------------------------
-#
-# Records by revision: a fork's go on where its ancestors' end.
-
-
-KNOWN_MAX = 65536
-BACK_CHUNK = 64
-
-
-class Lineage:
-    """The streams of a backend, each with what it was forked from."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.lifetimes = Expiry(backend)
-        self.show: Callable[[StreamState, str], Map] = state_of
-        """How a fold becomes the state that a reader is handed; an audit has it noted."""
-        self._origins: dict[str, tuple[str, int] | None] = {}
-
-    def head(self, stream: str) -> Head | None:
-        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
-        head = self.backend.heads([stream])[0]
-        if head is not None:
-            self.lifetimes.check(stream, self.lifetimes.end(stream, head))
-        return head
-
-    def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
-        """Returns the error for events that are not what a head has told.
-
-        Nothing is taken back in a sound store. So if the head is another one now, a server that
-        came back without its newest commits, or its replica, has answered in between.
-        """
-        if self.backend.heads([stream])[0] == head:
-            return CorruptError(f'stream "{stream}" {found}', stream=stream, revision=revision)
-        return LostCommitsError(
-            f'revision {head.revision} of "{stream}" was there and is gone: '
-            "another server process answers",
-            stream=stream,
-            revision=head.revision,
-            hint="a failover or restart lost it; open the store again to go on from what is there",
-        )
-
-    def origin(self, stream: str) -> tuple[str, int] | None:
-        """Returns the stream and revision that a fork began at, None if it is not a fork."""
-        if stream not in self._origins:
-            if self.backend.heads([stream])[0] is None:
-                return None
-            origin = above = self._read_origin(stream)
-            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
-            seen = {stream}
-            while above is not None and above[0] not in self._origins:
-                if above[0] in seen:
-                    raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
-                seen.add(above[0])
-                above = self._read_origin(above[0])
-            # Only now: a read that fails must not make a fork look like none ever after.
-            if len(self._origins) >= KNOWN_MAX:
-                self._origins.pop(next(iter(self._origins)), None)
-            self._origins[stream] = origin
-            return origin
-        return self._origins[stream]
-
-    def _read_origin(self, stream: str) -> tuple[str, int] | None:
-        [head] = self.backend.heads([stream])
-        if head is None or head.first == 1:
-            return None
-        first = self.backend.read(stream, after=head.first - 1, until=head.first)[0]
-        return origin_of(first)
-
-    def ancestry(self, stream: str, until: int) -> Iterator[tuple[str, int]]:
-        """Yields a stream and those it was forked from, each with its last revision there."""
-        while True:
-            yield stream, until
-            origin = self.origin(stream)
-            if origin is None:
-                return
-            stream, until = origin[0], min(until, origin[1])
-
-    def records(
-        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
-    ) -> list[Record]:
-        """Returns records by revision, those of a fork's ancestors included."""
-        head = self.head(stream)
-        if head is None:
-            return []
-        last = head.revision if until is None else min(until, head.revision)
-        if limit is not None:
-            last = min(last, after + limit)
-        records: list[Record] = []
-        if after + 1 < head.first:
-            origin = self.origin(stream)
-            assert origin is not None, "BUG: no origin below the first revision"
-            records = self.records(origin[0], after=after, until=min(last, origin[1]))
-        if last >= head.first:
-            records += self.backend.read(stream, after=max(after, head.first - 1), until=last)
-        return records
-
-    def record(self, stream: str, revision: int) -> Record:
-        """Returns one record that must be there."""
-        records = self.records(stream, after=revision - 1, until=revision)
-        if not records:
-            raise CorruptError(
-                f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
-            )
-        return records[0]
-
-    def before_newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
-        """Returns the revision before a stream's newest change of state, for an undo of that.
-
-        And whether it is the state alone that the undo concerns: all but a restore that nothing
-        was written behind. Raises NotFoundError if there is no change.
-        """
-        written_last = None
-        for until in range(newest, 0, -BACK_CHUNK):
-            after = max(until - BACK_CHUNK, 0)
-            for record in reversed(self.records(stream, after=after, until=until)):
-                written_last = written_last or record.position
-                if ops_of(record):
-                    is_restore = record.type == RESTORED and not is_undo(record)
-                    is_last = record.position == written_last
-                    return record.revision - 1, not (is_restore and is_last)
-        raise NotFoundError(f'scope "{stream}" has no change to undo')
-
-    def revision_at_moment(self, stream: str, moment: Moment) -> int:
-        """Returns the newest revision that was visible at a moment."""
-        return self._search(stream, lambda record: moment.has(record.position))
-
-    def revision_at_time(self, stream: str, time: int) -> int:
-        """Returns the newest revision at or before a time; 0 if the stream began later."""
-        return self._search(stream, lambda record: record.time <= time)
-
-    def _search(self, stream: str, holds: Callable[[Record], bool]) -> int:
-        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
-
-        A fork's inherited events have their ancestor's positions and times, which are older.
-        """
-        head = self.head(stream)
-        low, high = 0, head.revision if head else 0
-        while low < high:
-            middle = (low + high + 1) // 2
-            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-
 # --- routes ---------------------------------------------------------------------------------------
 #
 # Where the log sends what it writes: to one backend, or to one of several by a stream's level.
@@ -284,8 +141,8 @@ class Routes:
         Asked before the commit is put in line, so that it is refused alone.
         """
         if self._routing is not None:
-            streams = [part.stream for part in wanted.parts]
-            streams += [part.origin[0] for part in wanted.parts if part.origin is not None]
+            streams = [part.stream for part in wanted.writes]
+            streams += [part.origin[0] for part in wanted.writes if part.origin is not None]
             streams += [stream for stream, _ in wanted.reads]
             self._routing.place_of_all(streams, wanted.fence and wanted.fence.name)
 
@@ -327,21 +184,27 @@ class Routes:
         return [] if self._routing is None else list(self._routing.parts)
 
 
+KNOWN_MAX = 65536
+BACK_CHUNK = 64
 READ_CHUNK = 1000
 FETCH_CHUNK = 64
 RETRIES_MAX = 1000
 
 
-class Log(Lineage):
-    """Streams of events, folded."""
+class Log:
+    """Streams of events, folded. The backend stays private: whoever needs it asks the log."""
 
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
-        super().__init__(backend)
+        self._backend = backend
+        self.expiry = Expiry(backend)
+        self.show: Callable[[StreamState, str], Map] = state_of
+        """How a fold becomes the state that a reader is handed; an audit has it noted."""
+        self._origins: dict[str, tuple[str, int] | None] = {}
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
         self.routes = Routes(backend)
-        self.blobs = Blobs(backend.objects, self.routes.objects_of, self.lifetimes.keep_until)
+        self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         self._queue = CommitQueue(self._run)
         self._folds: dict[str, StreamState] = {}
         self._folds_max = 4096
@@ -420,7 +283,7 @@ class Log(Lineage):
 
     def _send(self, laid: list[PreparedCommit]) -> None:
         laid = live(laid)
-        answers = self.backend.commit([one.commit for one in laid]) if laid else []
+        answers = self._backend.commit([one.commit for one in laid]) if laid else []
         for one, answer in zip(laid, answers, strict=True):
             if isinstance(answer, Receipt):
                 self._accept(one, answer)
@@ -437,21 +300,21 @@ class Log(Lineage):
         overlay: dict[str, StreamState] = {}
         late: set[str] = set()  # nothing overtakes another of its stream: a run's end stays last
         for request in requests:
-            is_late = bool(late) and any(part.stream in late for part in request.work.parts)
+            is_late = bool(late) and any(part.stream in late for part in request.work.writes)
             try:
                 one = None if is_late else self._lay(request, overlay)
             except HoldfastError as error:
                 # What it does not fit on may be a neighbour's commit, which is not written yet and
                 # may never be: then it waits, unanswered, until that is known.
-                is_late = any(part.stream in overlay for part in request.work.parts)
+                is_late = any(part.stream in overlay for part in request.work.writes)
                 one = None if is_late else self._lay_again(request, error)
             if is_late:
-                late.update(part.stream for part in request.work.parts)
+                late.update(part.stream for part in request.work.writes)
             if one is None:
                 continue
             laid.append(one)
             if len(requests) > 1:
-                for part, after in zip(request.work.parts, one.after, strict=True):
+                for part, after in zip(request.work.writes, one.after, strict=True):
                     overlay[part.stream] = after
         return laid
 
@@ -464,7 +327,7 @@ class Log(Lineage):
         wanted: ProposedCommit = request.work
         try:
             if isinstance(error, UsageError | ClosedError):
-                for part in wanted.parts:
+                for part in wanted.writes:
                     self._remember(part.stream, self._refreshed(part))
                 return self._lay(request, {})
         except HoldfastError as again:
@@ -476,8 +339,8 @@ class Log(Lineage):
         """Gives a request the answer of an earlier commit with its key, else the error."""
         wanted: ProposedCommit = request.work
         try:
-            for part in wanted.parts:
-                if part.key and self.backend.find(part.stream, key=part.key):
+            for part in wanted.writes:
+                if part.key and self._backend.find(part.stream, key=part.key):
                     request.succeed(self._earlier(wanted))
                     return
             request.fail(error)
@@ -485,7 +348,7 @@ class Log(Lineage):
             request.fail(other)
 
     def _lay(self, request: Request, overlay: dict[str, StreamState]) -> PreparedCommit:
-        parts: tuple[StreamWrite, ...] = request.work.parts
+        parts: tuple[StreamWrite, ...] = request.work.writes
         if len(parts) == 1:
             before = (self._base(parts[0], overlay),)
         else:
@@ -496,7 +359,7 @@ class Log(Lineage):
             now=self.clock.now_us(),
             actor=self.actor,
             blobs=self.blobs.read,
-            end_of=self.lifetimes.begin,
+            end_of=self.expiry.begin,
         )
 
     def _base(self, part: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
@@ -537,7 +400,7 @@ class Log(Lineage):
             head = self.head(part.stream)
             if head is None:
                 return EMPTY
-            ends = self.lifetimes.end(part.stream, head)
+            ends = self.expiry.end(part.stream, head)
             tip = end_of(self.record(part.stream, head.revision), ends)
             self._remember(part.stream, tip)
         if part.parent not in (None, tip.parent):
@@ -564,14 +427,14 @@ class Log(Lineage):
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
             return self.at(stream, revision)  # which says what there is
-        return end_of(self.record(stream, revision), self.lifetimes.end(stream, head))
+        return end_of(self.record(stream, revision), self.expiry.end(stream, head))
 
     def _accept(self, one: PreparedCommit, receipt: Receipt) -> None:
-        parts = one.request.work.parts
+        parts = one.request.work.writes
         for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
             self._remember(part.stream, folded)
             if append.expires_us:
-                self.lifetimes.know(part.stream, append.expires_us)
+                self.expiry.know(part.stream, append.expires_us)
             if isinstance(folded, StreamEnd):
                 continue  # nobody has its state, to write a snapshot of
             self.snapshots.grown(part.stream, folded, sum([len(r.payload) for r in append.records]))
@@ -607,7 +470,7 @@ class Log(Lineage):
             if stream == refusal.stream:
                 one.request.fail(conflict(stream, expected, actual))
                 return
-        part = next(part for part in wanted.parts if part.stream == refusal.stream)
+        part = next(part for part in wanted.writes if part.stream == refusal.stream)
         if part.origin is not None:
             one.request.fail(exists(part.stream))
         elif part.expected is not None and part.expected != actual:
@@ -623,15 +486,15 @@ class Log(Lineage):
         before: list[StreamState] = []
         after: list[StreamState] = []
         position = START
-        for part in wanted.parts:
-            found = self.backend.find(part.stream, key=part.key) if part.key else []
+        for part in wanted.writes:
+            found = self._backend.find(part.stream, key=part.key) if part.key else []
             first = found[0].revision if found else 1
-            last = first + len(part.proposals) if found else 0
+            last = first + len(part.new_events) if found else 0
             stored = self.records(part.stream, after=first - 1, until=last)
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
-            stored = stored[: len(part.proposals)]
-            same = [(proposal.type, proposal.payload) for proposal in part.proposals]
+            stored = stored[: len(part.new_events)]
+            same = [(new_event.type, new_event.payload) for new_event in part.new_events]
             if not found or [(record.type, record.payload) for record in stored] != same:
                 raise UsageError(
                     f'key "{part.key}" was used for another change than the one to '
@@ -648,23 +511,23 @@ class Log(Lineage):
 
     def newest(self, stream: str) -> StreamState:
         """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
-        [head] = self.backend.heads((stream,))
+        [head] = self._backend.heads((stream,))
         if head is None:
             return EMPTY
         folded = self._folds.get(stream)
         if folded is None or (folded.revision, folded.link) != (head.revision, head.link):
             folded = self._load(stream, head, head.revision)
-        self.lifetimes.check(stream, folded.expires_us)
+        self.expiry.check(stream, folded.expires_us)
         return folded
 
     def peek(self, stream: str) -> StreamState | None:
         """Returns the newest fold if it is in memory, else None: never reads events."""
-        head = self.backend.heads((stream,))[0]
+        head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
         folded = self._folds.get(stream)
         if folded is not None and folded.revision == head.revision and folded.link == head.link:
-            self.lifetimes.check(stream, folded.expires_us)
+            self.expiry.check(stream, folded.expires_us)
             return folded
         return None
 
@@ -674,7 +537,7 @@ class Log(Lineage):
             return EMPTY
         folded = self._folds.get(stream)
         if folded is not None and folded.revision == revision:
-            self.lifetimes.check(stream, folded.expires_us)
+            self.expiry.check(stream, folded.expires_us)
             return folded
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
@@ -698,7 +561,7 @@ class Log(Lineage):
             folded = self._root(stream)
         began = folded.revision
         while folded.revision < revision:
-            records = self.backend.read(
+            records = self._backend.read(
                 stream, after=folded.revision, until=revision, limit=READ_CHUNK
             )
             if not records:
@@ -718,7 +581,7 @@ class Log(Lineage):
         return EMPTY if origin is None else self.at(*origin)
 
     def _link_of(self, stream: str, revision: int) -> bytes | None:
-        records = self.backend.read(stream, after=revision - 1, until=revision)
+        records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
 
     def _remember(self, stream: str, folded: StreamState) -> None:
@@ -751,11 +614,193 @@ class Log(Lineage):
             self._fetched.append((stream, block, records))
         return records
 
+    # --- records ---------------------------------------------------------------------------------
+
+    def head(self, stream: str) -> Head | None:
+        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
+        head = self._backend.heads([stream])[0]
+        if head is not None:
+            self.expiry.check(stream, self.expiry.end(stream, head))
+        return head
+
+    def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
+        """Returns the error for events that are not what a head has told.
+
+        Nothing is taken back in a sound store. So if the head is another one now, a server that
+        came back without its newest commits, or its replica, has answered in between.
+        """
+        if self._backend.heads([stream])[0] == head:
+            return CorruptError(f'stream "{stream}" {found}', stream=stream, revision=revision)
+        return LostCommitsError(
+            f'revision {head.revision} of "{stream}" was there and is gone: '
+            "another server process answers",
+            stream=stream,
+            revision=head.revision,
+            hint="a failover or restart lost it; open the store again to go on from what is there",
+        )
+
+    def origin(self, stream: str) -> tuple[str, int] | None:
+        """Returns the stream and revision that a fork began at, None if it is not a fork."""
+        if stream not in self._origins:
+            if self._backend.heads([stream])[0] is None:
+                return None
+            origin = above = self._read_origin(stream)
+            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
+            seen = {stream}
+            while above is not None and above[0] not in self._origins:
+                if above[0] in seen:
+                    raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
+                seen.add(above[0])
+                above = self._read_origin(above[0])
+            # Only now: a read that fails must not make a fork look like none ever after.
+            if len(self._origins) >= KNOWN_MAX:
+                self._origins.pop(next(iter(self._origins)), None)
+            self._origins[stream] = origin
+            return origin
+        return self._origins[stream]
+
+    def _read_origin(self, stream: str) -> tuple[str, int] | None:
+        [head] = self._backend.heads([stream])
+        if head is None or head.first == 1:
+            return None
+        first = self._backend.read(stream, after=head.first - 1, until=head.first)[0]
+        return origin_of(first)
+
+    def ancestry(self, stream: str, until: int) -> Iterator[tuple[str, int]]:
+        """Yields a stream and those it was forked from, each with its last revision there."""
+        while True:
+            yield stream, until
+            origin = self.origin(stream)
+            if origin is None:
+                return
+            stream, until = origin[0], min(until, origin[1])
+
+    def records(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns records by revision, those of a fork's ancestors included."""
+        head = self.head(stream)
+        if head is None:
+            return []
+        last = head.revision if until is None else min(until, head.revision)
+        if limit is not None:
+            last = min(last, after + limit)
+        records: list[Record] = []
+        if after + 1 < head.first:
+            origin = self.origin(stream)
+            assert origin is not None, "BUG: no origin below the first revision"
+            records = self.records(origin[0], after=after, until=min(last, origin[1]))
+        if last >= head.first:
+            records += self._backend.read(stream, after=max(after, head.first - 1), until=last)
+        return records
+
+    def record(self, stream: str, revision: int) -> Record:
+        """Returns one record that must be there."""
+        records = self.records(stream, after=revision - 1, until=revision)
+        if not records:
+            raise CorruptError(
+                f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
+            )
+        return records[0]
+
+    def before_newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
+        """Returns the revision before a stream's newest change of state, for an undo of that.
+
+        And whether it is the state alone that the undo concerns: all but a restore that nothing
+        was written behind. Raises NotFoundError if there is no change.
+        """
+        written_last = None
+        for until in range(newest, 0, -BACK_CHUNK):
+            after = max(until - BACK_CHUNK, 0)
+            for record in reversed(self.records(stream, after=after, until=until)):
+                written_last = written_last or record.position
+                if ops_of(record):
+                    is_restore = record.type == RESTORED and not is_undo(record)
+                    is_last = record.position == written_last
+                    return record.revision - 1, not (is_restore and is_last)
+        raise NotFoundError(f'scope "{stream}" has no change to undo')
+
+    def revision_at_moment(self, stream: str, moment: Moment) -> int:
+        """Returns the newest revision that was visible at a moment."""
+        return self._search(stream, lambda record: moment.has(record.position))
+
+    def revision_at_time(self, stream: str, time: int) -> int:
+        """Returns the newest revision at or before a time; 0 if the stream began later."""
+        return self._search(stream, lambda record: record.time <= time)
+
+    def _search(self, stream: str, holds: Callable[[Record], bool]) -> int:
+        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
+
+        A fork's inherited events have their ancestor's positions and times, which are older.
+        """
+        head = self.head(stream)
+        low, high = 0, head.revision if head else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    @property
+    def leases(self) -> Leases:
+        """The backend's leases."""
+        return self._backend.leases
+
+    @property
+    def marks(self) -> Marks:
+        """The backend's marks."""
+        return self._backend.marks
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        """Returns where each stream is, whether it has expired or not."""
+        return self._backend.heads(streams)
+
+    def read(
+        self, stream: str, *, after: int, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns a stream's own records by revision; `records` has those of its ancestors too."""
+        return self._backend.read(stream, after=after, until=until, limit=limit)
+
+    def find(
+        self, stream: str, *, key: str | None = None, checkpoint: str | None = None
+    ) -> list[Found]:
+        """Returns where a key or a checkpoint's name stands in a stream, newest first."""
+        return self._backend.find(stream, key=key, checkpoint=checkpoint)
+
+    def streams(self, *, prefix: str = "") -> Iterator[str]:
+        """Yields the name of every stream, in order."""
+        after = ""
+        while names := self._backend.streams(prefix=prefix, after=after):
+            yield from names
+            after = names[-1]
+
+    def stream_page(self, *, after: str) -> list[str]:
+        """Returns some names of streams after one, in order; none if there are no more."""
+        return self._backend.streams(after=after)
+
+    def moment(self) -> Moment:
+        """Returns the moment that it is: what was acknowledged before it, is in it."""
+        return self._backend.moment()
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the backend says of itself, for `status` and `doctor`."""
+        return self._backend.inspect.describe()
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Yields what is wrong with the stored bytes."""
+        return self._backend.inspect.verify(read_all=read_all)
+
     # --- following -------------------------------------------------------------------------------
 
     def position(self) -> Position:
         """Returns the newest position."""
-        return self.backend.wait(START, timeout_s=0)
+        return self._backend.wait(START, timeout_s=0)
+
+    def read_all(self, *, after: Position, limit: int) -> list[Record]:
+        """Returns records of the whole store after a position, in order."""
+        return self._backend.read_all(after=after, limit=limit)
 
     def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
         """Yields every record of the store behind `after`, in order, as it comes (guarantee 5).
@@ -764,23 +809,23 @@ class Log(Lineage):
         """
         newest = after
         while True:
-            records = self.backend.read_all(after=after, limit=READ_CHUNK)
-            yield from self.lifetimes.kept(records)
+            records = self._backend.read_all(after=after, limit=READ_CHUNK)
+            yield from self.expiry.kept(records)
             if records:
                 after = records[-1].position
             elif newest > after:
                 # A commit that only sets marks has a position and no record.
                 after = newest
             else:
-                newest = self.wait_behind(after, timeout_s)
+                newest = self.wait_after(after, timeout_s)
                 if newest <= after:
                     return
 
-    def wait_behind(self, after: Position, timeout_s: float | None) -> Position:
+    def wait_after(self, after: Position, timeout_s: float | None) -> Position:
         """Returns the newest position, as soon as it is behind `after` or the time is up."""
         while True:
             step = 1.0 if timeout_s is None else timeout_s
-            newest = self.backend.wait(after, timeout_s=step)
+            newest = self._backend.wait(after, timeout_s=step)
             if newest > after or timeout_s is not None:
                 return newest
 
@@ -790,4 +835,4 @@ class Log(Lineage):
         """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
         self._queue.close()
         self.snapshots.flush(self._folds)
-        self.backend.close()
+        self._backend.close()

@@ -20,17 +20,17 @@ from holdfast.names import check_name
 
 
 @runtime_checkable
-class Scope(Protocol):
+class WritableScope(Protocol):
     """What a commit over several scopes needs of each: its name, and events for its stream."""
 
     @property
     def name(self) -> str: ...
     @property
-    def subscribers(self) -> Subscribers: ...
-    def change_part(
+    def _subscribers(self) -> Subscribers: ...
+    def _change_write(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> StreamWrite: ...
-    def checkpoint_part(
+    def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite: ...
 
@@ -61,7 +61,7 @@ class PendingCommit:
         self._watch: list[str] = []
         self.written: CommitResult | None = None
 
-    def scope(self, scope: Scope) -> PendingScope:
+    def scope(self, scope: WritableScope) -> PendingScope:
         """Returns the scope as this commit will leave it."""
         pending = self._scopes.get(_name_of(scope))
         if pending is None:
@@ -82,7 +82,7 @@ class PendingCommit:
         name = check_name(mark.index, "index"), check_name(mark.key, "mark key")
         self._marks[name] = replace(mark, index=name[0], key=name[1])
 
-    def watch(self, scope: Scope) -> None:
+    def watch(self, scope: WritableScope) -> None:
         """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
         self._watch.append(_name_of(scope))
 
@@ -134,17 +134,17 @@ class PendingCommit:
     def finish(self, wanted: ProposedCommit, written: CommitResult) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""
         self.written = written
-        for part, before, after in zip(wanted.parts, written.before, written.after, strict=True):
+        for part, before, after in zip(wanted.writes, written.before, written.after, strict=True):
             self._scopes[part.stream].subscribers.tell(part, before, after)
 
 
 class PendingScope:
     """One scope inside a pending commit: its writes gather, its reads see them."""
 
-    def __init__(self, log: Log, scope: Scope) -> None:
+    def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
         self.base: StreamState | None = None
-        self.subscribers = scope.subscribers
+        self.subscribers = scope._subscribers
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []
@@ -195,8 +195,8 @@ class PendingScope:
         if not self._ops and self._checkpoint is None:
             return None
         if not self._ops:
-            return self._scope.checkpoint_part(self._checkpoint, self.guard(), key)
-        return self._scope.change_part(self._ops, self.guard(), key, self._checkpoint)
+            return self._scope._checkpoint_write(self._checkpoint, self.guard(), key)
+        return self._scope._change_write(self._ops, self.guard(), key, self._checkpoint)
 
     def guard(self) -> int | None:
         """Returns the revision that the scope must be at: the one expected, or the one read.
@@ -216,23 +216,23 @@ class View:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._moment = log.backend.moment()
+        self._moment = log.moment()
         self.position = self._moment.position
         """Where to follow from: what is not in the view comes, on PostgreSQL perhaps more."""
 
-    def state(self, scope: Scope) -> Map:
+    def state(self, scope: WritableScope) -> Map:
         """Returns the scope's state as it was at the view's moment."""
         return self._log.show(self._folded(scope), scope.name)
 
-    def revision(self, scope: Scope) -> int:
+    def revision(self, scope: WritableScope) -> int:
         """Returns the scope's revision at the view's moment."""
         return self._folded(scope).revision
 
-    def get(self, scope: Scope, path: Path, default: Any = None) -> Any:
+    def get(self, scope: WritableScope, path: Path, default: Any = None) -> Any:
         """Returns one value of a scope at the view's moment."""
         return tree.get(self.state(scope), check_path(path), default)
 
-    def _folded(self, scope: Scope) -> StreamState:
+    def _folded(self, scope: WritableScope) -> StreamState:
         head = self._log.head(_name_of(scope))
         if head is None:
             # Not asked again: by now another process may have made it, after this view.
@@ -250,7 +250,7 @@ class View:
 
 def _name_of(scope: object) -> str:
     """Returns the scope's name, or raises UsageError for what is no scope."""
-    if not isinstance(scope, Scope):
+    if not isinstance(scope, WritableScope):
         raise UsageError(
             f"expected a scope, found {show_value(scope)}", hint='store.scope("team/red") is one'
         )

@@ -78,10 +78,10 @@ class Trial(Struct, frozen=True):
 class Audit:
     """What `store.audit(scope)` returns; reads are noted in its block."""
 
-    def __init__(self, book: RecordContext, scope: Scope) -> None:
+    def __init__(self, context: RecordContext, scope: Scope) -> None:
         self.scope = scope
         self.name = scope.name
-        self._book = book
+        self._context = context
         self._noted: dict[Place, bool] | None = None
 
     def __repr__(self) -> str:
@@ -91,20 +91,20 @@ class Audit:
 
     def __enter__(self) -> Audit:
         self._noted = self._noted or {}
-        readers = self._book.readers
+        readers = self._context.readers
         with _lock:
             readers.setdefault(self.name, []).append(self._note)
-            self._book.log.show = partial(_show, readers)
+            self._context.log.show = partial(_show, readers)
         return self
 
     def __exit__(self, *_: object) -> Literal[False]:
-        readers = self._book.readers
+        readers = self._context.readers
         with _lock:
             readers[self.name].remove(self._note)
             if not readers[self.name]:
                 del readers[self.name]
             if not readers:
-                self._book.log.show = state_of
+                self._context.log.show = state_of
         return False
 
     def _note(self, path: Place, is_whole: bool) -> None:
@@ -159,7 +159,7 @@ class Audit:
         return self._noted
 
     def _root(self) -> Map:
-        return state_of(self._book.log.newest(self.name), self.name)
+        return state_of(self._context.log.newest(self.name), self.name)
 
     # --- trying ----------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Attempt:
     """A fork for one run of a job, with an item or without it."""
 
     def __init__(self, scope: Scope, item: Place, *, with_it: bool) -> None:
-        self.scope = scope.fork(f"audit-{new_id(scope.book.log.clock)}")
+        self.scope = scope.fork(f"audit-{new_id(scope._context.log.clock)}")
         if with_it:
             self.scope.checkpoint("audit")  # so that revisions are the same with and without it
         else:
@@ -320,7 +320,7 @@ def _level(scope: Scope, op: Op) -> list[str]:
     """Returns the keys of a mapping that an op puts in the place of the whole state."""
     if op.kind == "delete":
         return []
-    blobs = scope.book.log.blobs.read
+    blobs = scope._context.log.blobs.read
     reference = codec.parse_blob_ref(op.value)
     return list(enter_level(op.value if reference is None else blobs(*reference), blobs))
 

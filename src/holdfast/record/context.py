@@ -23,9 +23,9 @@ Note = Callable[[tuple[str | int, ...], bool], None]
 class RecordContext:
     """One per store. Parts that keep something for the life of the store keep it here."""
 
-    def __init__(self, log: Log, heart: LeaseKeeper) -> None:
+    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.log = log
-        self.heart = heart
+        self.lease_keeper = lease_keeper
         self.policy = "off"
         self.open_here: dict[str, str] = {}
         """The ids of decisions that this worker opened and has not closed, with their scopes."""
@@ -67,4 +67,4 @@ class RecordContext:
 
     @property
     def worker(self) -> str:
-        return self.heart.worker
+        return self.lease_keeper.worker

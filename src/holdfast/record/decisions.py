@@ -76,38 +76,38 @@ class UndecidedWarning(UserWarning):
 class Policy:
     """What `store.policy(mode)` returns: it counts from then on, or for a block if used as one."""
 
-    def __init__(self, book: RecordContext, mode: Mode) -> None:
+    def __init__(self, context: RecordContext, mode: Mode) -> None:
         if mode not in get_args(Mode):
             raise UsageError(
                 f"a policy is one of {', '.join(get_args(Mode))}, found {show_value(mode)}"
             )
-        self._book = book
-        self._before = book.policy
-        book.policy = mode
+        self._context = context
+        self._before = context.policy
+        context.policy = mode
 
     def __enter__(self) -> Policy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._book.policy = self._before
+        self._context.policy = self._before
 
 
-def is_covered(book: RecordContext, scope: Scope) -> bool:
+def is_covered(context: RecordContext, scope: Scope) -> bool:
     """Says whether an open decision stands behind what is done in this scope now."""
-    if any(id in book.open_here for id in book.deciding.get()):
+    if any(id in context.open_here for id in context.deciding.get()):
         return True
-    return scope.name in book.open_here.values()
+    return scope.name in context.open_here.values()
 
 
-def check_effect(book: RecordContext, scope: Scope, effect: str) -> None:
+def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     """Call before an effect: records one that no open decision covers, and may refuse it."""
-    mode = book.policy
-    if mode == "off" or is_covered(book, scope):
+    mode = context.policy
+    if mode == "off" or is_covered(context, scope):
         return
-    said = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": book.worker}
+    said = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
     part = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(said)),))
     with unjournalled():
-        book.log.commit(ProposedCommit((part,)))
+        context.log.commit(ProposedCommit((part,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
     if mode == "refuse":
         raise UndecidedError(message, hint="decide() first, and do it inside the block")
@@ -129,9 +129,9 @@ IfExists = Literal["raise", "attach"]
 class Decisions:
     """The decisions of one store."""
 
-    def __init__(self, book: RecordContext) -> None:
-        self.book = book
-        self.log = book.log
+    def __init__(self, context: RecordContext) -> None:
+        self.context = context
+        self.log = context.log
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Decisions:
         if place is not None:
             said["place"] = place
         name = key or place
-        self.book.heart.beat()
+        self.context.lease_keeper.beat()
         while True:
             found = None if name is None else self._named(scope.name, name)
             if found is not None:
@@ -199,19 +199,19 @@ class Decisions:
 
     def _open(self, scope: Recorder, key: str, said: dict[str, Any]) -> OpenDecision:
         thing = KeyedItem(KIND, scope.name, key)
-        said = {"key": key, **said, "owner": self.book.worker}
+        said = {"key": key, **said, "owner": self.context.worker}
         index = INDEX_STANDING if said.get("standing") else INDEX_OPEN
         now_us = self.log.clock.now_us()
         marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
         if "supersedes" in said:
             marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
-        part = scope.event_part(NewEvent(forms.OPENED, codec.encode(said)), key=thing.key(1))
+        part = scope._event_write(NewEvent(forms.OPENED, codec.encode(said)), key=thing.key(1))
         written = things.append(self.log, thing, 1, part, marks=tuple(marks))
         after = written.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
         entry = self._look(forms.opened(envelope, said))
         if entry.is_open:
-            self.book.open_here[entry.id] = entry.scope
+            self.context.open_here[entry.id] = entry.scope
         if entry.supersedes is not None:
             self.supersede(entry)
         return OpenDecision(self, entry)
@@ -246,7 +246,7 @@ class Decisions:
                 continue  # on what another writer made of it meanwhile
             except (ClosedError, ExpiredError):
                 break  # its scope has ended, and it with that
-            self.book.open_here.pop(older.id, None)
+            self.context.open_here.pop(older.id, None)
             if done in cleared:
                 return
         self.log.commit(ProposedCommit((), marks=(done,)))
@@ -284,7 +284,7 @@ class Decisions:
                 f"and as its action {show_value(found.planned_action)}",
                 hint="use a new key",
             )
-        while found.is_open and found.owner != self.book.worker:
+        while found.is_open and found.owner != self.context.worker:
             if not is_own:
                 self._check_mine(found)
             try:
@@ -292,8 +292,10 @@ class Decisions:
             except ConflictError:
                 found = self.get(found.id)  # what became of it meanwhile is judged anew
         if found.is_open:
-            self.book.given_up.discard(found.id)  # whoever attaches is at work on it from here on
-            self.book.open_here[found.id] = found.scope
+            self.context.given_up.discard(
+                found.id
+            )  # whoever attaches is at work on it from here on
+            self.context.open_here[found.id] = found.scope
         return OpenDecision(self, found)
 
     def close(self, id: str, outcome: str) -> Decision:
@@ -305,7 +307,7 @@ class Decisions:
     ) -> Decision:
         """Closes a decision that was read before, unless something happened to it since."""
         said: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
-        said |= {"by": self.book.worker, "how": how}
+        said |= {"by": self.context.worker, "how": how}
         if output is not None:
             said["output"] = output
         while True:
@@ -319,13 +321,13 @@ class Decisions:
                 # Each turn is another writer's event of this very decision: they are few.
                 entry = self.get(entry.id)
             else:
-                self.book.open_here.pop(entry.id, None)
+                self.context.open_here.pop(entry.id, None)
                 return closed
 
     def fail(self, entry: Decision, error: BaseException) -> Decision:
         """Records that the act raised; the decision stays open."""
         text = show_error(error)[:TEXT_CHARACTERS_MAX]
-        said = {"key": entry.key, "error": text, "by": self.book.worker}
+        said = {"key": entry.key, "error": text, "by": self.context.worker}
         while entry.is_open:
             if entry.error == text and is_within():
                 return entry  # said by an earlier pass of the run
@@ -337,8 +339,8 @@ class Decisions:
 
     def take(self, entry: Decision, why: str) -> Decision:
         """Makes this worker the owner; ConflictError if anything happened to it meanwhile."""
-        self.book.heart.beat()
-        said = {"key": entry.key, "owner": self.book.worker, "why": why}
+        self.context.lease_keeper.beat()
+        said = {"key": entry.key, "owner": self.context.worker, "why": why}
         return self._next(entry, forms.TAKEN, said)
 
     def prioritise(self, id: str, priority: int | str) -> Decision:
@@ -364,7 +366,7 @@ class Decisions:
         return self._look(forms.advance(entry, time, type, said))
 
     def _check_mine(self, entry: Decision) -> None:
-        if entry.owner != self.book.worker and self.book.heart.is_alive(entry.owner):
+        if entry.owner != self.context.worker and self.context.lease_keeper.is_alive(entry.owner):
             raise ConflictError(
                 f'decision "{entry.id}" belongs to worker "{entry.owner}", which lives',
                 stream=entry.scope,
@@ -398,7 +400,7 @@ class Decisions:
 
     def _look(self, entry: Decision) -> Decision:
         """Returns the decision with what only this moment can tell: does its owner live?"""
-        alive = self.book.heart.is_alive(entry.owner) if entry.is_open else None
+        alive = self.context.lease_keeper.is_alive(entry.owner) if entry.is_open else None
         return replace(entry, owner_alive=alive)
 
     def list(
@@ -433,7 +435,7 @@ class Decisions:
     def standing(self, streams: Sequence[str]) -> list[Decision]:
         """Returns the standing orders of these scopes: those of the first, then of the next."""
         found: list[Decision] = []
-        marks = self.log.backend.marks.list(INDEX_STANDING, limit=_ALL)
+        marks = self.log.marks.list(INDEX_STANDING, limit=_ALL)
         for stream in streams:
             for name, until in things.lineage(self.log, stream):
                 made = self._of_marks(INDEX_STANDING, [m for m in marks if m.group == name])
@@ -446,7 +448,7 @@ class Decisions:
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
-        marks = self.log.backend.marks.list(index, limit=_ALL)
+        marks = self.log.marks.list(index, limit=_ALL)
         return self._of_marks(index, [m for m in marks if stream in (None, m.group)])
 
     def _of_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
@@ -500,14 +502,11 @@ class Decisions:
     def _made_anywhere(self, limit: int) -> Iterator[Decision]:
         """Yields the newest of every scope together. It reads them all: name a scope if you can."""
         found: list[Decision] = []
-        after = ""
-        while names := self.log.backend.streams(after=after):
-            for name in names:
-                if name.startswith(_NO_SCOPES):
-                    continue
-                with suppress(ExpiredError):
-                    found += islice(self._made_in(name, None), limit)
-            after = names[-1]
+        for name in self.log.streams():
+            if name.startswith(_NO_SCOPES):
+                continue
+            with suppress(ExpiredError):
+                found += islice(self._made_in(name, None), limit)
         # A fork tells of what it inherited: that is counted once.
         unique = {entry.id: entry for entry in found}
         yield from sorted(unique.values(), key=lambda entry: entry.timestamp, reverse=True)
@@ -587,12 +586,12 @@ class OpenDecision:
                 "a standing order has no block: it counts until it is superseded",
                 hint="keep what decide() returns, or leave standing out",
             )
-        deciding = self._decisions.book.deciding
+        deciding = self._decisions.context.deciding
         self._token = deciding.set((*deciding.get(), self.id))
 
     def leave(self) -> None:
         """Ends what `enter` began."""
-        self._decisions.book.deciding.reset(self._token)
+        self._decisions.context.deciding.reset(self._token)
 
     def settle(self, error: BaseException | None) -> None:
         """Records how the block ended. Never hides the error that ended it."""

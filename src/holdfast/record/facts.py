@@ -103,9 +103,9 @@ class Found(Struct, frozen=True):
 class Facts:
     """The facts of one scope; a fork's inherited ones included."""
 
-    def __init__(self, book: RecordContext, scope: Recorder) -> None:
-        self._book = book
-        self._log = book.log
+    def __init__(self, context: RecordContext, scope: Recorder) -> None:
+        self._context = context
+        self._log = context.log
         self._scope = scope
 
     def state(
@@ -123,7 +123,7 @@ class Facts:
         """
         refuse_in_body("a fact")
         thing = KeyedItem(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
-        said: dict[str, Any] = {"name": name, "by": self._book.worker}
+        said: dict[str, Any] = {"name": name, "by": self._context.worker}
         if about is not None:
             said["about"] = check_text(about, "about")
         if verify is not None:
@@ -134,12 +134,12 @@ class Facts:
         op = Op("set", ("value",), Raw(codec.encode(value)))
         raw = self._log.blobs.spill(op, thing.stream).value
         parts = {key: Raw(codec.encode(part)) for key, part in said.items()}
-        proposal = NewEvent(STATED, codec.encode_plain({**parts, "value": raw}))
+        new_event = NewEvent(STATED, codec.encode_plain({**parts, "value": raw}))
 
         def make(number: int, _of: int) -> StreamWrite:
-            return self._scope.event_part(proposal, thing.key(number))
+            return self._scope._event_write(new_event, thing.key(number))
 
-        append(self._book, thing, make, _due(said.get("at", 0), said.get("valid_s")))
+        append(self._context, thing, make, _due(said.get("at", 0), said.get("valid_s")))
         return self.get(name)
 
     def get(self, name: str) -> Fact:
@@ -159,7 +159,7 @@ class Facts:
         names = {
             things.of_mark(KIND, mark).name
             for index in (INDEX, INDEX_KEPT)
-            for mark in self._log.backend.marks.list(index, limit=_ALL)
+            for mark in self._log.marks.list(index, limit=_ALL)
             if mark.group in streams
         }
         found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
@@ -173,7 +173,7 @@ class Facts:
         refuse_in_body("asking about a fact")
         fact = self.get(name)
         if fact.scope == self._scope.name:
-            return check_fact(self._book, fact).fact
+            return check_fact(self._context, fact).fact
         # Inherited: the original's stream is not this scope's to write to.
         return _as_found(fact, ask(fact))
 
@@ -182,48 +182,48 @@ class Facts:
         refuse_in_body("withdrawing a fact")
         fact = self.get(name)
         thing = KeyedItem(KIND, self._scope.name, fact.name)
-        said = {"name": fact.name, "by": self._book.worker}
-        append(self._book, thing, _about(thing, WITHDRAWN, said), None)
+        said = {"name": fact.name, "by": self._context.worker}
+        append(self._context, thing, _about(thing, WITHDRAWN, said), None)
 
     def _find(self, name: str) -> Fact | None:
         for stream, until in things.lineage(self._log, self._scope.name):
             thing = KeyedItem(KIND, stream, name)
-            records = read(self._book, thing, until)
+            records = read(self._context, thing, until)
             if records is not None:
-                return fold(self._book, *records)
+                return fold(self._context, *records)
         return None
 
 
 def read(
-    book: RecordContext, thing: KeyedItem, until: int | None = None
+    context: RecordContext, thing: KeyedItem, until: int | None = None
 ) -> tuple[Record, Record] | None:
     """Returns the statement that counts and the newest event about it; None if it has none."""
-    found = _standing(book, thing, until)
+    found = _standing(context, thing, until)
     return None if found is None else found[1:]
 
 
 def _standing(
-    book: RecordContext, thing: KeyedItem, until: int | None = None
+    context: RecordContext, thing: KeyedItem, until: int | None = None
 ) -> tuple[int, Record, Record] | None:
     """The same, with the number of the statement before them."""
-    known = book.numbers.get(thing, 0)
-    newest = things.newest_of(book.log, thing, known=known, until=until)
+    known = context.numbers.get(thing, 0)
+    newest = things.newest_of(context.log, thing, known=known, until=until)
     if newest is None:
         return None
     number, record = newest
     if until is None:
-        book.know(thing, number)
+        context.know(thing, number)
     if record.type in (STATED, WITHDRAWN):
         return number, record, record
-    of = _data(book, record)["of"]
-    return of, things.record_at(book.log, thing, things.find(book.log, thing, of)), record
+    of = _data(context, record)["of"]
+    return of, things.record_at(context.log, thing, things.find(context.log, thing, of)), record
 
 
-def fold(book: RecordContext, stated: Record, newest: Record) -> Fact | None:
+def fold(context: RecordContext, stated: Record, newest: Record) -> Fact | None:
     """Returns the fact that a statement and the newest event about it make; None if withdrawn."""
     if newest.type == WITHDRAWN:
         return None
-    data, later = _data(book, stated), _data(book, newest)
+    data, later = _data(context, stated), _data(context, newest)
     valid_s = data.get("valid_s")
     said, record = (later, newest) if newest.type == VERIFIED else (data, stated)
     since_us = said.get("at", record.time)
@@ -231,7 +231,7 @@ def fold(book: RecordContext, stated: Record, newest: Record) -> Fact | None:
     if newest.type == CONTRADICTED:
         reason = _reason(data.get("verify"), later.get("found"))
     elif valid_s is not None:
-        reason = _past_its_time(since_us, valid_s, book.log.clock.now_us())
+        reason = _past_its_time(since_us, valid_s, context.log.clock.now_us())
     return Fact(
         name=data["name"],
         value=data["value"],
@@ -252,7 +252,7 @@ def fold(book: RecordContext, stated: Record, newest: Record) -> Fact | None:
 
 
 def append(
-    book: RecordContext,
+    context: RecordContext,
     thing: KeyedItem,
     make: Callable[[int, int], StreamWrite],
     due: int | None,
@@ -267,36 +267,36 @@ def append(
     mark = thing.cleared(INDEX) if due is None else thing.mark(INDEX, due=due)
     while True:
         of, number = 0, 0
-        newest = things.newest_of(book.log, thing, known=book.numbers.get(thing, 0))
+        newest = things.newest_of(context.log, thing, known=context.numbers.get(thing, 0))
         if newest is not None:
             number, record = newest
-            of = number if record.type == STATED else _data(book, record)["of"]
+            of = number if record.type == STATED else _data(context, record)["of"]
             if about is not None and (of != about or record.type == WITHDRAWN):
                 return
         try:
-            things.append(book.log, thing, number + 1, make(number + 1, of), marks=(mark,))
+            things.append(context.log, thing, number + 1, make(number + 1, of), marks=(mark,))
         except ConflictError:
             continue  # another worker said something about it first: this comes behind
-        book.know(thing, number + 1)
+        context.know(thing, number + 1)
         return
 
 
-def marked(book: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
+def marked(context: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
-    for mark in _marks(book, due_before):
+    for mark in _marks(context, due_before):
         try:
-            records = read(book, things.of_mark(KIND, mark))
+            records = read(context, things.of_mark(KIND, mark))
         except ExpiredError:
             continue  # its scope has ended by itself
-        fact = None if records is None else fold(book, *records)
+        fact = None if records is None else fold(context, *records)
         if fact is not None:
             yield fact
 
 
-def put_away(book: RecordContext, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
+def put_away(context: RecordContext, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
     """Returns what becomes of the marks of a scope's facts when it is closed."""
     changed: list[Mark | Cleared] = []
-    for mark in _marks(book, None):
+    for mark in _marks(context, None):
         if mark.group == stream:
             thing = things.of_mark(KIND, mark)
             changed.append(thing.cleared(INDEX))
@@ -304,40 +304,40 @@ def put_away(book: RecordContext, stream: str, *, keep: bool) -> tuple[Mark | Cl
     return tuple(changed)
 
 
-def check_fact(book: RecordContext, fact: Fact) -> Found:
+def check_fact(context: RecordContext, fact: Fact) -> Found:
     """Asks a fact's verifier and records what it said, if that is news.
 
     That a fact without a time limit still holds is no news; an answer that nobody can give
     changes nothing.
     """
     thing = KeyedItem(KIND, fact.scope, fact.name)
-    found = _standing(book, thing)
-    now = None if found is None else fold(book, *found[1:])
+    found = _standing(context, thing)
+    now = None if found is None else fold(context, *found[1:])
     if found is None or now is None:
         return Found(fact, Unknown("it was withdrawn"))
     fact, verdict = now, ask(now)
-    if things.is_closed(book.log, fact.scope):
+    if things.is_closed(context.log, fact.scope):
         return Found(_as_found(fact, verdict), verdict)
     contradicted = isinstance(verdict, Contradicted)
     was_contradicted = fact.contradicted_at is not None
     is_news = contradicted != was_contradicted or fact.valid_until is not None
     if isinstance(verdict, Unknown) or not is_news:
         return Found(fact, verdict)
-    said: dict[str, Any] = {"name": fact.name, "by": book.worker}
+    said: dict[str, Any] = {"name": fact.name, "by": context.worker}
     if verdict.found is not None:
         said["found"] = verdict.found
     type = CONTRADICTED if contradicted else VERIFIED
     due = 0
     if not contradicted:
-        said["at"] = book.log.clock.now_us()
+        said["at"] = context.log.clock.now_us()
         due = _due(said["at"], fact.valid_s)
     try:
-        append(book, thing, _about(thing, type, said), due, about=found[0])
+        append(context, thing, _about(thing, type, said), due, about=found[0])
     except ClosedError:  # meanwhile
         return Found(_as_found(fact, verdict), verdict)
-    records = read(book, thing)
+    records = read(context, thing)
     assert records is not None, "BUG: a fact that was just written is not there"
-    return Found(fold(book, *records) or fact, verdict)
+    return Found(fold(context, *records) or fact, verdict)
 
 
 def ask(fact: Fact) -> Holds | Contradicted | Unknown:
@@ -368,8 +368,8 @@ def _about(thing: KeyedItem, type: str, said: dict[str, Any]) -> Callable[[int, 
     """Returns what makes the event of that type about a statement."""
 
     def make(number: int, of: int) -> StreamWrite:
-        proposal = NewEvent(type, codec.encode({**said, "of": of}))
-        return things.next_part(thing, number, proposal)
+        new_event = NewEvent(type, codec.encode({**said, "of": of}))
+        return things.next_part(thing, number, new_event)
 
     return make
 
@@ -404,13 +404,13 @@ def _past_its_time(since_us: int, valid_s: float, now_us: int) -> str | None:
     return None
 
 
-def _marks(book: RecordContext, due_before: int | None) -> list[Mark]:
-    return book.log.backend.marks.list(INDEX, due_before=due_before, limit=_ALL)
+def _marks(context: RecordContext, due_before: int | None) -> list[Mark]:
+    return context.log.marks.list(INDEX, due_before=due_before, limit=_ALL)
 
 
-def _data(book: RecordContext, record: Record) -> dict[str, Any]:
+def _data(context: RecordContext, record: Record) -> dict[str, Any]:
     def blob(name: str, size: int) -> Any:
-        return codec.decode(book.log.blobs.read(name, size))
+        return codec.decode(context.log.blobs.read(name, size))
 
     data = codec.decode(record.payload, blob=blob)
     wanted = ("name", "value", "by") if record.type == STATED else ("name", "of", "by")

@@ -81,7 +81,7 @@ def check_thing_name(name: object, what: str) -> str:
 
 def find(log: Log, thing: KeyedItem, number: int, until: int | None = None) -> int:
     """Returns the revision of a thing's event, 0 if it has none of that number up to `until`."""
-    found = log.backend.find(thing.stream, key=thing.key(number))
+    found = log.find(thing.stream, key=thing.key(number))
     if not found:
         return 0
     revision = found[0].revision
@@ -98,7 +98,7 @@ def record_at(log: Log, thing: KeyedItem, revision: int) -> Record:
     A key stands on the first event of its commit. That may be the one that gave the scope its
     parent, and then the event is the next.
     """
-    records = log.backend.read(thing.stream, after=revision - 1, until=revision + 1)
+    records = log.read(thing.stream, after=revision - 1, until=revision + 1)
     return records[records[0].type == event.OPENED]
 
 
@@ -193,9 +193,9 @@ def check_kept(log: Log, stream: str) -> None:
         state_of(log.newest(stream), stream)
 
 
-def next_part(thing: KeyedItem, number: int, proposal: NewEvent) -> StreamWrite:
+def next_part(thing: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite:
     """Returns what a commit adds to a stream that is there: the thing's event of that number."""
-    return StreamWrite(thing.stream, (proposal,), key=thing.key(number))
+    return StreamWrite(thing.stream, (new_event,), key=thing.key(number))
 
 
 # --- recorder -------------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ class Recorder(Protocol):
     @property
     def name(self) -> str: ...
 
-    def event_part(self, proposal: NewEvent, key: str | None = None) -> StreamWrite:
+    def _event_write(self, new_event: NewEvent, key: str | None = None) -> StreamWrite:
         """Returns what a commit adds to the scope's stream to record an event."""
         ...
 
-    def events_part(
+    def _events_write(
         self,
-        proposals: tuple[NewEvent, ...],
+        new_events: tuple[NewEvent, ...],
         *,
         expected: int | None = None,
         key: str | None = None,

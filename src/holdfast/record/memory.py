@@ -83,7 +83,7 @@ class Shelf:
         name = check_name(name, f"a name among {self._kind.name}")
         lifetime = _check_lifetime(lifetime or self._kind.lifetime)
         scope = self._memory.place(lifetime)
-        at = to_datetime(self._memory.book.log.clock.now_us())
+        at = to_datetime(self._memory.context.log.clock.now_us())
         entry = {"value": value, "lifetime": lifetime, "at": at}
         # One name is one thing: what was kept under it for another time is taken away first, so
         # that a crash in between leaves too little at hand, never two answers.
@@ -98,7 +98,7 @@ class Shelf:
 
     def add(self, value: Any, *, lifetime: Lifetime | None = None) -> Kept:
         """Keeps a value under a name of its own, which sorts by time."""
-        return self.put(new_id(self._memory.book.log.clock), value, lifetime=lifetime)
+        return self.put(new_id(self._memory.context.log.clock), value, lifetime=lifetime)
 
     def get(self, name: str) -> Kept:
         """Returns what is kept under a name, here or else above."""
@@ -127,7 +127,7 @@ class Shelf:
         kept = sorted(found.values(), key=lambda kept: kept.updated_at)
         if older_than is None:
             return kept
-        latest = older_bound(self._memory.book.log.clock.now_us(), older_than)
+        latest = older_bound(self._memory.context.log.clock.now_us(), older_than)
         return [one for one in kept if one.updated_at <= latest]
 
     def drop(self, name: str) -> None:
@@ -153,9 +153,9 @@ class Memory:
     """The working memory of one scope."""
 
     def __init__(
-        self, book: RecordContext, scope: Scope, upwards: Callable[[], Iterator[Scope]]
+        self, context: RecordContext, scope: Scope, upwards: Callable[[], Iterator[Scope]]
     ) -> None:
-        self.book = book
+        self.context = context
         self.scope = scope
         self._upwards = upwards
         self._places: list[Scope] = []

@@ -221,7 +221,7 @@ class Scan:
     def _read(self, after: int, until: int) -> list[Record]:
         """Returns the records of the path; the head was asked for already, so not once more."""
         if after + 1 >= self._first:
-            return self._log.backend.read(self.stream, after=after, until=until)
+            return self._log.read(self.stream, after=after, until=until)
         return self._log.records(self.stream, after=after, until=until)
 
     def _keep(self, found: list[Record]) -> None:

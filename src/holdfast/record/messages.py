@@ -211,15 +211,15 @@ class History(Sequence[Message]):
     def __init__(
         self,
         scope: Scope,
-        book: RecordContext,
+        context: RecordContext,
         *,
         until: int | None = None,
         is_original: bool = False,
     ) -> None:
         self.name = scope.name
         self._scope = scope
-        self._book = book
-        self._log = book.log
+        self._context = context
+        self._log = context.log
         self._until = until
         self._is_original = is_original
         self._past: Scan | None = None
@@ -234,10 +234,12 @@ class History(Sequence[Message]):
 
     def _scan(self) -> Scan:
         if self._until is None:
-            scan = self._book.scans.newest(self.name, original=self._is_original)
+            scan = self._context.scans.newest(self.name, original=self._is_original)
         else:
             if self._past is None:
-                self._past = self._book.scans.at(self.name, self._until, original=self._is_original)
+                self._past = self._context.scans.at(
+                    self.name, self._until, original=self._is_original
+                )
             scan = self._past
         with scan.mutex:
             check_kept(scan)
@@ -378,11 +380,11 @@ class History(Sequence[Message]):
         newest = self._scope.revision
         if not 0 <= until <= newest:
             raise NotFoundError(f'scope "{self.name}" has no revision {until}: it has {newest}')
-        return History(self._scope, self._book, until=until, is_original=self._is_original)
+        return History(self._scope, self._context, until=until, is_original=self._is_original)
 
     def original(self) -> History:
         """Returns the messages without any compaction: what was really said."""
-        return History(self._scope, self._book, until=self._until, is_original=True)
+        return History(self._scope, self._context, until=self._until, is_original=True)
 
     # --- for other programs ----------------------------------------------------------------------
 
@@ -445,11 +447,11 @@ class History(Sequence[Message]):
 
     def _known_about(self, names: tuple[str, ...]) -> list[str]:
         # Facts are only read here, for which a scope's name is enough.
-        known = about(Facts(self._book, cast("Recorder", self._scope)).list(), names)
+        known = about(Facts(self._context, cast("Recorder", self._scope)).list(), names)
         return ["Known:", *(f"  - {line}" for line in known)] if known else []
 
     def _decided(self, n: int) -> list[str]:
-        recent = Decisions(self._book).recent(self._scope, n)
+        recent = Decisions(self._context).recent(self._scope, n)
         return [
             f"{one.decision}: {one.rationale}" if one.rationale else one.decision
             for one in reversed(recent)
@@ -464,7 +466,10 @@ class History(Sequence[Message]):
         head = self._log.head(self.name)
         forked_at = 0 if head is None else head.first - 1
         turns = read_turns(
-            scan.events(), self.name, self._book.heart, seam=lambda: max(scan.seam, forked_at)
+            scan.events(),
+            self.name,
+            self._context.lease_keeper,
+            seam=lambda: max(scan.seam, forked_at),
         )
         return list(islice(turns, last))
 
@@ -534,8 +539,8 @@ class Changing(History):
     body, before it can make the run diverge; `clear` says the same each time, and is not.
     """
 
-    def __init__(self, scope: Scope, recorder: Recorder, book: RecordContext) -> None:
-        super().__init__(scope, book)
+    def __init__(self, scope: Scope, recorder: Recorder, context: RecordContext) -> None:
+        super().__init__(scope, context)
         self._recorder = recorder
 
     def edit(self, message: Message | str, **fields: Any) -> Message:
@@ -590,16 +595,16 @@ class Changing(History):
         self.commit((_pointing(forms.REWOUND, to=revision),))
 
     def commit(
-        self, proposals: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
+        self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
     ) -> CommitResult:
         """Commits events of the conversation."""
         return self._log.commit(
-            ProposedCommit((self._recorder.events_part(proposals),), marks=marks)
+            ProposedCommit((self._recorder._events_write(new_events),), marks=marks)
         )
 
-    def _guarded(self, until: int, *proposals: NewEvent) -> CommitResult | None:
+    def _guarded(self, until: int, *new_events: NewEvent) -> CommitResult | None:
         """Commits if nobody did since a revision was read; None if somebody did."""
-        part = self._recorder.events_part(proposals, expected=until)
+        part = self._recorder._events_write(new_events, expected=until)
         try:
             return self._log.commit(ProposedCommit((part,)))
         except ConflictError:
@@ -760,9 +765,9 @@ class Changing(History):
         for id in ids:
             if id not in known:
                 known.add(id)
-                proposal = NewEvent(forms.MOVED, codec.encode({"foreign_id": id}))
+                new_event = NewEvent(forms.MOVED, codec.encode({"foreign_id": id}))
                 wanted.append(
-                    ProposedCommit((self._recorder.events_part((proposal,), key=key_of(id)),))
+                    ProposedCommit((self._recorder._events_write((new_event,), key=key_of(id)),))
                 )
         for request in self._log.submit_all(wanted):
             with suppress(UsageError):  # that id was used here before
@@ -888,12 +893,12 @@ class Messages(Changing):
     ) -> Said:
         """Returns the commit that adds messages; large parts of them are written by now."""
         clock = self._log.clock
-        proposals: list[NewEvent] = []
+        new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
         if turn is not None:
             begun, marks = _check_turn(turn, self).begin()
-            proposals += begun
-        first = len(proposals)
+            new_events += begun
+        first = len(new_events)
         for number, item in enumerate(given):
             fields = check_fields(item)
             if "id" not in fields:
@@ -906,25 +911,25 @@ class Messages(Changing):
                 if fields["foreign"] is None:
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
-            proposals.append(NewEvent(forms.ADDED, payload))
+            new_events.append(NewEvent(forms.ADDED, payload))
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
-            proposals.append(changed(ops))
-        part = self._recorder.events_part(tuple(proposals), expected=expected, key=key)
+            new_events.append(changed(ops))
+        part = self._recorder._events_write(tuple(new_events), expected=expected, key=key)
         return Said(ProposedCommit((part,), marks=marks), first, len(given), turn)
 
     def made(self, said: Said, written: CommitResult) -> list[Message]:
         """Returns the messages that a commit added, now that it is durable."""
-        part = said.wanted.parts[0]
+        part = said.wanted.writes[0]
         after = written.after[0]
         if said.turn is not None:
             said.turn.committed()
-        self._scope.subscribers.tell(part, written.before[0], after)
-        before = after.revision - len(part.proposals) + 1
+        self._scope._subscribers.tell(part, written.before[0], after)
+        before = after.revision - len(part.new_events) + 1
         return [
             Message(
                 Record(self.name, before + at, after.time, forms.ADDED, self._log.actor,
-                       part.proposals[at].payload, b"", part.key if at == 0 else None),
+                       part.new_events[at].payload, b"", part.key if at == 0 else None),
                 self._log.blobs.read,
             )
             for at in range(said.first, said.first + said.count)
@@ -1021,9 +1026,9 @@ class Messages(Changing):
         it is the message that it brought; if that never came or was taken away, what is returned
         is none that is there, and has nothing but its foreign id.
         """
-        for found in self._log.backend.find(stream, key=key):
+        for found in self._log.find(stream, key=key):
             after = found.revision - 1
-            for record in self._log.backend.read(stream, after=after, until=min(after + 3, until)):
+            for record in self._log.read(stream, after=after, until=min(after + 3, until)):
                 if record.type == forms.ADDED:
                     return Message(record, self._log.blobs.read)
                 if record.type == forms.MOVED:
@@ -1058,7 +1063,7 @@ class Messages(Changing):
         A block that raises ends the turn as failed, with the error. One whose process dies leaves
         it open, and it reads as `interrupted`.
         """
-        return make_turn(self, self._log, self._book.heart)
+        return make_turn(self, self._log, self._context.lease_keeper)
 
 
 def _is_same(there: Message, given: dict[str, Any]) -> bool:

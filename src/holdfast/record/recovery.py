@@ -61,21 +61,21 @@ _INDEXES = (
 )
 
 
-def sweep(book: RecordContext) -> int:
+def sweep(context: RecordContext) -> int:
     """Clears the marks of the record that lead nowhere; returns how many."""
-    found = {(mark.index, mark.key) for mark in (*_expired(book.log), *_interrupted(book))}
+    found = {(mark.index, mark.key) for mark in (*_expired(context.log), *_interrupted(context))}
     for index, key in found:
         # One commit each: in a store over several backends they may be kept apart.
-        book.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
+        context.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
     return len(found)
 
 
 def _expired(log: Log) -> Iterator[Mark]:
-    if not log.backend.marks.list(EXPIRING, limit=1):
+    if not log.marks.list(EXPIRING, limit=1):
         return  # nothing here expires
     ended: dict[str, bool] = {}
     for index in _INDEXES:
-        for mark in log.backend.marks.list(index, limit=_ALL):
+        for mark in log.marks.list(index, limit=_ALL):
             if mark.group not in ended:
                 ended[mark.group] = _has_ended(log, mark.group)
             if ended[mark.group]:
@@ -90,9 +90,9 @@ def _has_ended(log: Log, stream: str) -> bool:
     return False
 
 
-def _interrupted(book: RecordContext) -> Iterator[Mark]:
-    for mark in book.log.backend.marks.list(turns.INDEX, limit=_ALL):
-        if not book.heart.is_alive(turns.worker_of(mark)):
+def _interrupted(context: RecordContext) -> Iterator[Mark]:
+    for mark in context.log.marks.list(turns.INDEX, limit=_ALL):
+        if not context.lease_keeper.is_alive(turns.worker_of(mark)):
             yield mark
 
 
@@ -106,13 +106,13 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
         if (report := _recover(decisions, entry)) is not None
     ]
     if scope is None:
-        sweep(decisions.book)
+        sweep(decisions.context)
     return Recovery(found)
 
 
 def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
     """Returns what became of one; None if it is in living hands, or closed, by now."""
-    with decisions.book.recovering(entry.id) as is_first, suppress(ExpiredError):
+    with decisions.context.recovering(entry.id) as is_first, suppress(ExpiredError):
         # It was listed a while ago: verifiers of others were asked since.
         return _judge(decisions, decisions.get(entry.id)) if is_first else None
     return None  # it has ended with its scope
@@ -137,7 +137,7 @@ def _is_left(decisions: Decisions, entry: Decision) -> bool:
     """Says whether nobody is at work on a decision: its owner is dead, or gave it up here."""
     if not entry.owner_alive:
         return True
-    return entry.owner == decisions.book.worker and entry.id in decisions.book.given_up
+    return entry.owner == decisions.context.worker and entry.id in decisions.context.given_up
 
 
 def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovered:
@@ -151,7 +151,7 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
     if act is None:
         said = "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
         return _report(entry, verdict, "left open", said)
-    given_up = decisions.book.given_up
+    given_up = decisions.context.given_up
     try:
         mine = decisions.take(entry, "recover")
     except UnavailableError:

@@ -57,27 +57,27 @@ def _thing(stream: str) -> KeyedItem:
     return KeyedItem(INDEX, stream, "begun")
 
 
-def begin(book: RecordContext, recorder: Recorder, *, keep: bool) -> None:
+def begin(context: RecordContext, recorder: Recorder, *, keep: bool) -> None:
     """Writes down that this worker is in a session now; its mark lasts until it has ended."""
-    book.heart.beat()
+    context.lease_keeper.beat()
     thing = _thing(recorder.name)
-    newest = things.newest_of(book.log, thing)
+    newest = things.newest_of(context.log, thing)
     number = 1 if newest is None else newest[0] + 1
-    proposal = NewEvent(BEGUN, codec.encode({"worker": book.worker, "keep": keep}))
-    part = recorder.event_part(proposal, key=thing.key(number))
-    things.append(book.log, thing, number, part, marks=(thing.mark(INDEX),))
+    new_event = NewEvent(BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
+    part = recorder._event_write(new_event, key=thing.key(number))
+    things.append(context.log, thing, number, part, marks=(thing.mark(INDEX),))
 
 
-def note_crash(book: RecordContext, stream: str) -> None:
+def note_crash(context: RecordContext, stream: str) -> None:
     """Writes down, before a session is let go, that its worker did not end it."""
     thing = _thing(stream)
-    newest = things.newest_of(book.log, thing)
+    newest = things.newest_of(context.log, thing)
     if newest is None or newest[1].type == CRASHED:
         return
     number = newest[0] + 1
     part = things.next_part(thing, number, NewEvent(CRASHED, b"{}"))
     with suppress(ConflictError, ClosedError):  # another lets it go at the same time
-        things.append(book.log, thing, number, part)
+        things.append(context.log, thing, number, part)
 
 
 def unmarked(stream: str) -> Cleared:
@@ -85,25 +85,25 @@ def unmarked(stream: str) -> Cleared:
     return _thing(stream).cleared(INDEX)
 
 
-def read_session(book: RecordContext, stream: str) -> Session | None:
+def read_session(context: RecordContext, stream: str) -> Session | None:
     """Returns the newest session of a scope, None if there was none.
 
     Raises ExpiredError if the scope has ended by itself.
     """
     thing = _thing(stream)
-    newest = things.newest_of(book.log, thing)
+    newest = things.newest_of(context.log, thing)
     if newest is None:
         return None
     number, record = newest
     has_crashed = record.type == CRASHED
     if has_crashed:
-        record = things.record_at(book.log, thing, things.find(book.log, thing, number - 1))
+        record = things.record_at(context.log, thing, things.find(context.log, thing, number - 1))
     begun = codec.decode_as(record.payload, _Begun)
-    is_closed = things.is_closed(book.log, stream)
-    head = book.log.head(stream) if is_closed else None
+    is_closed = things.is_closed(context.log, stream)
+    head = context.log.head(stream) if is_closed else None
     if is_closed and not has_crashed:
         status: Status = "completed"
-    elif not has_crashed and book.heart.is_alive(begun.worker):
+    elif not has_crashed and context.lease_keeper.is_alive(begun.worker):
         status = "active"
     else:
         status = "crashed"
@@ -117,37 +117,37 @@ def read_session(book: RecordContext, stream: str) -> Session | None:
     )
 
 
-def status_of(book: RecordContext, stream: str) -> Status:
+def status_of(context: RecordContext, stream: str) -> Status:
     """Returns what became of a conversation: crashed if a worker died in its session or turn."""
-    session = read_session(book, stream)
+    session = read_session(context, stream)
     if session is not None:
         return session.status
-    if things.is_closed(book.log, stream):
+    if things.is_closed(context.log, stream):
         return "completed"
-    for mark in book.log.backend.marks.list(turns.INDEX, limit=_ALL):
-        if mark.group == stream and not book.heart.is_alive(turns.worker_of(mark)):
+    for mark in context.log.marks.list(turns.INDEX, limit=_ALL):
+        if mark.group == stream and not context.lease_keeper.is_alive(turns.worker_of(mark)):
             return "crashed"
     return "active"
 
 
-def marked(book: RecordContext) -> Iterator[tuple[str, Session | None]]:
+def marked(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
     """Yields the scopes whose session was not seen to its end; None for one that expired."""
-    for mark in book.log.backend.marks.list(INDEX, limit=_ALL):
+    for mark in context.log.marks.list(INDEX, limit=_ALL):
         try:
-            yield mark.group, read_session(book, mark.group)
+            yield mark.group, read_session(context, mark.group)
         except ExpiredError:
             yield mark.group, None
 
 
-def unended(book: RecordContext) -> list[Session]:
+def unended(context: RecordContext) -> list[Session]:
     """Returns the sessions that have not ended, active or crashed, oldest first."""
-    found = [one for _, one in marked(book) if one is not None and one.status != "completed"]
+    found = [one for _, one in marked(context) if one is not None and one.status != "completed"]
     return sorted(found, key=lambda one: (one.begun_at, one.scope))
 
 
-def left_behind(book: RecordContext) -> Iterator[Stale]:
+def left_behind(context: RecordContext) -> Iterator[Stale]:
     """Yields the sessions whose worker died in them."""
-    for one in unended(book):
+    for one in unended(context):
         if one.status == "crashed":
             said = f'worker "{one.worker}" died in it'
             yield Stale("session", one.scope, one.scope, "owner silent", said, one.begun_at)

@@ -31,16 +31,16 @@ class Stale(Struct, frozen=True):
     since: datetime
 
 
-def stale_facts(book: RecordContext, *, verify: bool) -> Iterator[Stale]:
+def stale_facts(context: RecordContext, *, verify: bool) -> Iterator[Stale]:
     """Yields the facts that are stale; with `verify` every verifier is asked about the world now.
 
     A verifier that says a fact still holds makes it fresh again, also one past its time.
     """
-    due_before = None if verify else book.log.clock.now_us()
-    for fact in facts.marked(book, due_before=due_before):
+    due_before = None if verify else context.log.clock.now_us()
+    for fact in facts.marked(context, due_before=due_before):
         if verify and fact.verify is not None:
             try:
-                fact = facts.check_fact(book, fact).fact
+                fact = facts.check_fact(context, fact).fact
             except ExpiredError:
                 continue  # its scope has ended while it was asked about
         if fact.contradicted_at is not None:
@@ -60,9 +60,9 @@ def left_open(decisions: Decisions) -> Iterator[Stale]:
             yield Stale("decision", entry.id, entry.scope, "owner silent", said, entry.updated_at)
 
 
-def stale(book: RecordContext, *, verify: bool) -> list[Stale]:
+def stale(context: RecordContext, *, verify: bool) -> list[Stale]:
     """Returns all of it: facts first, then what each source of the book has."""
-    found = [*stale_facts(book, verify=verify), *left_open(Decisions(book))]
-    for source in book.stale_sources:
+    found = [*stale_facts(context, verify=verify), *left_open(Decisions(context))]
+    for source in context.stale_sources:
         found += source()
     return found

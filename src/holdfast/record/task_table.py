@@ -85,7 +85,7 @@ class Table:
                     return
                 last = found + page - 1
                 last = last if until is None else min(last, until)
-                records = self._log.backend.read(self.stream, after=found - 1, until=last)
+                records = self._log.read(self.stream, after=found - 1, until=last)
                 before = self.number
                 for record in records:
                     if record.type.startswith(PREFIX):
@@ -122,8 +122,8 @@ class Table:
         """Commits the next event, with its marks; ConflictError if another writer was faster."""
         number = self.number + 1
         marks = self.marks(advance(self.tasks, Said(type, data, 0, number)))
-        proposal = NewEvent(type, codec.encode(data))
-        part = scope.event_part(proposal, key=self.events.key(number))
+        new_event = NewEvent(type, codec.encode(data))
+        part = scope._event_write(new_event, key=self.events.key(number))
         written = things.append(self._log, self.events, number, part, marks=marks)
         after = written.after[0]
         self.apply(Said(type, data, after.time, number, self._log.actor), after.revision)
@@ -176,7 +176,7 @@ class Table:
         kept = codec.decode_as(data[32:], _Snapshot)
         if kept.stream != self.stream or (until is not None and kept.revision > until):
             return
-        records = self._log.backend.read(self.stream, after=kept.revision - 1, until=kept.revision)
+        records = self._log.read(self.stream, after=kept.revision - 1, until=kept.revision)
         if [record.link.hex() for record in records] == [kept.link]:
             self.tasks = {task.id: task for task in kept.tasks}
             self.inherited = set(kept.inherited)
@@ -185,9 +185,7 @@ class Table:
 
     def _keep(self) -> None:
         try:
-            [record] = self._log.backend.read(
-                self.stream, after=self.revision - 1, until=self.revision
-            )
+            [record] = self._log.read(self.stream, after=self.revision - 1, until=self.revision)
             data = msgspec.json.encode(
                 _Snapshot(
                     self.stream,
@@ -202,7 +200,7 @@ class Table:
                 "snapshot",
                 self._name(),
                 sha256(data).digest() + data,
-                expires_us=self._log.lifetimes.keep_until(self.stream),
+                expires_us=self._log.expiry.keep_until(self.stream),
             )
         except HoldfastError as error:
             # Nothing depends on it: a full disk, or a store that is open to read only, costs time.

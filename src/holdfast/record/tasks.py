@@ -46,19 +46,19 @@ from holdfast.record.task_table import INDEX, INDEX_CLAIMED, Table, indexes
 class OwnerStatus:
     """What one moment tells of the owners of tasks; each worker is asked about once."""
 
-    def __init__(self, book: RecordContext) -> None:
-        self._book = book
+    def __init__(self, context: RecordContext) -> None:
+        self._context = context
         self._leases: dict[str, Lease | None] = {}
         self._heartbeats: dict[str, datetime] | None = None
 
     def is_held(self, task: Task) -> bool:
         """Says whether the claim of a task in progress stands."""
         if task.until is not None:
-            return to_datetime(self._book.log.clock.now_us()) < task.until
+            return to_datetime(self._context.log.clock.now_us()) < task.until
         assert task.worker is not None, "BUG: in progress without an owner"
         if task.worker not in self._leases:
             name = f"worker/{task.worker}"
-            self._leases[task.worker] = self._book.log.backend.leases.holder(name)
+            self._leases[task.worker] = self._context.log.leases.holder(name)
         lease = self._leases[task.worker]
         # A worker that was silent too long lives on in a new epoch: what it had claimed in the old
         # one it may have lost already, and has to claim again.
@@ -79,7 +79,7 @@ class OwnerStatus:
         if task.worker is None:
             return task.held_at
         if self._heartbeats is None:
-            workers = self._book.heart.workers()
+            workers = self._context.lease_keeper.workers()
             self._heartbeats = {worker.id: worker.last_heartbeat for worker in workers}
         return self._heartbeats.get(task.worker)
 
@@ -101,14 +101,14 @@ def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
 _EVERY = 1 << 31
 
 
-def across(book: RecordContext, index: str = INDEX) -> Iterator[tuple[Table, Task]]:
+def across(context: RecordContext, index: str = INDEX) -> Iterator[tuple[Table, Task]]:
     """Yields the tasks of all scopes that a mark leads to, highest priority first."""
     gone: set[str] = set()
     tables: dict[str, Table] = {}
-    for mark in book.log.backend.marks.list(index, limit=_EVERY):
+    for mark in context.log.marks.list(index, limit=_EVERY):
         thing = things.of_mark(INDEX, mark)
         if thing.stream not in tables and thing.stream not in gone:
-            table = book.tables.of(thing.stream)
+            table = context.tables.of(thing.stream)
             try:
                 table.refresh()
             except ExpiredError:
@@ -123,7 +123,7 @@ def across(book: RecordContext, index: str = INDEX) -> Iterator[tuple[Table, Tas
 
 
 def unclosed(
-    book: RecordContext,
+    context: RecordContext,
     *,
     status: str | Sequence[str] | None,
     owner: str | None,
@@ -135,43 +135,43 @@ def unclosed(
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
     wish = check_wish(status, owner, epic, tag, suspect)
     limit = _EVERY if limit is None else check_whole(limit, "limit", least=1)
-    eyes = OwnerStatus(book)
+    eyes = OwnerStatus(context)
     found = [
         seen
-        for table, task in across(book)
+        for table, task in across(context)
         if wish.fits(task)
         and suspect in (None, (seen := eyes.look(table.stream, table.tasks, task)).suspect)
     ]
     return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]
 
 
-def left_in_progress(book: RecordContext) -> Iterator[Stale]:
+def left_in_progress(context: RecordContext) -> Iterator[Stale]:
     """Yields the tasks whose owner is silent (BOOT-70)."""
-    eyes = OwnerStatus(book)
-    for table, task in across(book, INDEX_CLAIMED):
+    eyes = OwnerStatus(context)
+    for table, task in across(context, INDEX_CLAIMED):
         if not eyes.is_held(task):
             said = f'"{task.owner}" is silent: {task.title}'
             yield Stale("task", task.id, table.stream, "owner silent", said, task.updated_at)
 
 
-def end(book: RecordContext, scope: Recorder, outcome: str) -> None:
+def end(context: RecordContext, scope: Recorder, outcome: str) -> None:
     """Cancels what is not closed, in one commit, because the scope is being closed."""
-    table = book.tables.of(scope.name)
+    table = context.tables.of(scope.name)
     with table.lock:
         while True:
             table.refresh()
             if all(task.is_closed for task in table.tasks.values()):
                 return
             try:
-                table.commit(scope, forms.ENDED, {"outcome": outcome, "by": book.worker})
+                table.commit(scope, forms.ENDED, {"outcome": outcome, "by": context.worker})
             except ConflictError:
                 continue
             return
 
 
-def left_in(book: RecordContext, stream: str) -> bool:
+def left_in(context: RecordContext, stream: str) -> bool:
     """Says whether a scope has a task that is not closed."""
-    table = book.tables.of(stream)
+    table = context.tables.of(stream)
     with table.lock:
         table.refresh()
         return not all(task.is_closed for task in table.tasks.values())
@@ -182,7 +182,7 @@ class Restored(Struct, frozen=True):
 
     events: KeyedItem
     number: int
-    proposal: NewEvent
+    new_event: NewEvent
     marks: tuple[Mark | Cleared, ...]
 
     @property
@@ -190,19 +190,19 @@ class Restored(Struct, frozen=True):
         return self.events.key(self.number)
 
 
-def restored(book: RecordContext, stream: str, to: int) -> Restored | None:
+def restored(context: RecordContext, stream: str, to: int) -> Restored | None:
     """Returns what brings a scope's tasks back to a revision; None if they are as they were."""
-    table = book.tables.of(stream)
+    table = context.tables.of(stream)
     with table.lock:
         table.refresh()
         back = forms.bring_back(table.tasks, table.at(to)) if table.number else None
         if not back:
             return None
         number = table.number + 1
-        said = {"to": to, "tasks": back, "by": book.worker}
+        said = {"to": to, "tasks": back, "by": context.worker}
         marks = table.marks(forms.advance(table.tasks, Said(forms.RESTORED, said, 0, number)))
-        proposal = NewEvent(forms.RESTORED, codec.encode_plain(said))
-        return Restored(table.events, number, proposal, marks)
+        new_event = NewEvent(forms.RESTORED, codec.encode_plain(said))
+        return Restored(table.events, number, new_event, marks)
 
 
 _ALL = 1 << 31
@@ -213,9 +213,9 @@ Step = tuple[str, dict[str, Any]]
 class Tasks:
     """The tasks of one scope; a fork's inherited ones included."""
 
-    def __init__(self, book: RecordContext, scope: Recorder) -> None:
-        self._book = book
-        self._log = book.log
+    def __init__(self, context: RecordContext, scope: Recorder) -> None:
+        self._context = context
+        self._log = context.log
         self._scope = scope
         self._stream = scope.name
 
@@ -225,7 +225,7 @@ class Tasks:
         """Returns a task as it is now."""
         table = self._fresh()
         with table.lock:
-            return self._seen(table.tasks, self._find(table, id), OwnerStatus(self._book))
+            return self._seen(table.tasks, self._find(table, id), OwnerStatus(self._context))
 
     def list(
         self,
@@ -250,7 +250,7 @@ class Tasks:
         table = self._fresh()
         with table.lock:
             known = table.tasks if at is None else self._at(table, at)
-            eyes = OwnerStatus(self._book) if at is None else None
+            eyes = OwnerStatus(self._context) if at is None else None
             found = [
                 self._seen(known, task, eyes)
                 for task in sorted(known.values(), key=_rank)
@@ -349,7 +349,7 @@ class Tasks:
         own = None if lasts_s is not None else self._own_lease()
 
         def make(table: Table) -> Step | None:
-            eyes = OwnerStatus(self._book)
+            eyes = OwnerStatus(self._context)
             if id is None:
                 found = self._next(table, eyes, epic, tag)
                 if found is None:
@@ -357,7 +357,7 @@ class Tasks:
             else:
                 found = self._find(table, id)
                 self._check_claimable(table, eyes, found)
-            said: dict[str, Any] = {"id": found.id, "owner": named or self._book.worker}
+            said: dict[str, Any] = {"id": found.id, "owner": named or self._context.worker}
             if lasts_s is not None:
                 said["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
             elif own is not None:
@@ -429,7 +429,7 @@ class Tasks:
         return replace(task, scope=self._stream, waits_for=waits_for(tasks, task))
 
     def _fresh(self) -> Table:
-        table = self._book.tables.of(self._stream)
+        table = self._context.tables.of(self._stream)
         table.refresh()
         return table
 
@@ -468,7 +468,7 @@ class Tasks:
 
         Each turn is another writer's event of this scope's tasks, so somebody always gets on.
         """
-        table = self._book.tables.of(self._stream)
+        table = self._context.tables.of(self._stream)
         with table.lock:
             while True:
                 table.refresh()
@@ -478,19 +478,19 @@ class Tasks:
                 if step is None:
                     return None
                 if isinstance(step, Task):
-                    return self._seen(table.tasks, step, OwnerStatus(self._book))
+                    return self._seen(table.tasks, step, OwnerStatus(self._context))
                 type, said = step
                 try:
-                    table.commit(self._scope, type, {**said, "by": self._book.worker})
+                    table.commit(self._scope, type, {**said, "by": self._context.worker})
                 except ConflictError:
                     continue
-                return self._seen(table.tasks, table.tasks[said["id"]], OwnerStatus(self._book))
+                return self._seen(table.tasks, table.tasks[said["id"]], OwnerStatus(self._context))
 
     def _own_lease(self) -> Lease:
-        heart = self._book.heart
+        lease_keeper = self._context.lease_keeper
         while True:
-            heart.beat()
-            lease = self._log.backend.leases.holder(f"worker/{heart.worker}")
+            lease_keeper.beat()
+            lease = self._log.leases.holder(f"worker/{lease_keeper.worker}")
             if lease is not None:
                 return lease
             # It lapsed while this process was stopped: the heart is about to take it again.
@@ -538,8 +538,8 @@ class Tasks:
         if known.until is not None:
             is_mine = name == known.owner
         else:
-            is_mine = known.worker == self._book.worker and name in (None, known.owner)
-        if not is_mine and not (or_suspect and not OwnerStatus(self._book).is_held(known)):
+            is_mine = known.worker == self._context.worker and name in (None, known.owner)
+        if not is_mine and not (or_suspect and not OwnerStatus(self._context).is_held(known)):
             raise self._lost(known)
 
     def _lost(self, task: Task) -> LeaseLostError:

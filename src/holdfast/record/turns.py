@@ -61,12 +61,12 @@ class _Ended(Struct):
 class OpenTurn:
     """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
 
-    def __init__(self, messages: Messages, log: Log, heart: LeaseKeeper) -> None:
+    def __init__(self, messages: Messages, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.id = new_id(log.clock)
         self.name = messages.name
         self._messages = messages
         self._log = log
-        self._heart = heart
+        self._lease_keeper = lease_keeper
         self._has_begun = False
         self._was_sent = False
         self._is_over = False
@@ -89,9 +89,9 @@ class OpenTurn:
         if self._has_begun:
             return (), ()
         refuse_in_body("a turn")
-        self._heart.beat()
+        self._lease_keeper.beat()
         self._was_sent = True
-        begun = codec.encode_plain({"id": self.id, "worker": self._heart.worker})
+        begun = codec.encode_plain({"id": self.id, "worker": self._lease_keeper.worker})
         return (NewEvent(BEGUN, begun),), (self._mark(),)
 
     def _mark(self) -> Mark:
@@ -99,7 +99,7 @@ class OpenTurn:
 
     @property
     def _mark_key(self) -> str:
-        return f"{self.id}@{self._heart.worker}"
+        return f"{self.id}@{self._lease_keeper.worker}"
 
     def committed(self) -> None:
         """Notes that the first commit is durable."""
@@ -116,7 +116,7 @@ class OpenTurn:
     def _is_marked(self) -> bool:
         """Says whether the turn was begun by a commit whose answer was lost."""
         return self._was_sent and any(
-            mark.key == self._mark_key for mark in self._log.backend.marks.list(INDEX, limit=_ALL)
+            mark.key == self._mark_key for mark in self._log.marks.list(INDEX, limit=_ALL)
         )
 
     def ending(self, error: BaseException | None) -> NewEvent:
@@ -145,13 +145,13 @@ def worker_of(mark: Mark) -> str:
     return mark.key.partition("@")[2]
 
 
-def make_turn(messages: Messages, log: Log, heart: LeaseKeeper) -> OpenTurn:
+def make_turn(messages: Messages, log: Log, lease_keeper: LeaseKeeper) -> OpenTurn:
     """Returns a turn that nothing was said in yet."""
-    return OpenTurn(messages, log, heart)
+    return OpenTurn(messages, log, lease_keeper)
 
 
 def read_turns(
-    path: Iterator[Record], scope: str, heart: LeaseKeeper, *, seam: Callable[[], int]
+    path: Iterator[Record], scope: str, lease_keeper: LeaseKeeper, *, seam: Callable[[], int]
 ) -> Iterator[Turn]:
     """Yields turns, newest first, from the events of a conversation, newest first.
 
@@ -174,7 +174,7 @@ def read_turns(
             status: Status
             if ended is not None:
                 status = ended.outcome
-            elif record.revision > seam() and heart.is_alive(begun.worker):
+            elif record.revision > seam() and lease_keeper.is_alive(begun.worker):
                 status = "open"
             else:
                 status = "interrupted"

@@ -161,15 +161,15 @@ def fork(
     journal = Journal()
     for record in engine.log.records(stream, until=revision):
         journal.apply(events.read(record.type, record.payload))
-    proposals = [NewEvent(event.FORKED, codec.encode_plain({"from": stream, "at": revision}))]
+    new_events = [NewEvent(event.FORKED, codec.encode_plain({"from": stream, "at": revision}))]
     store = engine.storing(target)
     added: list[Any] = [events.Forked(id, effects, signals, children)]
     for path, value in (edit or {}).items():
         if path not in journal.entries:
             raise NotFoundError(f'"{path}" is not recorded before the fork: nothing to edit')
         added.append(events.StepDone(path, store(values.encode(value))))
-    proposals += [NewEvent(events.TYPES[type(one)], events.to_payload(one)) for one in added]
-    part = StreamWrite(f"run/{target}", tuple(proposals), origin=(stream, revision))
+    new_events += [NewEvent(events.TYPES[type(one)], events.to_payload(one)) for one in added]
+    part = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
     engine.log.commit(ProposedCommit((part,), marks=status_marks(target, "pending")))
     if signals == "copy":
         _copy_messages(engine, stream, f"run/{target}", journal.taken)
@@ -218,9 +218,9 @@ def answer(engine: Engine, id: str, name: str, value: Any) -> None:
 def recovered_steps(engine: Engine) -> list[Recovered]:
     """Judges the open acts of runs that nobody executes, and records the verdicts."""
     found: list[Recovered] = []
-    for mark in engine.log.backend.marks.list(INDEX, limit=_PAGE):
+    for mark in engine.log.marks.list(INDEX, limit=_PAGE):
         id = mark.key
-        if id in engine.active or engine.log.backend.leases.holder(f"run/{id}") is not None:
+        if id in engine.active or engine.log.leases.holder(f"run/{id}") is not None:
             continue
         if not any(entry.verdict is None for entry in engine.journal_of(id).uncertain()):
             continue
@@ -250,15 +250,12 @@ def runs(engine: Engine, status: str | None) -> list[RunSummary]:
     """Returns runs by id: unfinished ones from their marks, finished ones by a scan."""
     found: list[RunSummary] = []
     if status is None or status not in events.ENDED:
-        for mark in engine.log.backend.marks.list(INDEX, limit=_PAGE):
+        for mark in engine.log.marks.list(INDEX, limit=_PAGE):
             found.append(RunSummary(mark.key, cast("events.Status", mark.group)))
     if status is None or status in events.ENDED:
-        after = ""
-        while names := engine.log.backend.streams(prefix="run/", after=after):
-            for name in names:
-                ended = engine.ended(name.removeprefix("run/"))
-                if ended is not None:
-                    found.append(RunSummary(name.removeprefix("run/"), ended.status))
-            after = names[-1]
+        for name in engine.log.streams(prefix="run/"):
+            ended = engine.ended(name.removeprefix("run/"))
+            if ended is not None:
+                found.append(RunSummary(name.removeprefix("run/"), ended.status))
     wanted = [one for one in found if status is None or one.status == status]
     return sorted(wanted, key=lambda one: one.id)

@@ -141,8 +141,8 @@ def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
 class Host(Protocol):
     """The store, as far as the engine needs it."""
 
-    log: Log
-    heart: LeaseKeeper
+    _log: Log
+    lease_keeper: LeaseKeeper
     worker: str
 
     def workflow(self, id: str) -> Scope: ...
@@ -157,7 +157,7 @@ class RunReader:
     @property
     def log(self) -> Log:
         """The store's log."""
-        return self.host.log
+        return self.host._log
 
     def journal_of(self, id: str) -> Journal:
         """Reads a run's journal, or raises NotFoundError."""
@@ -315,11 +315,11 @@ class Engine(RunReader):
     def _begin(
         self, id: str, journal: Journal, first: list[Any], marks: Marks, lease: Lease | None
     ) -> bool:
-        proposals: list[NewEvent] = []
+        new_events: list[NewEvent] = []
         for event in first:
             journal.apply(event)
-            proposals.append(NewEvent(events.TYPES[type(event)], events.to_payload(event)))
-        part = StreamWrite(f"run/{id}", tuple(proposals), expected=0)
+            new_events.append(NewEvent(events.TYPES[type(event)], events.to_payload(event)))
+        part = StreamWrite(f"run/{id}", tuple(new_events), expected=0)
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
             self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
@@ -373,12 +373,12 @@ class Engine(RunReader):
         Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
         """
         self._check_open()
-        return self.host.heart.hold(f"run/{id}", ttl_s=LEASE_S)
+        return self.host.lease_keeper.hold(f"run/{id}", ttl_s=LEASE_S)
 
     def disown(self, lease: Lease) -> None:
         """Gives a run's lease back."""
-        self.host.heart.drop(lease)
-        self.log.backend.leases.release(lease)
+        self.host.lease_keeper.drop(lease)
+        self.log.leases.release(lease)
 
     def _check_function(self, function: object, queue: str | None) -> RunFunction[Any]:
         if not is_run(function):
@@ -398,8 +398,8 @@ class Engine(RunReader):
         self.active[run.id] = run
         run.is_sure = partial(self._is_sure, run)
         run.confirm = partial(self._confirm, run)
-        book = self.host.workflow(run.id).book
-        run.is_policed = lambda: book.policy != "off"
+        context = self.host.workflow(run.id)._context
+        run.is_policed = lambda: context.policy != "off"
         run.before_effect = partial(self._before_effect, run.id)
         self.tending.begin()
         if run.function.is_async:
@@ -418,19 +418,19 @@ class Engine(RunReader):
     def _before_effect(self, id: str, effect: str) -> None:
         """Catches an effect that no open decision covers, if the store's policy says so."""
         scope = self.host.workflow(id)
-        check_effect(scope.book, scope, effect)
+        check_effect(scope._context, scope, effect)
 
     def _is_sure(self, run: Execution) -> bool:
         """Says whether the lease was renewed so recently that nobody can have taken it."""
         try:
-            return not self.host.heart.lost(run.lease)
+            return not self.host.lease_keeper.lost(run.lease)
         except HoldfastError:
             return False  # nobody renews it any more
 
     def _confirm(self, run: Execution) -> None:
         """Renews the lease, or raises what a run is left with that belongs to another worker."""
         try:
-            self.host.heart.keep(run.lease, ttl_s=LEASE_S)
+            self.host.lease_keeper.keep(run.lease, ttl_s=LEASE_S)
         except BaseException as error:
             raise run.lost(error) from error
 
@@ -532,7 +532,7 @@ class Engine(RunReader):
             if (run := self.active.get(id)) is not None:
                 run.over.wait(slice_s)
             else:
-                self.log.backend.wait(position, timeout_s=slice_s)
+                self.log.wait_after(position, timeout_s=slice_s)
             left_s = None if left_s is None else left_s - slice_s
 
     def look_at(self, id: str, run: Execution | None) -> events.Ended | None:
@@ -557,7 +557,7 @@ class Engine(RunReader):
         waits = journal.suspended
         is_due = waits is None or self.is_due(id, waits)
         is_ours = has_run(journal.created.name) and journal.created.queue is None
-        if is_due and is_ours and self.log.backend.leases.holder(f"run/{id}") is None:
+        if is_due and is_ours and self.log.leases.holder(f"run/{id}") is None:
             self.resume(id)
         return None
 
@@ -606,9 +606,9 @@ class Engine(RunReader):
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
-        proposals = [NewEvent(events.TYPES[type(e)], events.to_payload(e)) for e in added]
+        new_events = [NewEvent(events.TYPES[type(e)], events.to_payload(e)) for e in added]
         fence = Fence(lease.name, lease.owner, lease.epoch)
-        part = StreamWrite(f"run/{id}", tuple(proposals))
+        part = StreamWrite(f"run/{id}", tuple(new_events))
         self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
 
     # --- ending ----------------------------------------------------------------------------------

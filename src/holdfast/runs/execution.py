@@ -194,18 +194,18 @@ class Execution:
 
         `send` lands the flight that it is given, now or later. A commit that fails breaks the
         journal's prefix: whoever sends for the log is told in that moment, and nothing that stands
-        in line behind it (`unless`) is written any more, by whichever branch.
+        in line behind it (`abort_if`) is written any more, by whichever branch.
         """
         with self._lock:
             if not self._buffer and not marks:
                 return None
-            proposals = tuple(self._buffer)
+            new_events = tuple(self._buffer)
             self._buffer.clear()
             self.generation += 1
             marks, self._marks = marks or self._marks, ()
-            parts = (StreamWrite(self.stream, proposals, expected),) if proposals else ()
+            parts = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
             wanted = ProposedCommit(
-                parts, (), self.fence, marks, (self.inbox.stream,), self.unless, self.lost
+                parts, (), self.fence, marks, (self.inbox.stream,), self.abort_if, self.lost
             )
             flight = self.flights.launch()
             try:
@@ -298,10 +298,10 @@ class Execution:
         with self._lock:
             self._check_unsealed()
             self.push()
-            parts = (StreamWrite(self.stream, (_proposal(event),)), *extra.parts)
+            parts = (StreamWrite(self.stream, (_proposal(event),)), *extra.writes)
             watch = (*extra.watch, self.inbox.stream)
             return send(
-                ProposedCommit(parts, extra.reads, self.fence, extra.marks, watch, self.unless)
+                ProposedCommit(parts, extra.reads, self.fence, extra.marks, watch, self.abort_if)
             )
 
     def joined(self, event: Struct) -> None:
@@ -337,7 +337,7 @@ class Execution:
         self.poison = self.poison or self._loss
         return self.poison
 
-    def unless(self) -> HoldfastError | None:
+    def abort_if(self) -> HoldfastError | None:
         """Returns why nothing of the run may be written any more; None while all is well."""
         if self._loss is None:
             return None
@@ -511,12 +511,12 @@ class BodyWriter:
 
     def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
         run: Execution = self._context.execution
-        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+        if not wanted.writes or wanted.writes[0].stream.startswith(_OURS):
             return wanted
         self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
-        said = [[_name(run, p), [(q.type, q.payload) for q in p.proposals]] for p in wanted.parts]
+        said = [[_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in wanted.writes]
         digest = values.digest(codec.encode(said))
-        name = _name(run, wanted.parts[0])
+        name = _name(run, wanted.writes[0])
         answer = self._context.block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
             raise self._context.poisoned(run.diverge(answer))
@@ -528,8 +528,8 @@ class BodyWriter:
         # A write that a fork inherited keeps its key: it was made, and is not made again.
         origin = None if answer.entry is None else answer.entry.origin
         key = values.commit_key(f"{origin or run.id}/{answer.path}")
-        parts = tuple([_keyed(part, key) for part in wanted.parts])
-        return replace(wanted, parts=parts, fence=_fence(run, wanted), unless=run.unless)
+        parts = tuple([_keyed(part, key) for part in wanted.writes])
+        return replace(wanted, writes=parts, fence=_fence(run, wanted), abort_if=run.abort_if)
 
 
 class StepWriter:
@@ -547,11 +547,11 @@ class StepWriter:
         return self
 
     def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
-        if not wanted.parts or wanted.parts[0].stream.startswith(_OURS):
+        if not wanted.writes or wanted.writes[0].stream.startswith(_OURS):
             return wanted
         run = self._execution
-        unless = run.unless if self._is_behind else None
-        return replace(wanted, fence=_fence(run, wanted), unless=unless)
+        abort_if = run.abort_if if self._is_behind else None
+        return replace(wanted, fence=_fence(run, wanted), abort_if=abort_if)
 
 
 def _name(run: Execution, part: StreamWrite) -> str:
@@ -574,7 +574,7 @@ def _fence(run: Execution, wanted: ProposedCommit) -> Fence | None:
     if wanted.fence is not None:
         return wanted.fence
     place_of = run.log.routes.place_of
-    near = place_of(wanted.parts[0].stream) == place_of(run.fence.name)
+    near = place_of(wanted.writes[0].stream) == place_of(run.fence.name)
     return run.fence if near else None
 
 

@@ -121,7 +121,7 @@ class Supervisor:
         if not still:
             return
         try:
-            heads = engine.log.backend.heads([run.inbox.stream for _, run in still])
+            heads = engine.log.heads([run.inbox.stream for _, run in still])
         except HoldfastError:
             return  # a backend that cannot be reached now: the next look asks again
         for (_, run), head in zip(still, heads, strict=True):
@@ -142,7 +142,7 @@ class Supervisor:
         self._adopt_at = now + waits.CHILD_LOOK_US
         for id in sorted(children):
             try:
-                if engine.log.backend.leases.holder(f"run/{id}") is None:
+                if engine.log.leases.holder(f"run/{id}") is None:
                     engine.look_at(id, None)
             except BaseException as error:  # as in `_resume`: the others go on
                 self.report(f'run "{id}"', error)
@@ -156,7 +156,7 @@ class Supervisor:
         streams = [stream_of(f"run/{id}") for id in waiting]
         try:
             children = self._grown(engine, waiting)
-            heads = engine.log.backend.heads(streams)
+            heads = engine.log.heads(streams)
         except BaseException as error:
             # This thread serves others too: whatever it was, it goes on, and asks again, also for
             # what it was told of children and could not use.
@@ -190,7 +190,7 @@ class Supervisor:
         if not ids:
             self._lengths.clear()
             return set()
-        heads = engine.log.backend.heads([f"run/{id}" for id in ids])
+        heads = engine.log.heads([f"run/{id}" for id in ids])
         lengths = {id: 0 if h is None else h.revision for id, h in zip(ids, heads, strict=True)}
         before, self._lengths = self._lengths, lengths
         return {id for id, length in lengths.items() if length and before.get(id) != length}

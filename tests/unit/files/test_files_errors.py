@@ -190,9 +190,9 @@ def test_a_lease_that_is_forgotten_leaves_its_epoch_behind(
     clock.advance(3 * 24 * 3600)
     assert backend.leases.acquire("other", "w1", ttl_s=1) is not None
     path = Path(backend.directory.path) / "leases.json"
-    book = json.loads(path.read_text())
-    assert list(book["leases"]) == ["other"]
-    assert book["forgotten"] == old.epoch
+    context = json.loads(path.read_text())
+    assert list(context["leases"]) == ["other"]
+    assert context["forgotten"] == old.epoch
     clock.set(start - 3_600_000_000)
     again = backend.leases.acquire("old", "w1", ttl_s=1)
     assert again is not None

@@ -136,7 +136,7 @@ def triage(store: Store, name: str) -> None:
     desk = store.conversation(f"desk-{name}", parent=team)
     while (ticket := take_ticket(store, name)) is not None:
         priority = judge(team.state["tickets"][ticket]["subject"])
-        store.log.clock.sleep(THINKING_S)
+        store._log.clock.sleep(THINKING_S)
         with store.commit() as commit:  # both or neither
             commit.scope(team).set(("tickets", ticket, "priority"), priority)
             commit.scope(team).set(("tickets", ticket, "status"), "triaged")
