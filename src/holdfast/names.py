@@ -98,7 +98,7 @@ class Levels:
         self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
 
     def register(self, name: str, *, below: str, keep: bool = True) -> None:
-        """Adds a level right below another one (VIC-24)."""
+        """Adds a level right below another one."""
         check_level(name)
         if any(level.name == name for level in self._order):
             raise ExistsError(f'level "{name}" is registered already')

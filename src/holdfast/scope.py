@@ -519,7 +519,7 @@ class Scope:
 
     def recall(self, *, recent: int = 20) -> Recalled:
         """Returns what counts here: all standing orders of this scope and of those above it, and
-        the newest decisions of this scope, newest first (BOOT-8, BOOT-20)."""
+        the newest decisions of this scope, newest first."""
         decisions = Decisions(self._context)
         orders = decisions.standing([scope.name for scope in self._upwards()])
         return Recalled(orders, decisions.recent(self, check_whole(recent, "recent")))
@@ -728,19 +728,19 @@ class State(Protocol):
 
 @runtime_checkable
 class ConversationState(State, Protocol):
-    """A conversation's state: history, messages, tool results; one agent session (VIC-18)."""
+    """A conversation's state: history, messages, tool results; one agent session."""
 
 
 @runtime_checkable
 class WorkflowState(State, Protocol):
-    """A workflow's state: what its nodes share; one execution (VIC-19)."""
+    """A workflow's state: what its nodes share; one execution."""
 
 
 @runtime_checkable
 class TeamState(State, Protocol):
-    """A team's state: what its agents share; one team session (VIC-20)."""
+    """A team's state: what its agents share; one team session."""
 
 
 @runtime_checkable
 class GlobalState(State, Protocol):
-    """The application's state: settings, shared resources, caches (VIC-21)."""
+    """The application's state: settings, shared resources, caches."""

@@ -75,7 +75,7 @@ class ScopeState:
 
 
 class GlobalStateManager:
-    """The single entry point that the document describes (VIC-3 to VIC-9)."""
+    """The single entry point that the document describes."""
 
     _instance: GlobalStateManager | None = None
     _guard = threading.Lock()

@@ -8,7 +8,7 @@
     decision.superseded   {"key", "by"}                     closed, by the decision with that id
 
 `_OLD` has the types and fields of the bootcamp text, whose decisions are known by their number in
-the stream (BOOT-68). An event never changes, so what was written in an old form is read in the new
+the stream. An event never changes, so what was written in an old form is read in the new
 one, here and nowhere else.
 """
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 #
 # An effect is covered by the decision in whose block it runs, or by one that this worker has open
 # in the same scope. Each that is not leaves the event `policy.breached` in the stream of its scope,
-# so that it can be found later (BOOT-46); the mode "refuse" then raises before the effect.
+# so that it can be found later; the mode "refuse" then raises before the effect.
 
 
 BREACHED = "policy.breached"

@@ -14,7 +14,7 @@
 
 Each has "by" too, the worker that wrote it; in whose name it did so is the event's actor. A table
 is a left fold of these and of nothing else, so it is the same for whoever folds it, at any
-revision, in a fork and in a copy (BOOT-79).
+revision, in a fork and in a copy.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ written to the stream: a claim, a cycle of dependencies and a taken id are judge
 table that the event lands on. And a table is brought up to date by one look for the next number; if
 it is there, what follows it is read, in pages that grow where tasks lie close together.
 
-A snapshot of the table bounds what a new process must fold (BOOT-82). It is disposable, and
+A snapshot of the table bounds what a new process must fold. It is disposable, and
 believed only if its digest fits and the log still has the event that it ends at.
 """
 

@@ -146,7 +146,7 @@ def unclosed(
 
 
 def left_in_progress(context: RecordContext) -> Iterator[Stale]:
-    """Yields the tasks whose owner is silent (BOOT-70)."""
+    """Yields the tasks whose owner is silent."""
     eyes = OwnerStatus(context)
     for table, task in across(context, INDEX_CLAIMED):
         if not eyes.is_held(task):

@@ -105,7 +105,7 @@ class Doing(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True):
-    """What a run is doing now: one line for each block that is at work (OP-5)."""
+    """What a run is doing now: one line for each block that is at work."""
 
     status: events.Status
     statements: tuple[str, ...]
