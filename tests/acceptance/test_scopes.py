@@ -1,4 +1,4 @@
-"""Scopes as DESIGN section 5 promises them, on every embedded backend."""
+"""Scopes as the guide promises them, on every embedded backend."""
 
 from datetime import UTC, datetime, timedelta
 

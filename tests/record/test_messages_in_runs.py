@@ -1,4 +1,4 @@
-"""Messages of a run's body are said once, however often the run is entered again (DESIGN 7.3)."""
+"""Messages of a run's body are said once, however often the run is entered again (rule 3)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def change(name: str) -> None:
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_what_is_judged_by_what_is_there_is_refused_in_a_body(hf: Store, name: str) -> None:
-    """DESIGN 7.3: before, a run that was resumed found other messages there, and diverged."""
+    """Rule 3: before, a run that was resumed found other messages there, and diverged."""
     STORES.append(hf)
     fill(hf)
     before = hf.conversation("c").revision

@@ -1,4 +1,4 @@
-"""The record within runs: a body that is entered again decides nothing twice (DESIGN 6, 7.3)."""
+"""The record within runs: a body that is entered again decides nothing twice (rule 3)."""
 
 from __future__ import annotations
 

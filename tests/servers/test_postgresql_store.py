@@ -51,7 +51,7 @@ def _open(url: str, **options: Any) -> PostgresqlBackend:
 def test_a_foreign_open_transaction_holds_followers_up_and_nobody_else(
     version: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Guarantee 5: positions never appear late. DESIGN: followers stop at the snapshot's xmin."""
+    """Guarantee 5: positions never appear late. Followers stop at the snapshot's xmin."""
     running = server(version)
     running.create_database("foreign")
     backend = _open(running.url("foreign"))

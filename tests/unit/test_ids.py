@@ -1,4 +1,4 @@
-"""Ids: they sort by time, and what is not time in them is chance (DESIGN section 2)."""
+"""Ids: they sort by time, and what is not time in them is chance."""
 
 from __future__ import annotations
 

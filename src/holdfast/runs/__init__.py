@@ -1,4 +1,4 @@
-"""Runs: programs whose position survives anything. DESIGN rules 1 to 12; decision 0013."""
+"""Runs: functions whose position survives a crash. Rules 1 to 12: docs/guarantees.md."""
 
 from holdfast.runs.blocks import Outcome, Progress
 from holdfast.runs.context import Operations
