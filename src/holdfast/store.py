@@ -7,8 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
 
-from holdfast.backends.protocol import START, Durability, Lease, Mark, Position
-from holdfast.backends.registry import open_backend
+from holdfast.backends.protocol import (
+    DURABILITIES,
+    START,
+    Backend,
+    Durability,
+    Lease,
+    Mark,
+    Position,
+)
+from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.arguments import check_flag, check_seconds, check_timeout, check_whole
 from holdfast.core.check import Report, check_store
@@ -29,6 +37,7 @@ from holdfast.names import (
     check_name,
     short_id,
     split_name,
+    without_secrets,
 )
 from holdfast.record import sessions
 from holdfast.record import tasks as backlog
@@ -49,8 +58,13 @@ from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
 _STATUSES = Status.__args__
-DEFAULT_PLACE = ".holdfast"
-DURABILITIES = ("full", "process", "none")
+
+
+class _DefaultPlace(str):
+    """The path of a store that none is named for: another object than the same path if given."""
+
+
+DEFAULT_PLACE = _DefaultPlace(".holdfast")
 
 
 class Store:
@@ -496,6 +510,7 @@ def open_store(
     clock: Clock | None = None,
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
+    backend: Backend | None = None,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -506,6 +521,7 @@ def open_store(
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
     event; by default it is this worker's id. A worker that others must know of says every
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.
+    `backend` is an open backend to use in place of a URL. The store closes it.
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
@@ -525,17 +541,31 @@ def open_store(
     known = Levels()
     for name, below in {**named, **_check_levels(levels)}.items():
         known.register(name, below=below)
-    backend, shown = open_backend(
-        url,
-        levels=known.names(),
-        clock=clock,
-        durability=durability,
-        create=create,
-        read_only=read_only,
-        **options,
-    )
+    options = {"durability": durability, "create": create, "read_only": read_only, **options}
+    if backend is not None:
+        backend, shown = _take_backend(backend, url, options)
+    else:
+        backend, shown = open_backend(url, levels=known.names(), clock=clock, **options)
     log = Log(backend, clock=clock, actor=actor or worker)
     return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
+
+
+_OF_A_URL = {"durability": "full", "create": True, "read_only": False}
+
+
+def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tuple[Backend, str]:
+    """Returns a backend that the caller opened, and where it is, as it should be shown."""
+    if url is not DEFAULT_PLACE:
+        raise UsageError(
+            "a store is opened by its url or on a backend, found both", hint="leave one of them out"
+        )
+    if given := [name for name in options if options[name] != _OF_A_URL.get(name)]:
+        raise UsageError(
+            f"{', '.join(given)} is not an option of a store on a backend, which is open already",
+            hint="open the backend with it",
+        )
+    backend = check_backend(backend, "backend")
+    return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
 def _read_mix(url: object) -> tuple[object, dict[str, str]]:

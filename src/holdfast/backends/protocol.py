@@ -58,6 +58,7 @@ Position = NewType("Position", int)
 START = Position(0)
 
 Durability = Literal["full", "process", "none"]
+DURABILITIES: tuple[Durability, ...] = ("full", "process", "none")
 
 
 class Record(Struct, frozen=True, gc=False):

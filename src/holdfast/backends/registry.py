@@ -1,20 +1,62 @@
-"""Which URL means which backend: one explicit table, each backend imported when it is used."""
+"""Which backend keeps a store: one table by scheme, and entry points for backends of others.
+
+A backend is imported when its scheme is asked for. Another distribution adds a scheme of its own
+with an entry point in the group "holdfast.backends": its name is the scheme, and it leads to what
+is called with the URL and the options `clock`, `durability`, `create` and `read_only`, and returns
+a backend. The schemes of the table cannot be taken over.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from holdfast.backends.protocol import Backend
+from holdfast.backends.protocol import (
+    DURABILITIES,
+    Backend,
+    Inspection,
+    Leases,
+    Marks,
+    Objects,
+)
 from holdfast.errors import UsageError, show_value
 from holdfast.names import without_secrets
 
-SCHEMES = (
-    *("memory:", "sqlite:", "files:", "file:", "postgresql:", "postgres:"),
-    *("redis:", "rediss:", "unix:"),
-)
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "holdfast.backends"
+
+
+class BuiltIn(NamedTuple):
+    """A backend of ours: where its class is, and what the class takes in place of the URL."""
+
+    module: str
+    name: str
+    takes: Literal["nothing", "path", "url"]
+    extra: str = ""  # what is to be installed with holdfast, if it needs more than holdfast does
+
+
+_MEMORY = BuiltIn("holdfast.backends.memory", "MemoryBackend", "nothing")
+_FILES = BuiltIn("holdfast.backends.files", "FilesBackend", "path")
+_SQLITE = BuiltIn("holdfast.backends.sqlite", "SqliteBackend", "path")
+_POSTGRESQL = BuiltIn("holdfast.backends.postgresql", "PostgresqlBackend", "url", extra="postgres")
+_REDIS = BuiltIn("holdfast.backends.redis", "RedisBackend", "url", extra="redis")
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "memory": _MEMORY,
+    "files": _FILES,
+    "file": _FILES,
+    "sqlite": _SQLITE,
+    "postgresql": _POSTGRESQL,
+    "postgres": _POSTGRESQL,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "unix": _REDIS,
+}
 OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "disk"))
 # Two letters at least: "C:" is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
@@ -42,53 +84,14 @@ def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> 
             + show_value(without_secrets(url) if isinstance(url, str) else cast("object", url)),
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
-    if url.startswith("memory:"):
-        return _memory(url, options), "memory:"
-    if url.startswith("sqlite:"):
-        from holdfast.backends.sqlite import SqliteBackend
-
-        return SqliteBackend(_path(url, "sqlite:"), **options), url
-    if url.startswith(("postgresql:", "postgres:")):
-        return _postgresql(url, options)
-    if url.startswith(("redis:", "rediss:", "unix:")):
-        return _redis(url, options)
-    scheme = _SCHEME.match(url)
-    if scheme and not url.startswith(SCHEMES):
-        shown = without_secrets(url)
-        raise UsageError(
-            f'"{scheme.group(1)}" is not a backend that is built in, found in "{shown}"',
-            hint=f'use "sqlite:state.db", "memory:" or a path; "./{shown}" is one',
-        )
-    from holdfast.backends.files import FilesBackend
-
-    for scheme in ("files:", "file:"):
-        if url.startswith(scheme):
-            return FilesBackend(_path(url, scheme), **options), url
-    return FilesBackend(url, **options), url
-
-
-def _postgresql(url: str, options: dict[str, Any]) -> tuple[Backend, str]:
-    try:
-        from holdfast.backends.postgresql import PostgresqlBackend
-    except ModuleNotFoundError as exc:
-        raise UsageError(
-            f"a PostgreSQL store needs the package {exc.name}, which is not installed",
-            hint='pip install "holdfast[postgres]"',
-        ) from None
-    backend = PostgresqlBackend(url, **options)
-    return backend, backend.place.shown
-
-
-def _redis(url: str, options: dict[str, Any]) -> tuple[Backend, str]:
-    try:
-        from holdfast.backends.redis import RedisBackend
-    except ModuleNotFoundError as exc:
-        raise UsageError(
-            f"a Redis store needs the package {exc.name}, which is not installed",
-            hint='pip install "holdfast[redis]"',
-        ) from None
-    backend = RedisBackend(url, **options)
-    return backend, backend.place.shown
+    found = _SCHEME.match(url)
+    if found is None:
+        return _load(_FILES)(url, **options), url
+    scheme = found.group(1)
+    built_in = BUILT_IN.get(scheme)
+    if built_in is None:
+        return _open_foreign(scheme, url, options)
+    return _open_built_in(built_in, scheme, url, options)
 
 
 def _can_be_a_path(url: str) -> bool:
@@ -98,13 +101,34 @@ def _can_be_a_path(url: str) -> bool:
         return False
 
 
-def _memory(url: str, options: dict[str, Any]) -> Backend:
-    from holdfast.backends.memory import MemoryBackend
+# --- backends of ours -----------------------------------------------------------------------------
 
+
+def _open_built_in(
+    built_in: BuiltIn, scheme: str, url: str, options: dict[str, Any]
+) -> tuple[Backend, str]:
+    if built_in.takes == "url":
+        return _load(built_in)(url, **options), without_secrets(url)
+    if built_in.takes == "path":
+        return _load(built_in)(_path(url, f"{scheme}:"), **options), url
     if url not in ("memory:", "memory://"):
         raise UsageError(f'a memory store has no place, found "{url}"', hint='use "memory:"')
     # A store in memory survives nothing, whatever was asked for; it says so in its status.
-    return MemoryBackend(clock=options["clock"], read_only=options["read_only"])
+    backend = _load(built_in)(clock=options["clock"], read_only=options["read_only"])
+    return backend, "memory:"
+
+
+def _load(built_in: BuiltIn) -> Any:
+    try:
+        module = import_module(built_in.module)
+    except ModuleNotFoundError as exc:
+        if not built_in.extra:
+            raise
+        raise UsageError(
+            f"a store of {built_in.name} needs the package {exc.name}, which is not installed",
+            hint=f'pip install "holdfast[{built_in.extra}]"',
+        ) from None
+    return getattr(module, built_in.name)
 
 
 def _path(url: str, scheme: str) -> str:
@@ -116,3 +140,75 @@ def _path(url: str, scheme: str) -> str:
     if not path:
         raise UsageError(f'"{url}" names no path', hint=f'write it as "{scheme}some/path"')
     return path
+
+
+# --- backends of others ---------------------------------------------------------------------------
+
+
+def _open_foreign(scheme: str, url: str, options: dict[str, Any]) -> tuple[Backend, str]:
+    shown = without_secrets(url)
+    entry_point = _entry_point(scheme)
+    if entry_point is None:
+        raise UsageError(
+            f'"{scheme}" is not a backend that is installed, found in "{shown}"',
+            hint=f'use "sqlite:state.db", "memory:" or a path; "./{shown}" is one',
+        )
+    where = f'the entry point "{scheme} = {entry_point.value}" of {ENTRY_POINTS}'
+    try:
+        factory = entry_point.load()
+    except Exception as exc:  # importing what is not ours may raise anything
+        raise UsageError(
+            f'"{shown}" cannot be opened: {where} cannot be loaded: {type(exc).__name__}: {exc}',
+            hint="install the package that it belongs to again, or ask who maintains it",
+        ) from exc
+    if not callable(factory):
+        raise UsageError(f"{where} leads to {show_value(factory)}: expected a class or a function")
+    return check_backend(factory(url, **options), f"what {where} returned"), shown
+
+
+def _entry_point(scheme: str) -> EntryPoint | None:
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    # The same one may be found twice, where a package is installed and on the path as well.
+    found = {each.value: each for each in entry_points(group=ENTRY_POINTS, name=scheme)}
+    if len(found) > 1:
+        raise UsageError(
+            f'several packages offer a backend for "{scheme}:": {", ".join(sorted(found))}',
+            hint="uninstall all but one of them",
+        )
+    return next(iter(found.values()), None)
+
+
+_COMPANIONS = {"objects": Objects, "leases": Leases, "marks": Marks, "inspect": Inspection}
+
+
+def check_backend(backend: object, what: str) -> Backend:
+    """Returns the backend, or raises UsageError that names what it lacks of the protocol."""
+    lacks = ["durability"] if not hasattr(backend, "durability") else []
+    lacks += _missing(backend, Backend, "")
+    for name, companion in _COMPANIONS.items():
+        found = getattr(backend, name, None)
+        lacks += [name] if found is None else _missing(found, companion, f"{name}.")
+    if lacks:
+        is_class = " (it is a class: make an object of it)" if isinstance(backend, type) else ""
+        raise UsageError(
+            f"{what} is not a backend: {show_value(backend)}{is_class} has no {', '.join(lacks)}",
+            hint="holdfast.backends.protocol.Backend says what a backend has",
+        )
+    whole = cast("Backend", backend)
+    if whole.durability not in DURABILITIES:
+        raise UsageError(
+            f"{what} has the durability {show_value(whole.durability)}: expected one of "
+            f"{', '.join(DURABILITIES)}"
+        )
+    return whole
+
+
+def _missing(found: object, protocol: type, prefix: str) -> list[str]:
+    """Returns the methods of a protocol that an object does not have."""
+    methods = [name for name, value in vars(protocol).items() if callable(value)]
+    return [
+        prefix + name
+        for name in methods
+        if not name.startswith("_") and not callable(getattr(found, name, None))
+    ]
