@@ -1,4 +1,4 @@
-"""The dependent tasks of `examples/tasks.py` at 5, 500 and 50,000 (BOOT-88), and bare programs.
+"""The dependent tasks of `examples/tasks.py` at 5, 500 and 50,000, and bare programs.
 
 Each is killed with SIGKILL when its last task begins, and a new process goes on: what is timed is
 the whole way to the kill, and the way from the call to the first task that is left.

@@ -75,6 +75,8 @@ async def listed(items: AsyncIterator[Any]) -> list[Any]:
 
 
 def test_everything_a_scope_does(url: str) -> None:
+    """VIC-15: in asyncio as in sync code."""
+
     async def body(hf: aio.AsyncStore) -> None:
         team = hf.team("t")
         chat = hf.conversation("c", parent=team)

@@ -1,4 +1,4 @@
-"""The concurrency and event-store chapters of the bootcamp text, with our names (BOOT-69 to 82).
+"""The concurrency and event-store chapters of the bootcamp text, with our names.
 
 Each of the text's own examples that loses data or breaks has its counterpart here.
 """

@@ -61,6 +61,7 @@ def test_a_change_that_only_fits_the_newer_state_is_not_refused(reopen: Reopen) 
 
 
 def test_threads_and_handles_lose_no_update_vic_31(reopen: Reopen) -> None:
+    """VIC-15: in threads."""
     stores = [reopen() for _ in range(3)]
 
     def work(store: Store) -> None:

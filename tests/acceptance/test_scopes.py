@@ -73,6 +73,7 @@ def test_changing_a_state_names_edit(hf: Store) -> None:
 
 
 def test_scopes_are_isolated_vic_4_23_34(hf: Store) -> None:
+    """RALPH-40 too."""
     hf.conversation("one").set("k", 1)
     assert hf.conversation("two").state == {}
     assert hf.team("one").state == {}
@@ -101,6 +102,7 @@ def test_an_edit_that_raises_writes_nothing(hf: Store) -> None:
 
 
 def test_an_edit_conflicts_and_a_function_is_retried_boot_77(hf: Store) -> None:
+    """BOOT-92, RALPH-41: two writers of one scope leave a consistent state."""
     chat = hf.conversation("c")
     chat.set("n", 0)
     with pytest.raises(ConflictError), chat.edit() as draft:
@@ -171,6 +173,7 @@ def test_a_checkpoint_name_given_again_means_the_newest(hf: Store) -> None:
 
 
 def test_restore_appends_and_can_be_undone(hf: Store) -> None:
+    """VIC-14."""
     chat = hf.conversation("c")
     chat.update({"a": 1, "l": [1, 2, 3]})
     chat.set("a", 2)
@@ -463,6 +466,7 @@ def test_bad_ids_are_refused(hf: Store, bad: object) -> None:
 
 
 def test_a_large_value_is_kept_as_a_blob_and_loaded_when_touched(hf: Store) -> None:
+    """RALPH-50."""
     chat = hf.conversation("c")
     text = "long " * 40_000
     chat.set("doc", {"text": text})

@@ -37,6 +37,7 @@ def read_closed(place: Path) -> list[Event]:
 def test_guarantee_3_and_5_eight_processes_append_to_one_scope(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """VIC-15: in processes."""
     total = PROCESSES * APPENDS
     with ExitStack() as stack:
         url = url_of(place)
@@ -78,6 +79,7 @@ def test_guarantee_3_and_5_eight_processes_append_to_one_scope(
 
 
 def test_guarantee_2_readers_see_whole_commits_only_while_writers_run(place: Path) -> None:
+    """BOOT-15."""
     url = url_of(place)
     holdfast.open(url).close()
     each = 40

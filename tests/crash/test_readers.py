@@ -89,6 +89,7 @@ def test_a_database_reads_as_written(tmp_path: Path) -> None:
 
 
 def test_guarantee_6_any_flipped_byte_of_the_text_is_found(text_store: Path) -> None:
+    """BOOT-74: whoever writes past the store's locks is found."""
     [segment] = (text_store / "log").iterdir()
     whole = segment.read_bytes()
     for at in range(0, len(whole), 3):

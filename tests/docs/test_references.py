@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEES = ROOT / "docs/guarantees.md"
 CITED = re.compile(
-    r"\b(?P<kind>guarantee|rule|clause)s? +(?P<numbers>\d+(?:(?:, (?:and )?| and | or | to |-)\d+\b)*)",
+    r"\b(?P<kind>guarantee|rule|clause)s? +"
+    r"(?P<numbers>\d+(?:(?:, (?:and )?| and | or | to |-)\d+\b)*)",
     re.I,
 )
 HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.M)
@@ -49,6 +50,8 @@ def cited(text: str) -> Iterator[str]:
             for each in range(first, number + 1):
                 yield f"{match['kind'].lower()}-{each}"
             previous = number
+    for kind, digits in re.findall(r"_(guarantee|clause)_0?(\d+)_", text):
+        yield f"{kind}-{digits}"
 
 
 def test_the_page_has_every_guarantee_rule_and_clause():
@@ -61,10 +64,10 @@ def test_the_page_has_every_guarantee_rule_and_clause():
 
 
 def test_cited_numbers_are_found_in_ranges_and_lists():
-    text = "Guarantees 1, 6 and 12; rule 7; clauses 3 to 5, or (clause 20)"
+    text = "Guarantees 1, 6 and 12; rule 7; clauses 3 to 5, or (clause 20); test_clause_02_x"
     assert list(cited(text)) == [
         *("guarantee-1", "guarantee-6", "guarantee-12", "rule-7"),
-        *("clause-3", "clause-4", "clause-5", "clause-20"),
+        *("clause-3", "clause-4", "clause-5", "clause-20", "clause-2"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the scopes of a workflow and of a team hold, and for how long (VIC-19, VIC-20)."""
+"""What the scopes of each level hold, and for how long (VIC-19, VIC-20)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ClosedError, Store, TeamState, WorkflowState
+from holdfast import (
+    ClosedError,
+    ConversationState,
+    GlobalState,
+    Store,
+    TeamState,
+    WorkflowState,
+)
 from tests.crash.children import Child, tell
 from tests.record.stores import new_url
 
@@ -102,3 +109,38 @@ def test_vic_20_a_team_holds_what_its_agents_share(durable: str, tmp_path: Path)
             with pytest.raises(ClosedError, match="let go"):
                 gone()
         assert hf.conversation("ada", parent=team).is_closed is False
+
+
+def test_vic_21_the_global_scope_holds_what_all_share(hf: Store) -> None:
+    """Settings and caches of the application; every scope finds them, none owns them."""
+    shared = hf.global_()
+    assert isinstance(shared, GlobalState)
+    shared.update({"model": "m-1", "cache": {"rates": [1, 2]}})
+    team = hf.team("red")
+    assert hf.conversation("c", parent=team).lookup("model") == "m-1"
+    assert team.get("model") is None
+    assert hf.global_().get(("cache", "rates")) == [1, 2]
+
+
+def test_vic_1_26_one_store_for_all_of_it(hf: Store) -> None:
+    """Turns, tool calls, a workflow, a team and checkpoints; what was held does not change."""
+    chat, team = hf.conversation("c"), hf.team("red")
+    assert isinstance(chat, ConversationState)
+    with chat.turn() as turn:
+        turn.add("user", "where is my order?")
+        turn.add("assistant", tool_calls=[{"id": "1", "name": "look", "arguments": {"order": 7}}])
+    run = hf.start(review, ["docs"], id="w")
+    await_approval(hf, "w")
+    team.increment("closed")
+    chat.update({"stage": "triage", "order": {"id": 7}})
+    held = chat.state
+    chat.checkpoint("before")
+    chat.set("stage", "done")
+    assert held["stage"] == "triage"
+    assert chat.state["order"] is held["order"]
+    chat.restore("before")
+    assert chat.state == {"stage": "triage", "order": {"id": 7}}
+    assert len(chat.messages) == 2
+    hf.answer("w", "approve", True)
+    assert run.result() == 1
+    assert team.get("closed") == 1

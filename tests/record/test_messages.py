@@ -300,6 +300,7 @@ def test_a_key_adds_once_and_several_in_one_commit(hf: Store) -> None:
 
 
 def test_merge_is_ordered_and_has_nothing_twice(hf: Store) -> None:
+    """RALPH-44."""
     one, two = hf.conversation("one"), hf.conversation("two")
 
     def at(second: int) -> datetime:

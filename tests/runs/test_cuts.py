@@ -1,4 +1,4 @@
-"""Every program of the corpus, cut everywhere, in process (T13, OP-25, BOOT-87).
+"""Every program of the corpus, cut everywhere, in process (T13; OP-7, 16, 21, 25; BOOT-87).
 
 The same on servers is part of the torture programme: `t13-postgresql-cuts`, `t13-redis-cuts`.
 """

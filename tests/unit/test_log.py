@@ -142,7 +142,7 @@ def test_the_cache_of_folds_is_bounded(clock: FakeClock) -> None:
 
 
 def test_a_peek_reads_no_events(clock: FakeClock) -> None:
-    """What async readers are answered from without leaving their loop."""
+    """What async readers are answered from without leaving their loop (VIC-36)."""
     backend = MemoryBackend(clock=clock)
     hf = store_on(backend, clock)
     backend.read = None  # type: ignore[assignment]  # whoever calls it fails

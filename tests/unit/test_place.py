@@ -32,6 +32,7 @@ a line that is not one
     ],
 )
 def test_a_network_file_system_is_refused_by_name(path: str, kind: str) -> None:
+    """BOOT-73: locks hold on one host only."""
     with pytest.raises(UsageError, match=f"network file system \\({kind} at"):
         refuse_network(path, mountinfo=_MOUNTS)
 

@@ -372,6 +372,7 @@ def test_get() -> None:
 @pytest.mark.parametrize("width", [100, 129, 300, 20_000])
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_change_keeps_little_memory(width: int, is_nested: bool) -> None:
+    """VIC-13, VIC-35: memory grows with the changes, and a change does not copy the whole."""
     table = {f"key {i}": i for i in range(width)}
     root = state({"m": table}) if is_nested else apply(EMPTY, [set_op((), table)], revision=1)
     at = ("m",) if is_nested else ()

@@ -121,6 +121,7 @@ def test_short_writes_and_reads_are_completed(
 def test_an_object_that_cannot_be_written_is_not_there(
     tmp_path: Path, disks: dict[str, Any]
 ) -> None:
+    """BOOT-14."""
     left = [0]
 
     def hits(_: int, __: str) -> bool:

@@ -158,7 +158,7 @@ def test_the_ring_appears_with_the_first_commit_and_goes_with_the_last_handle(
 
 
 def test_readers_do_not_wait_for_a_writer_in_its_sync(tmp_path: Path, build: RecordBuilder) -> None:
-    """Clause 11 without a lock: a commit that hangs in its sync delays no reader."""
+    """Clause 11 without a lock: a commit that hangs in its sync delays no reader (BOOT-52)."""
     syncing, go = Event(), Event()
 
     def reach(name: str) -> None:
