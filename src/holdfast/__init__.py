@@ -29,13 +29,12 @@ from holdfast.errors import (
 )
 from holdfast.record.audit import Audit
 from holdfast.record.commands import load_verifiers
-from holdfast.record.decision_events import Decision, Link
-from holdfast.record.decisions import UndecidedWarning
+from holdfast.record.context import Stale
+from holdfast.record.decisions import Decision, Link, UndecidedWarning
 from holdfast.record.facts import Contradicted, Fact, Holds
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.repair import repair
 from holdfast.record.sessions import Session
-from holdfast.record.stale import Stale
 from holdfast.record.task_events import Task
 from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
 from holdfast.scope import ConversationState, GlobalState, Scope, State, TeamState, WorkflowState

@@ -45,15 +45,20 @@ from holdfast.names import GLOBAL, Levels, check_name, split_name
 from holdfast.record import keyed_item as things
 from holdfast.record import tasks as backlog
 from holdfast.record.context import RecordContext
-from holdfast.record.decision_events import Decision, Link
-from holdfast.record.decisions import Decisions, IfExists, OpenDecision, check_effect
+from holdfast.record.decisions import (
+    Decision,
+    Decisions,
+    IfExists,
+    Link,
+    OpenDecision,
+    check_effect,
+)
 from holdfast.record.facts import Facts, put_away
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
-from holdfast.record.sessions import Status, status_of
+from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
 from holdfast.record.tasks import Tasks
-from holdfast.record.turns import OpenTurn
 
 RESTORE_RETRIES = 8
 CLOSE_RETRIES = 100
@@ -174,7 +179,7 @@ class Scope:
         return event.to_datetime(ends) if ends else None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> SessionStatus:
         """What became of the session here: active, completed when it was closed, or crashed.
 
         It is crashed if a worker died in its session or in a turn, and nobody ended it since.
@@ -543,7 +548,7 @@ class Scope:
     @property
     def messages(self) -> Messages:
         """What was said: a sequence to read from either end, and everything that changes it."""
-        return Messages(self, self, self._context)
+        return Messages(self, self._context)
 
     def say(self, content: str, *, role: str = "user") -> Message:
         """Adds a message; durable when it returns. `messages.add` takes everything else."""

@@ -42,12 +42,10 @@ from holdfast.names import (
 from holdfast.record import sessions
 from holdfast.record import tasks as backlog
 from holdfast.record.audit import Audit
-from holdfast.record.context import RecordContext
-from holdfast.record.decision_events import Decision
-from holdfast.record.decisions import Decisions, Mode, Policy
-from holdfast.record.recovery import recover
+from holdfast.record.context import RecordContext, Stale
+from holdfast.record.decisions import Decision, Decisions, Mode, Policy
+from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
-from holdfast.record.stale import Stale, stale
 from holdfast.record.task_events import Task
 from holdfast.runs import admin
 from holdfast.runs.admin import RunSummary, recovered_steps
@@ -87,8 +85,8 @@ class Store:
         self._levels = levels or Levels()
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
-        self._context.stale_sources.append(lambda: backlog.left_in_progress(self._context))
-        self._context.stale_sources.append(lambda: sessions.left_behind(self._context))
+        self._context.stale_sources.append(lambda: backlog.stale_tasks(self._context))
+        self._context.stale_sources.append(lambda: sessions.stale_sessions(self._context))
         self._engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------

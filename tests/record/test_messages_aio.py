@@ -13,7 +13,7 @@ from holdfast import aio
 from holdfast.aio.record import AsyncHistory, AsyncMessages, AsyncTurn
 from holdfast.errors import ConflictError, UsageError
 from holdfast.record.messages import History, Messages
-from holdfast.record.turns import OpenTurn
+from holdfast.record.sessions import OpenTurn
 
 SYNC_ONLY = {"prepare", "made", "commit", "index", "count", "begin", "committed", "ending"}
 

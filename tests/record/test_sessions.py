@@ -16,7 +16,7 @@ import holdfast
 from holdfast import ClosedError, Store, aio
 from holdfast.contrib import task_lifetimes
 from holdfast.contrib.task_lifetimes import SessionJob, let_go
-from holdfast.record.sessions import CRASHED
+from holdfast.record.sessions import SESSION_CRASHED
 from holdfast.scope import Scope
 from tests.crash.children import Child, tell
 from tests.record.kills import await_deaths, kill_everywhere, open_dying, open_watched
@@ -136,7 +136,7 @@ def test_a_crashed_session_that_was_let_go_stays_crashed(durable: str, tmp_path:
         assert (hf.sessions(), hf.marks("session")) == ([], [])
         with pytest.raises(ClosedError):
             _ = chat.state
-        assert [event.type for event in chat.history()].count(CRASHED) == 1
+        assert [event.type for event in chat.history()].count(SESSION_CRASHED) == 1
         [other] = [scope for scope in hf.scopes("conversation") if scope.id != "s"]
         assert other.status == "completed"
 

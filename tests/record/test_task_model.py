@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import ConflictError, ExistsError, LeaseLostError, NotFoundError, Task, UsageError
-from holdfast.record.task_events import project
-from holdfast.record.task_table import Table
+from holdfast.record.task_events import Table, project
 from holdfast.scope import Scope
 
 NAMES = ["a", "b", "c", "d"]

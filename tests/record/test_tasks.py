@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.core.event import from_datetime
 from holdfast.errors import ExpiredError
-from holdfast.record import task_table as tables
+from holdfast.record import task_events as tables
 from holdfast.record.task_events import project
 from holdfast.testing import FakeClock
 from tests.record.stores import begun_and_seen

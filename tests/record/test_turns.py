@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Store, UnavailableError, UsageError
 from holdfast.record.repair import NO_RESULT
-from holdfast.record.turns import INDEX
+from holdfast.record.sessions import INDEX_TURN
 from tests.crash.children import Child, tell
 from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying, open_watched
 from tests.record.stores import new_url
@@ -27,7 +27,7 @@ def test_a_turn_is_a_bracket(hf: Store) -> None:
         user = turn.add("user", "hi")
         [open_] = chat.messages.turns()
         assert (open_.status, open_.worker, open_.id) == ("open", hf.worker, turn.id)
-        assert [mark.group for mark in hf.marks(INDEX)] == ["conversation/c"]
+        assert [mark.group for mark in hf.marks(INDEX_TURN)] == ["conversation/c"]
         turn.add_many([{"role": "assistant", "content": "ho"}, {"role": "user", "content": "ok"}])
     assert user.turn == turn.id
     assert {message.turn for message in chat.messages} == {turn.id}
@@ -39,7 +39,7 @@ def test_a_turn_is_a_bracket(hf: Store) -> None:
     assert (newest.status, newest.error) == ("failed", "ValueError: broken")
     assert newest.ended_at is not None
     assert chat.messages.turns(1) == [newest]
-    assert hf.marks(INDEX) == []
+    assert hf.marks(INDEX_TURN) == []
     with pytest.raises(UsageError, match="has ended"):
         turn.add("user", "late")
     with pytest.raises(UsageError, match="same conversation"):
@@ -94,7 +94,7 @@ def test_a_turn_whose_first_answer_was_lost_is_ended(
     turn.end()
     assert [one.status for one in chat.messages.turns()] == ["completed"]
     assert len(chat.messages) == tries
-    assert hf.marks(INDEX) == []
+    assert hf.marks(INDEX_TURN) == []
 
 
 def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
@@ -110,7 +110,7 @@ def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
     turn.end()
     assert [one.status for one in chat.messages.turns()] == ["completed"]
     turn.end()
-    assert (chat.revision, hf.marks(INDEX)) == (3, [])
+    assert (chat.revision, hf.marks(INDEX_TURN)) == (3, [])
 
 
 def refuse(_: Any) -> None:
@@ -144,7 +144,7 @@ def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Pa
         request = chat.messages.for_request()
         assert request[-1] == {"role": "tool", "tool_call_id": "t1", "content": NO_RESULT}
         assert len(chat.messages) == 2, "what is stored was not touched"
-        assert len(hf.marks(INDEX)) == 1
+        assert len(hf.marks(INDEX_TURN)) == 1
 
 
 ITEMS: list[dict[str, Any]] = [
@@ -239,7 +239,7 @@ def test_killed_while_saying_many(durable: str, tmp_path: Path) -> None:
 
 
 def test_killed_in_a_turn(durable: str, tmp_path: Path) -> None:
-    """A turn is completed, interrupted, or never was; no request has a call without a result."""
+    """A turn is completed, interrupted, or never was; no call lacks its result (BOOT-90)."""
 
     def judge(hf: Store) -> None:
         await_deaths(hf)
@@ -249,7 +249,7 @@ def test_killed_in_a_turn(durable: str, tmp_path: Path) -> None:
             assert statuses == []
         else:
             assert statuses in (["interrupted"], ["completed"])
-        assert (statuses == ["interrupted"]) == (len(hf.marks(INDEX)) == 1)
+        assert (statuses == ["interrupted"]) == (len(hf.marks(INDEX_TURN)) == 1)
         calls = [one for item in chat.messages.for_request() for one in item.get("tool_calls", ())]
         results = [item for item in chat.messages.for_request() if item["role"] == "tool"]
         assert len(calls) == len(results)

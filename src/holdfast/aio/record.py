@@ -21,14 +21,13 @@ from holdfast.backends.protocol import Position
 from holdfast.core.arguments import check_timeout
 from holdfast.core.consumers import STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
-from holdfast.record.decision_events import Decision
-from holdfast.record.decisions import OpenDecision
+from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, Shelf
 from holdfast.record.message_events import Message
 from holdfast.record.messages import History, Messages
+from holdfast.record.sessions import OpenTurn
 from holdfast.record.tasks import Tasks
-from holdfast.record.turns import OpenTurn
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from holdfast.core.tree import Map, Op
 from holdfast.errors import ConflictError
 from holdfast.record.decisions import check_effect
 from holdfast.record.message_events import Message
-from holdfast.record.sessions import Status
+from holdfast.record.sessions import SessionStatus
 from holdfast.scope import Scope, Subscriber
 
 
@@ -94,7 +94,7 @@ class AsyncScope:
         return Reading(read)
 
     @property
-    def status(self) -> Reading[Status]:
+    def status(self) -> Reading[SessionStatus]:
         return Reading(lambda: self._loop.hop(lambda: self.sync.status))
 
     async def get(self, path: Path, default: Any = None) -> Any:

@@ -12,8 +12,9 @@ from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_wri
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.record.commands import FILE, load_verifiers
-from holdfast.record.decision_events import Decision
-from holdfast.render import encode_value, show_time, time_text
+from holdfast.record.decisions import Decision
+from holdfast.render.record import decision_document, decisions_document, recovery_document
+from holdfast.render.text import show_time
 from holdfast.store import Store
 
 COLUMNS = ("id", "time", "status", "decision")

@@ -14,8 +14,13 @@ from holdfast.cli.printing import print_facts, print_json, print_line, print_not
 from holdfast.core.tree import freeze
 from holdfast.errors import UsageError
 from holdfast.record.facts import Fact
-from holdfast.record.stale import Stale
-from holdfast.render import clean, encode_value, preview, show_time, time_text
+from holdfast.render.record import (
+    fact_document,
+    facts_document,
+    stale_document,
+    withdrawn_fact_document,
+)
+from holdfast.render.text import clean, preview, show_time
 
 
 def fact(
@@ -94,7 +99,7 @@ def stale(*, verify: bool = True, config: Config = None, options: Options = DEFA
     with opened(options) as store:
         found = store.stale(verify=verify)
     if options.json:
-        print_json({"stale": [stale_shape(one) for one in found]})
+        print_json(stale_document(found))
     elif found:
         rows = [
             (one.kind, one.scope, one.id, one.why, show_time(one.since), one.text) for one in found
@@ -137,19 +142,6 @@ def print_one(found: Fact, options: Options) -> None:
     if found.about is not None:
         rows.append(("about", found.about))
     print_facts(rows)
-
-
-def fact_shape(found: Fact) -> dict[str, Any]:
-    """Returns a fact; `docs/cli.md` lists the fields."""
-    shape = asdict(found)
-    for name in ("stated_at", "updated_at", "valid_until", "verified_at", "contradicted_at"):
-        shape[name] = None if shape[name] is None else time_text(shape[name])
-    return {**shape, "value": encode_value(found.value), "found": encode_value(found.found)}
-
-
-def stale_shape(one: Stale) -> dict[str, Any]:
-    """Returns something stale."""
-    return {**asdict(one), "since": time_text(one.since)}
 
 
 def _preview(found: Fact) -> str:

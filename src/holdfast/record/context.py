@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
 from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.message_scan import Scans
-from holdfast.record.task_table import Tables
+from holdfast.record.task_events import Tables
 
 _KNOWN_MAX = 65536
 
@@ -68,3 +71,17 @@ class RecordContext:
     @property
     def worker(self) -> str:
         return self.lease_keeper.worker
+
+
+Why = Literal["past its time", "contradicted", "owner silent"]
+
+
+class Stale(Struct, frozen=True):
+    """One thing that describes a world which may be gone."""
+
+    kind: str  # "fact", "decision", …
+    id: str  # a fact's name, a decision's id
+    scope: str
+    why: Why
+    text: str
+    since: datetime

@@ -4,19 +4,31 @@ The `opened` event and the mark that makes it findable are one commit, and `open
 is durable: so whatever the caller does next, somebody can ask about it later. Closing is one
 commit too: the event, and the mark cleared. Between the two a crash leaves the decision open and
 its worker dead, and `recovery.py` judges it.
+
+    decision.opened       {"key", "decision", "owner", …}   durable before the act
+    decision.failed       {"key", "error", "by"}            the act raised; still open
+    decision.taken        {"key", "owner", "why"}           another worker answers for it from here
+    decision.closed       {"key", "outcome", "by", "how", "output"?}
+    decision.prioritized  {"key", "priority"}
+    decision.superseded   {"key", "by"}                     closed, by the decision with that id
+
+Older programs wrote other types (`_OLD`), whose decisions are known by their number in the stream.
+An event never changes, so an old form is converted when it is read, here and nowhere else.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.backends.protocol import Cleared, Mark
 from holdfast.core import codec
 from holdfast.core.arguments import (
     TEXT_CHARACTERS_MAX,
@@ -26,12 +38,13 @@ from holdfast.core.arguments import (
     name_of,
     older_bound,
 )
-from holdfast.core.commit import Cleared, Mark, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
 from holdfast.errors import (
     ClosedError,
     ConflictError,
+    CorruptError,
     ExistsError,
     ExpiredError,
     HoldfastError,
@@ -41,18 +54,284 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.names import new_id
-from holdfast.record import decision_events as forms
+from holdfast.names import check_name, new_id
 from holdfast.record import keyed_item as things
-from holdfast.record.context import RecordContext
-from holdfast.record.decision_events import NO_OUTCOME, Decision, Link, split_id
+from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_within, next_place, unjournalled
-from holdfast.record.keyed_item import KeyedItem, Recorder
+from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
-    pass  # moved
+
+OPENED = "decision.opened"
+FAILED = "decision.failed"
+TAKEN = "decision.taken"
+CLOSED = "decision.closed"
+PRIORITIZED = "decision.prioritized"
+SUPERSEDED = "decision.superseded"
+NO_OUTCOME = "no outcome stated"
+LINKED = ("message", "task", "file", "commit", "decision")
+
+
+DecisionStatus = Literal["open", "standing", "closed", "superseded", "abandoned"]
+
+
+class Link(Struct, frozen=True):
+    """What a decision has to do with: kind is message, task, file, commit or decision."""
+
+    kind: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.to}"
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """A decision as it was when it was read; `hf.outcome(d.id, …)` closes an open one."""
+
+    id: str
+    key: str
+    """The idempotency key to act with: the same for whoever does the act, and for ever."""
+    scope: str
+    timestamp: datetime
+    decision: str
+    rationale: str | None = None
+    planned_action: str | None = None
+    outcome: str | None = None
+    completed_at: datetime | None = None
+    output: Any = None
+    """What a verifier or an act gave when recovery closed it."""
+    status: DecisionStatus = "open"
+    owner: str
+    owner_alive: bool | None = None
+    """Whether the worker that answers for it lives; None if it is no longer open."""
+    actor: str = ""
+    error: str | None = None
+    closed_by: str | None = None
+    how: str | None = None
+    verify: str | None = None
+    act: str | None = None
+    alternatives: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    supersedes: str | None = None
+    superseded_by: str | None = None
+    place: str | None = None
+    """What names the place in a run that made it."""
+    priority: int = 0
+    updated_at: datetime
+    revision: int
+    events: int = 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its act may or may not have been done, and nobody has said yet."""
+        return self.status == "open"
+
+
+def make_id(key: str, stream: str) -> str:
+    """Returns an id that leads to the decision: its key, and the scope that it was made in."""
+    return f"{key}@{stream}"
+
+
+def split_id(id: object) -> tuple[str, str]:
+    """Returns key and scope of an id, or raises UsageError."""
+    key, at, stream = id.partition("@") if isinstance(id, str) else ("", "", "")
+    if not key or not at or not stream:
+        raise UsageError(
+            f"a decision's id is its key, @ and its scope, found {show_value(id)}",
+            hint="list the decisions: each has its id",
+        )
+    check_name(key, "a decision's key")
+    check_name(stream, "scope")
+    return key, stream
+
+
+def parse_link(link: object) -> Link:
+    """Returns a link given as "file:src/a.py", as a pair or as a Link, or raises UsageError."""
+    kind, to = None, None
+    if isinstance(link, Link):
+        kind, to = link.kind, link.to
+    elif isinstance(link, str):
+        kind, _, to = link.partition(":")
+    elif isinstance(link, tuple):
+        pair = cast("tuple[object, ...]", link)
+        kind, to = pair if len(pair) == 2 else (None, None)
+    if kind not in LINKED or not isinstance(to, str) or not to:
+        raise UsageError(
+            f'a link is text such as "file:src/a.py", of {", ".join(LINKED)}, '
+            f"found {show_value(cast('object', link))}"
+        )
+    return Link(str(kind), to)
+
+
+# --- the fold -------------------------------------------------------------------------------------
+
+
+def project(events: Iterable[Event]) -> dict[str, Decision]:
+    """Returns the decisions of one stream's events, by id, in the order they were made.
+
+    Events of other types are passed over, and so are those of a decision that was made elsewhere.
+    """
+    found: dict[str, Decision] = {}
+    made = 0
+    for event in events:
+        if not is_of_decision(event.type):
+            continue
+        with _readable(event):
+            type, data = upcast(event.type, event.data)
+            made += type == OPENED
+            key = str(data.get("key", made))  # old ones are known by their number
+            id = make_id(key, event.stream)
+            if type == OPENED:
+                found[id] = opened(event.record, {**data, "key": key})
+            elif id in found:
+                found[id] = advance(found[id], event.time, type, data)
+    return found
+
+
+def fold(events: Iterable[Event]) -> Decision | None:
+    """Returns the decision that all its own events, oldest first, make; None if there are none."""
+    decision = None
+    for event in events:
+        with _readable(event):
+            type, data = upcast(event.type, event.data)
+            if decision is None:
+                decision = opened(event.record, data)
+            else:
+                decision = advance(decision, event.time, type, data)
+    return decision
+
+
+def key_of(event: Event) -> str:
+    """Returns the key of the decision that an event of today's types is about."""
+    with _readable(event):
+        return event.data["key"]
+
+
+@contextmanager
+def _readable(event: Event) -> Generator[None]:
+    """Turns data that no version of ours has written into an error that says where it is."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptError(
+            f'event {event.revision} of "{event.stream}" is not what "{event.type}" holds',
+            stream=event.stream,
+            revision=event.revision,
+        ) from error
+
+
+class Envelope(Protocol):
+    """What an event says besides its data: a record has it, and so has what was just written."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
+    @property
+    def time(self) -> int: ...
+    @property
+    def actor(self) -> str: ...
+
+
+def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
+    """Returns the decision that an event opened."""
+    key, time = data["key"], to_datetime(envelope.time)
+    return Decision(
+        id=make_id(key, envelope.stream),
+        key=key,
+        scope=envelope.stream,
+        timestamp=time,
+        decision=data["decision"],
+        rationale=data.get("rationale"),
+        planned_action=data.get("planned_action"),
+        status="standing" if data.get("standing") else "open",
+        owner=data.get("owner", envelope.actor),
+        actor=envelope.actor,
+        verify=data.get("verify"),
+        act=data.get("act"),
+        alternatives=tuple(data.get("alternatives", ())),
+        links=tuple(Link(kind, to) for kind, to in data.get("links", ())),
+        supersedes=data.get("supersedes"),
+        place=data.get("place"),
+        priority=data.get("priority", 0),
+        updated_at=time,
+        revision=envelope.revision,
+    )
+
+
+def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any]) -> Decision:
+    """Returns the decision one event later; a type that nobody knows leaves it as it is."""
+    decision = replace(decision, updated_at=time, events=decision.events + 1)
+    if type == CLOSED:
+        return replace(
+            decision,
+            status="abandoned" if data.get("how") == "abandoned" else "closed",
+            outcome=data.get("outcome"),
+            output=data.get("output"),
+            completed_at=time,
+            closed_by=data.get("by"),
+            how=data.get("how"),
+        )
+    if type == SUPERSEDED:
+        return replace(decision, status="superseded", superseded_by=data["by"], completed_at=time)
+    if type == FAILED:
+        return replace(decision, error=data["error"])
+    if type == TAKEN:
+        return replace(decision, owner=data["owner"])
+    if type == PRIORITIZED:
+        return replace(decision, priority=data["priority"])
+    return decision
+
+
+# --- old forms ------------------------------------------------------------------------------------
+
+
+def is_of_decision(type: str) -> bool:
+    """Says whether an event of that type tells of a decision."""
+    return type.startswith("decision.") or type in _OLD
+
+
+def is_old(type: str) -> bool:
+    """Says whether a type is one that only older programs write."""
+    return type in _OLD
+
+
+def upcast(type: str, data: Any) -> tuple[str, dict[str, Any]]:
+    """Returns an event of any form ever written as the type and data that are written today."""
+    if type in _OLD:
+        newer, convert = _OLD[type]
+        return newer, convert(data)
+    return type, data
+
+
+def _made(data: dict[str, Any]) -> dict[str, Any]:
+    made = {"decision": data.get("decision", data.get("text", ""))}
+    if "priority" in data:
+        made["priority"] = _old_priority(data["priority"])
+    return {**{name: data[name] for name in ("key", "rationale") if name in data}, **made}
+
+
+def _ended(data: dict[str, Any]) -> dict[str, Any]:
+    outcome = data.get("result", data.get("outcome"))
+    return {"key": data["decision_id"], "outcome": outcome, "how": "stated"}
+
+
+def _prioritized(data: dict[str, Any]) -> dict[str, Any]:
+    return {"key": data["decision_id"], "priority": _old_priority(data["priority"])}
+
+
+def _old_priority(priority: Any) -> int:
+    return PRIORITIES.get(priority, 0) if isinstance(priority, str) else int(priority)
+
+
+_OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "decision_made": (OPENED, _made),
+    "decision_outcome": (CLOSED, _ended),
+    "decision_result": (CLOSED, _ended),
+    "decision_prioritized": (PRIORITIZED, _prioritized),
+}
 
 
 # --- policy ---------------------------------------------------------------------------------------
@@ -137,7 +416,7 @@ class Decisions:
 
     def open(
         self,
-        scope: Recorder,
+        scope: Scope,
         decision: str,
         *,
         because: str | None,
@@ -165,9 +444,9 @@ class Decisions:
             "verify": None if verify is None else verifiers.name(verify),
             "act": None if act is None else acts.name(act),
             "alternatives": [check_text(one, "an alternative") for one in alternatives],
-            "links": [[link.kind, link.to] for link in map(forms.parse_link, links)],
+            "links": [[link.kind, link.to] for link in map(parse_link, links)],
             "supersedes": supersedes,
-            "priority": forms.parse_priority(priority),
+            "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
         }
         said = {name: value for name, value in said.items() if value not in (None, [], False)}
@@ -197,7 +476,7 @@ class Decisions:
                 return found
         return None
 
-    def _open(self, scope: Recorder, key: str, said: dict[str, Any]) -> OpenDecision:
+    def _open(self, scope: Scope, key: str, said: dict[str, Any]) -> OpenDecision:
         thing = KeyedItem(KIND, scope.name, key)
         said = {"key": key, **said, "owner": self.context.worker}
         index = INDEX_STANDING if said.get("standing") else INDEX_OPEN
@@ -205,11 +484,11 @@ class Decisions:
         marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
         if "supersedes" in said:
             marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
-        part = scope._event_write(NewEvent(forms.OPENED, codec.encode(said)), key=thing.key(1))
+        part = scope._event_write(NewEvent(OPENED, codec.encode(said)), key=thing.key(1))
         written = things.append(self.log, thing, 1, part, marks=tuple(marks))
         after = written.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
-        entry = self._look(forms.opened(envelope, said))
+        entry = self._look(opened(envelope, said))
         if entry.is_open:
             self.context.open_here[entry.id] = entry.scope
         if entry.supersedes is not None:
@@ -241,7 +520,7 @@ class Decisions:
                 if older.scope == newer.scope:  # else it may be kept by another backend
                     cleared.append(done)
                 said = {"key": older.key, "by": newer.id}
-                self._next(older, forms.SUPERSEDED, said, *cleared)
+                self._next(older, SUPERSEDED, said, *cleared)
             except ConflictError:
                 continue  # on what another writer made of it meanwhile
             except (ClosedError, ExpiredError):
@@ -316,7 +595,7 @@ class Decisions:
                 self._check_mine(entry)
             cleared = _thing(entry).cleared(_index(entry))
             try:
-                closed = self._next(entry, forms.CLOSED, said, cleared)
+                closed = self._next(entry, CLOSED, said, cleared)
             except ConflictError:
                 # Each turn is another writer's event of this very decision: they are few.
                 entry = self.get(entry.id)
@@ -332,7 +611,7 @@ class Decisions:
             if entry.error == text and is_within():
                 return entry  # said by an earlier pass of the run
             try:
-                return self._next(entry, forms.FAILED, said)
+                return self._next(entry, FAILED, said)
             except ConflictError:
                 entry = self.get(entry.id)
         return entry
@@ -341,18 +620,18 @@ class Decisions:
         """Makes this worker the owner; ConflictError if anything happened to it meanwhile."""
         self.context.lease_keeper.beat()
         said = {"key": entry.key, "owner": self.context.worker, "why": why}
-        return self._next(entry, forms.TAKEN, said)
+        return self._next(entry, TAKEN, said)
 
     def prioritise(self, id: str, priority: int | str) -> Decision:
         """Gives a decision that is not closed another priority."""
-        said = {"priority": forms.parse_priority(priority)}
+        said = {"priority": parse_priority(priority)}
         while True:
             entry = self.get(id)
             _check_not_closed(entry)
             due = from_datetime(entry.timestamp)
             mark = _thing(entry).mark(_index(entry), due=due, priority=said["priority"])
             try:
-                return self._next(entry, forms.PRIORITIZED, {"key": entry.key, **said}, mark)
+                return self._next(entry, PRIORITIZED, {"key": entry.key, **said}, mark)
             except ConflictError:
                 continue  # on what another writer made of it meanwhile
 
@@ -363,7 +642,7 @@ class Decisions:
         part = things.next_part(thing, number, NewEvent(type, codec.encode(said)))
         written = things.append(self.log, thing, number, part, marks=marks)
         time = to_datetime(written.after[0].time)
-        return self._look(forms.advance(entry, time, type, said))
+        return self._look(advance(entry, time, type, said))
 
     def _check_mine(self, entry: Decision) -> None:
         if entry.owner != self.context.worker and self.context.lease_keeper.is_alive(entry.owner):
@@ -388,14 +667,14 @@ class Decisions:
         return entry
 
     def _read(self, thing: KeyedItem) -> Decision | None:
-        found = forms.fold(Event(record) for record in things.records_of(self.log, thing))
+        found = fold(Event(record) for record in things.records_of(self.log, thing))
         return None if found is None else self._look(found)
 
     def _read_old(self, id: str, stream: str) -> Decision | None:
         key = split_id(id)[0]
         if not key.isdecimal():
             return None
-        found = forms.project(map(Event, self.log.records(stream))).get(id)
+        found = project(map(Event, self.log.records(stream))).get(id)
         return None if found is None else self._look(found)
 
     def _look(self, entry: Decision) -> Decision:
@@ -473,17 +752,17 @@ class Decisions:
         while newest > 0:
             records = self.log.records(stream, after=max(newest - PAGE, 0), until=newest)
             for record in reversed(records):
-                if forms.is_old(record.type):
+                if is_old(record.type):
                     yield from self._made_in_old(stream, min(record.revision, last))
                     return
-                if not forms.is_of_decision(record.type):
+                if not is_of_decision(record.type):
                     continue
                 event = Event(record)
-                key = record.stream, forms.key_of(event)
-                if record.type != forms.OPENED:
+                key = record.stream, key_of(event)
+                if record.type != OPENED:
                     later.setdefault(key, []).append(event)
                 elif record.revision <= last:
-                    entry = forms.fold([event, *reversed(later.pop(key, []))])
+                    entry = fold([event, *reversed(later.pop(key, []))])
                     assert entry is not None, "BUG: a decision without an event"
                     if record.stream != stream and _index(entry):
                         # Inherited by a fork. It is one act in the world, so what counts is what
@@ -494,7 +773,7 @@ class Decisions:
 
     def _made_in_old(self, stream: str, last: int) -> Iterator[Decision]:
         """Yields those up to a revision of a stream with old events, which count from its start."""
-        entries = forms.project(map(Event, self.log.records(stream))).values()
+        entries = project(map(Event, self.log.records(stream))).values()
         for entry in reversed(entries):
             if entry.revision <= last:
                 yield self._look(entry)
@@ -538,6 +817,14 @@ def _check_not_closed(entry: Decision) -> None:
         f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{said}',
         hint="an outcome is never replaced; make a new decision that supersedes it",
     )
+
+
+def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
+    """Yields the open decisions whose worker is silent."""
+    for entry in decisions.list(incomplete=True):
+        if not entry.owner_alive:
+            said = f'worker "{entry.owner}" is silent: {entry.decision}'
+            yield Stale("decision", entry.id, entry.scope, "owner silent", said, entry.updated_at)
 
 
 # --- open_decision --------------------------------------------------------------------------------

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
 from holdfast.core.arguments import check_duration, check_text, older_bound
-from holdfast.core.commit import Cleared, Mark, NewEvent, Record, StreamWrite
+from holdfast.core.commit import NewEvent, StreamWrite
 from holdfast.core.event import to_datetime
 from holdfast.core.intent import Unknown, verifiers
 from holdfast.core.tree import Op
@@ -37,9 +38,12 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.record import keyed_item as things
-from holdfast.record.context import RecordContext
+from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import KeyedItem, Recorder
+from holdfast.record.keyed_item import KeyedItem
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
 
 STATED = "fact.stated"
 VERIFIED = "fact.verified"
@@ -103,7 +107,7 @@ class Found(Struct, frozen=True):
 class Facts:
     """The facts of one scope; a fork's inherited ones included."""
 
-    def __init__(self, context: RecordContext, scope: Recorder) -> None:
+    def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._context = context
         self._log = context.log
         self._scope = scope
@@ -421,3 +425,24 @@ def _data(context: RecordContext, record: Record) -> dict[str, Any]:
             revision=record.revision,
         )
     return cast("dict[str, Any]", data)
+
+
+def stale_facts(context: RecordContext, *, verify: bool) -> Iterator[Stale]:
+    """Yields the facts that are stale; with `verify` every verifier is asked about the world now.
+
+    A verifier that says a fact still holds makes it fresh again, also one past its time.
+    """
+    due_before = None if verify else context.log.clock.now_us()
+    for fact in marked(context, due_before=due_before):
+        if verify and fact.verify is not None:
+            try:
+                fact = check_fact(context, fact).fact
+            except ExpiredError:
+                continue  # its scope has ended while it was asked about
+        if fact.contradicted_at is not None:
+            since, why = fact.contradicted_at, "contradicted"
+        elif fact.stale and fact.valid_until is not None:
+            since, why = fact.valid_until, "past its time"
+        else:
+            continue
+        yield Stale("fact", fact.name, fact.scope, why, fact.reason or "", since)

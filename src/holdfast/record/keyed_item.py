@@ -16,23 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import event
-from holdfast.core.commit import (
-    Cleared,
-    CommitResult,
-    Mark,
-    NewEvent,
-    ProposedCommit,
-    Record,
-    StreamWrite,
-)
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import state_of
 from holdfast.core.log import Log
-from holdfast.errors import ConflictError, UsageError
+from holdfast.errors import ConflictError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.record.in_run import unjournalled
 
@@ -198,27 +190,16 @@ def next_part(thing: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite
     return StreamWrite(thing.stream, (new_event,), key=thing.key(number))
 
 
-# --- recorder -------------------------------------------------------------------------------------
-#
-# What the parts of the record need of the scope that they write to.
+PRIORITIES = {"low": -1, "normal": 0, "high": 1}
 
 
-class Recorder(Protocol):
-    """A scope with its record, as its parts see it."""
-
-    @property
-    def name(self) -> str: ...
-
-    def _event_write(self, new_event: NewEvent, key: str | None = None) -> StreamWrite:
-        """Returns what a commit adds to the scope's stream to record an event."""
-        ...
-
-    def _events_write(
-        self,
-        new_events: tuple[NewEvent, ...],
-        *,
-        expected: int | None = None,
-        key: str | None = None,
-    ) -> StreamWrite:
-        """Returns what a commit adds to the scope's stream to record several events."""
-        ...
+def parse_priority(priority: object) -> int:
+    """Returns a priority given as a whole number or as low, normal or high."""
+    if isinstance(priority, str) and priority in PRIORITIES:
+        return PRIORITIES[priority]
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 1 << 31:
+        raise UsageError(
+            f"a priority is a whole number, or {', '.join(PRIORITIES)}, "
+            f"found {show_value(priority)}"
+        )
+    return priority

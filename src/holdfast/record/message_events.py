@@ -31,10 +31,10 @@ from typing import Any, cast
 
 from msgspec import Raw, Struct
 
+from holdfast.backends.protocol import Record
 from holdfast.clock import Clock
 from holdfast.core import codec
 from holdfast.core.blobs import BLOB_BYTES_MIN
-from holdfast.core.commit import Record
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.log import WRITER
 from holdfast.errors import CorruptError, UsageError, show_value

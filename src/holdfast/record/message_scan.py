@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from holdfast.backends.protocol import Record
 from holdfast.core import codec, event
-from holdfast.core.commit import Record
 from holdfast.core.log import Log
 from holdfast.errors import ClosedError, CorruptError
 from holdfast.record.message_events import (

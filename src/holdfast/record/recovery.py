@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.protocol import Cleared, Mark
 from holdfast.core import codec
 from holdfast.core.arguments import TEXT_CHARACTERS_MAX
-from holdfast.core.commit import Cleared, Mark, ProposedCommit
+from holdfast.core.commit import ProposedCommit
 from holdfast.core.expiry import EXPIRING
 from holdfast.core.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
 from holdfast.core.intent import verdict_name as name_verdict
@@ -31,10 +32,10 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.record import decisions, facts, task_table, turns
-from holdfast.record.context import RecordContext
-from holdfast.record.decision_events import Decision
-from holdfast.record.decisions import Decisions
+from holdfast.record import decisions, facts, sessions, task_events
+from holdfast.record.context import RecordContext, Stale
+from holdfast.record.decisions import Decision, Decisions, stale_decisions
+from holdfast.record.facts import stale_facts
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -55,9 +56,9 @@ _INDEXES = (
     decisions.INDEX_SUPERSEDING,
     facts.INDEX,
     facts.INDEX_KEPT,
-    task_table.INDEX,
-    task_table.INDEX_CLAIMED,
-    turns.INDEX,
+    task_events.INDEX_TASK,
+    task_events.INDEX_CLAIM,
+    sessions.INDEX_TURN,
 )
 
 
@@ -91,8 +92,8 @@ def _has_ended(log: Log, stream: str) -> bool:
 
 
 def _interrupted(context: RecordContext) -> Iterator[Mark]:
-    for mark in context.log.marks.list(turns.INDEX, limit=_ALL):
-        if not context.lease_keeper.is_alive(turns.worker_of(mark)):
+    for mark in context.log.marks.list(sessions.INDEX_TURN, limit=_ALL):
+        if not context.lease_keeper.is_alive(sessions.worker_of(mark)):
             yield mark
 
 
@@ -194,3 +195,11 @@ def _storable(output: Any) -> Any:
     except HoldfastError:
         return None
     return output
+
+
+def stale(context: RecordContext, *, verify: bool) -> list[Stale]:
+    """Returns all of it: facts first, then what each source of the book has."""
+    found = [*stale_facts(context, verify=verify), *stale_decisions(Decisions(context))]
+    for source in context.stale_sources:
+        found += source()
+    return found

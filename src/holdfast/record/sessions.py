@@ -1,40 +1,63 @@
-"""Sessions: who is in a conversation, and whether they left it or died in it.
+"""Sessions and turns: who is in a conversation, and whether they ended it or died in it.
 
-    session.begun    {"worker", "keep"?}    somebody entered it; keep: its state stays at the end
-    session.crashed  {}                     whoever let it go found its worker dead
+    session.begun    {"worker", "keep"?}    a worker entered it; keep: its state stays at the end
+    session.crashed  {}                     its worker was found dead when its state was dropped
+    turn.begun       {"id", "worker"}
+    turn.ended       {"id", "outcome", "error"?}    outcome: completed or failed
 
-They are the numbered events of one thing of the scope (`thing.py`): a session that is kept may be
-begun again after a crash. It ends with its scope, and nothing is written for that but `closed`. So
-whether a session that has not ended is active or crashed is not stored but judged when it is read,
-by its worker's lease, as it is for turns.
+The events of a scope's sessions are numbered (`keyed_item.py`): a session that is kept may begin
+again after a crash. A session ends with its scope, and nothing but the event `closed` is written
+for that. Whether a session that has not ended is active or crashed is not stored. It is judged when
+it is read, by the lease of its worker, and so it is for turns.
+
+A turn is a bracket around the messages of one exchange. `turn.begun` is written together with the
+turn's first message, so a turn without messages leaves nothing; `turn.ended` is written when the
+block is left. A mark, set with the one and cleared with the other, finds every turn that has not
+ended without reading a stream. A turn whose worker is dead reads as `interrupted`: its messages are
+there, and no more will follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
+from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
-from holdfast.core.commit import Cleared, NewEvent
+from holdfast.core.commit import NewEvent
 from holdfast.core.event import to_datetime
-from holdfast.errors import ClosedError, ConflictError, ExpiredError
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import Log
+from holdfast.errors import (
+    ClosedError,
+    ConflictError,
+    ExpiredError,
+    HoldfastError,
+    UsageError,
+    show_error,
+)
+from holdfast.names import new_id
 from holdfast.record import keyed_item as things
-from holdfast.record import turns
-from holdfast.record.context import RecordContext
-from holdfast.record.keyed_item import KeyedItem, Recorder
-from holdfast.record.stale import Stale
+from holdfast.record.context import RecordContext, Stale
+from holdfast.record.in_run import refuse_in_body
+from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.message_events import Message
 
-BEGUN = "session.begun"
-CRASHED = "session.crashed"
-INDEX = "session"
+if TYPE_CHECKING:
+    from holdfast.record.messages import Messages
+    from holdfast.scope import Scope
+
+SESSION_BEGUN = "session.begun"
+SESSION_CRASHED = "session.crashed"
+INDEX_SESSION = "session"
 """Has a mark for each session that was begun and has not ended."""
 _ALL = 1 << 31
 
-Status = Literal["active", "completed", "crashed"]
+SessionStatus = Literal["active", "completed", "crashed"]
 
 
 class Session(Struct, frozen=True):
@@ -42,47 +65,47 @@ class Session(Struct, frozen=True):
 
     scope: str
     worker: str
-    status: Status
+    status: SessionStatus
     begun_at: datetime
     ended_at: datetime | None
     keep: bool
 
 
-class _Begun(Struct):
+class _SessionBegun(Struct):
     worker: str
     keep: bool = False
 
 
 def _thing(stream: str) -> KeyedItem:
-    return KeyedItem(INDEX, stream, "begun")
+    return KeyedItem(INDEX_SESSION, stream, "begun")
 
 
-def begin(context: RecordContext, recorder: Recorder, *, keep: bool) -> None:
+def begin(context: RecordContext, scope: Scope, *, keep: bool) -> None:
     """Writes down that this worker is in a session now; its mark lasts until it has ended."""
     context.lease_keeper.beat()
-    thing = _thing(recorder.name)
+    thing = _thing(scope.name)
     newest = things.newest_of(context.log, thing)
     number = 1 if newest is None else newest[0] + 1
-    new_event = NewEvent(BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
-    part = recorder._event_write(new_event, key=thing.key(number))
-    things.append(context.log, thing, number, part, marks=(thing.mark(INDEX),))
+    new_event = NewEvent(SESSION_BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
+    part = scope._event_write(new_event, key=thing.key(number))
+    things.append(context.log, thing, number, part, marks=(thing.mark(INDEX_SESSION),))
 
 
 def note_crash(context: RecordContext, stream: str) -> None:
     """Writes down, before a session is let go, that its worker did not end it."""
     thing = _thing(stream)
     newest = things.newest_of(context.log, thing)
-    if newest is None or newest[1].type == CRASHED:
+    if newest is None or newest[1].type == SESSION_CRASHED:
         return
     number = newest[0] + 1
-    part = things.next_part(thing, number, NewEvent(CRASHED, b"{}"))
+    part = things.next_part(thing, number, NewEvent(SESSION_CRASHED, b"{}"))
     with suppress(ConflictError, ClosedError):  # another lets it go at the same time
         things.append(context.log, thing, number, part)
 
 
 def unmarked(stream: str) -> Cleared:
     """Returns what clears the mark of a session that has ended."""
-    return _thing(stream).cleared(INDEX)
+    return _thing(stream).cleared(INDEX_SESSION)
 
 
 def read_session(context: RecordContext, stream: str) -> Session | None:
@@ -95,14 +118,14 @@ def read_session(context: RecordContext, stream: str) -> Session | None:
     if newest is None:
         return None
     number, record = newest
-    has_crashed = record.type == CRASHED
+    has_crashed = record.type == SESSION_CRASHED
     if has_crashed:
         record = things.record_at(context.log, thing, things.find(context.log, thing, number - 1))
-    begun = codec.decode_as(record.payload, _Begun)
+    begun = codec.decode_as(record.payload, _SessionBegun)
     is_closed = things.is_closed(context.log, stream)
     head = context.log.head(stream) if is_closed else None
     if is_closed and not has_crashed:
-        status: Status = "completed"
+        status: SessionStatus = "completed"
     elif not has_crashed and context.lease_keeper.is_alive(begun.worker):
         status = "active"
     else:
@@ -117,22 +140,22 @@ def read_session(context: RecordContext, stream: str) -> Session | None:
     )
 
 
-def status_of(context: RecordContext, stream: str) -> Status:
+def status_of(context: RecordContext, stream: str) -> SessionStatus:
     """Returns what became of a conversation: crashed if a worker died in its session or turn."""
     session = read_session(context, stream)
     if session is not None:
         return session.status
     if things.is_closed(context.log, stream):
         return "completed"
-    for mark in context.log.marks.list(turns.INDEX, limit=_ALL):
-        if mark.group == stream and not context.lease_keeper.is_alive(turns.worker_of(mark)):
+    for mark in context.log.marks.list(INDEX_TURN, limit=_ALL):
+        if mark.group == stream and not context.lease_keeper.is_alive(worker_of(mark)):
             return "crashed"
     return "active"
 
 
 def marked(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
     """Yields the scopes whose session was not seen to its end; None for one that expired."""
-    for mark in context.log.marks.list(INDEX, limit=_ALL):
+    for mark in context.log.marks.list(INDEX_SESSION, limit=_ALL):
         try:
             yield mark.group, read_session(context, mark.group)
         except ExpiredError:
@@ -145,9 +168,171 @@ def unended(context: RecordContext) -> list[Session]:
     return sorted(found, key=lambda one: (one.begun_at, one.scope))
 
 
-def left_behind(context: RecordContext) -> Iterator[Stale]:
+def stale_sessions(context: RecordContext) -> Iterator[Stale]:
     """Yields the sessions whose worker died in them."""
     for one in unended(context):
         if one.status == "crashed":
             said = f'worker "{one.worker}" died in it'
             yield Stale("session", one.scope, one.scope, "owner silent", said, one.begun_at)
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+TURN_BEGUN = "turn.begun"
+TURN_ENDED = "turn.ended"
+INDEX_TURN = "turn"
+
+
+TurnStatus = Literal["completed", "failed", "open", "interrupted"]
+
+
+class Turn(Struct, frozen=True):
+    """A turn as it was when it was read."""
+
+    id: str
+    scope: str
+    worker: str
+    status: TurnStatus
+    begun_at: datetime
+    ended_at: datetime | None = None
+    error: str | None = None
+
+
+class _TurnBegun(Struct):
+    id: str
+    worker: str
+
+
+class _TurnEnded(Struct):
+    id: str
+    outcome: Literal["completed", "failed"]
+    error: str | None = None
+
+
+class OpenTurn:
+    """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
+
+    def __init__(self, messages: Messages, log: Log, lease_keeper: LeaseKeeper) -> None:
+        self.id = new_id(log.clock)
+        self.name = messages.name
+        self._messages = messages
+        self._log = log
+        self._lease_keeper = lease_keeper
+        self._has_begun = False
+        self._was_sent = False
+        self._is_over = False
+
+    def add(self, role: str, content: Any = None, **fields: Any) -> Message:
+        """Adds a message to the turn; see `messages.add`."""
+        return self._messages.add(role, content, turn=self, **fields)
+
+    def add_many(self, items: Any, *, key: str | None = None) -> list[Message]:
+        """Adds several messages in one commit; see `messages.add_many`."""
+        return self._messages.add_many(items, key=key, turn=self)
+
+    def begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
+        """Returns what the first commit of the turn has beside its messages; then nothing.
+
+        The worker is registered before, so that its death can be told from its silence.
+        """
+        if self._is_over:
+            raise UsageError(f'turn "{self.id}" has ended: it takes no more messages')
+        if self._has_begun:
+            return (), ()
+        refuse_in_body("a turn")
+        self._lease_keeper.beat()
+        self._was_sent = True
+        begun = codec.encode_plain({"id": self.id, "worker": self._lease_keeper.worker})
+        return (NewEvent(TURN_BEGUN, begun),), (self._mark(),)
+
+    def _mark(self) -> Mark:
+        return Mark(INDEX_TURN, self._mark_key, group=self.name)
+
+    @property
+    def _mark_key(self) -> str:
+        return f"{self.id}@{self._lease_keeper.worker}"
+
+    def committed(self) -> None:
+        """Notes that the first commit is durable."""
+        self._has_begun = True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the turn; one in which nothing was said leaves nothing."""
+        if self._is_over:
+            return
+        if self._has_begun or self._is_marked():
+            self._messages.commit(
+                (self.ending(error),), marks=(Cleared(INDEX_TURN, self._mark_key),)
+            )
+        self._is_over = True  # only now: one that could not be ended can be tried again
+
+    def _is_marked(self) -> bool:
+        """Says whether the turn was begun by a commit whose answer was lost."""
+        return self._was_sent and any(
+            mark.key == self._mark_key for mark in self._log.marks.list(INDEX_TURN, limit=_ALL)
+        )
+
+    def ending(self, error: BaseException | None) -> NewEvent:
+        """Returns the event that ends the turn."""
+        said: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
+        if error is not None:
+            said["error"] = show_error(error)[:1000]
+        return NewEvent(TURN_ENDED, codec.encode(said))
+
+    def __enter__(self) -> OpenTurn:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
+        try:
+            self.end(error)
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            # The error that ended the block is never hidden.
+            error.add_note(f'turn "{self.id}" was not ended: {trouble}')
+        return False
+
+
+def worker_of(mark: Mark) -> str:
+    """Returns the worker whose turn a mark tells of."""
+    return mark.key.partition("@")[2]
+
+
+def read_turns(
+    path: Iterator[Record], scope: str, lease_keeper: LeaseKeeper, *, seam: Callable[[], int]
+) -> Iterator[Turn]:
+    """Yields turns, newest first, from the events of a conversation, newest first.
+
+    Only a turn that was begun behind the `seam` (the newest event that rewound or forked the
+    stream) can still be open: whoever was in one before it goes on elsewhere, if at all. One that
+    was begun twice, by two threads at once or again because an answer was lost, is one turn.
+    """
+    ends: dict[str, tuple[_TurnEnded, int]] = {}
+    known: set[str] = set()
+    for record in path:
+        if record.type == TURN_ENDED:
+            ended = codec.decode_as(record.payload, _TurnEnded)
+            ends.setdefault(ended.id, (ended, record.time))
+        elif record.type == TURN_BEGUN:
+            begun = codec.decode_as(record.payload, _TurnBegun)
+            if begun.id in known:
+                continue
+            known.add(begun.id)
+            ended, time = ends.pop(begun.id, (None, 0))
+            status: TurnStatus
+            if ended is not None:
+                status = ended.outcome
+            elif record.revision > seam() and lease_keeper.is_alive(begun.worker):
+                status = "open"
+            else:
+                status = "interrupted"
+            yield Turn(
+                begun.id,
+                scope,
+                begun.worker,
+                status,
+                to_datetime(record.time),
+                to_datetime(time) if ended is not None else None,
+                ended.error if ended is not None else None,
+            )

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.backends.protocol import Cleared, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.arguments import check_duration, check_text, check_whole, older_bound
-from holdfast.core.commit import Cleared, Lease, Mark, NewEvent
+from holdfast.core.commit import NewEvent
 from holdfast.core.event import to_datetime
 from holdfast.errors import (
     ConflictError,
@@ -31,12 +32,23 @@ from holdfast.errors import (
 )
 from holdfast.record import keyed_item as things
 from holdfast.record import task_events as forms
-from holdfast.record.context import RecordContext
+from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import next_place, refuse_in_body
-from holdfast.record.keyed_item import KeyedItem, Recorder
-from holdfast.record.stale import Stale
-from holdfast.record.task_events import Said, Task, Wish, check_fields, check_wish
-from holdfast.record.task_table import INDEX, INDEX_CLAIMED, Table, indexes
+from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.task_events import (
+    INDEX_CLAIM,
+    INDEX_TASK,
+    Said,
+    Table,
+    Task,
+    Wish,
+    check_fields,
+    check_wish,
+    indexes,
+)
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
 
 # --- owners ---------------------------------------------------------------------------------------
 #
@@ -101,12 +113,12 @@ def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
 _EVERY = 1 << 31
 
 
-def across(context: RecordContext, index: str = INDEX) -> Iterator[tuple[Table, Task]]:
+def across(context: RecordContext, index: str = INDEX_TASK) -> Iterator[tuple[Table, Task]]:
     """Yields the tasks of all scopes that a mark leads to, highest priority first."""
     gone: set[str] = set()
     tables: dict[str, Table] = {}
     for mark in context.log.marks.list(index, limit=_EVERY):
-        thing = things.of_mark(INDEX, mark)
+        thing = things.of_mark(INDEX_TASK, mark)
         if thing.stream not in tables and thing.stream not in gone:
             table = context.tables.of(thing.stream)
             try:
@@ -145,16 +157,16 @@ def unclosed(
     return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]
 
 
-def left_in_progress(context: RecordContext) -> Iterator[Stale]:
+def stale_tasks(context: RecordContext) -> Iterator[Stale]:
     """Yields the tasks whose owner is silent."""
     eyes = OwnerStatus(context)
-    for table, task in across(context, INDEX_CLAIMED):
+    for table, task in across(context, INDEX_CLAIM):
         if not eyes.is_held(task):
             said = f'"{task.owner}" is silent: {task.title}'
             yield Stale("task", task.id, table.stream, "owner silent", said, task.updated_at)
 
 
-def end(context: RecordContext, scope: Recorder, outcome: str) -> None:
+def end(context: RecordContext, scope: Scope, outcome: str) -> None:
     """Cancels what is not closed, in one commit, because the scope is being closed."""
     table = context.tables.of(scope.name)
     with table.lock:
@@ -213,7 +225,7 @@ Step = tuple[str, dict[str, Any]]
 class Tasks:
     """The tasks of one scope; a fork's inherited ones included."""
 
-    def __init__(self, context: RecordContext, scope: Recorder) -> None:
+    def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._context = context
         self._log = context.log
         self._scope = scope
