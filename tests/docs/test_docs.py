@@ -94,6 +94,18 @@ def test_no_word_is_both_chosen_and_avoided():
     assert words.keys() & avoided <= {"version", "scope", "job"}
 
 
+def test_every_class_of_the_glossary_exists():
+    defined = {
+        node.name
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    named = {word.strip("`") for word in glossary() if re.fullmatch("`[A-Z][A-Za-z]+`", word)}
+    assert named
+    assert not named - defined
+
+
 def test_classes_use_the_words_of_the_glossary():
     """compat.py speaks the words of the document that it is compatible with."""
     banned = ("Manager", "Driver", "Provider", "Saver", "Topic", "Channel", "Namespace", "Bucket")
