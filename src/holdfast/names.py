@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -88,7 +88,12 @@ class Level(Struct, frozen=True):
     keep: bool = True
 
 
-_OWN = frozenset(("group", "inbox", "lease", "run", "store"))
+RESERVED = frozenset(("group", "inbox", "lease", "run", "store"))
+"""The first words of streams that holdfast itself writes: users only read them."""
+
+KEPT_WITH: Mapping[str, str | None] = {"run": WORKFLOW, "lease": None, "inbox": None}
+"""Where a mixed store keeps streams that are no scope: `run/<id>` with the workflows; None says that
+the rest of the name is that of the stream it is kept with."""
 
 
 class Levels:
@@ -122,15 +127,6 @@ class Levels:
         if id is None:
             raise UsageError(f"a {level} scope needs an id")
         return level, check_name(id, "scope id")
-
-    def check_own(self, name: str) -> None:
-        """Raises UsageError for a stream that holdfast itself writes: it can only be read."""
-        if name.partition("/")[0] in _OWN:
-            raise UsageError(
-                f'"{name}" is written by holdfast itself: a change by hand would break what it '
-                "keeps there",
-                hint="write to a scope of your own",
-            )
 
     def check_parent(self, name: str, scope: object) -> None:
         """Raises UsageError unless it is a scope whose level stands above that of the name."""

@@ -27,7 +27,8 @@ from holdfast.core.arguments import (
     check_whole,
     update_ops,
 )
-from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite, changed
+from holdfast.core.blobs import BLOB_BYTES_MIN
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -41,7 +42,7 @@ from holdfast.core.event import (
 )
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.names import GLOBAL, Levels, check_name, split_name
+from holdfast.names import GLOBAL, RESERVED, Levels, check_name, split_name
 from holdfast.record import keyed_item as things
 from holdfast.record import tasks as backlog
 from holdfast.record.context import RecordContext
@@ -72,11 +73,11 @@ class Subscribers:
     """Who wants to hear of which scope."""
 
     def __init__(self) -> None:
-        self._listening: dict[str, list[Subscriber]] = {}
+        self.listening: dict[str, list[Subscriber]] = {}
 
     def add(self, scope: str, subscriber: Subscriber) -> Callable[[], None]:
         """Adds one; returns the function that takes it away."""
-        listening = self._listening.setdefault(scope, [])
+        listening = self.listening.setdefault(scope, [])
         listening.append(subscriber)
 
         def unsubscribe() -> None:
@@ -85,14 +86,14 @@ class Subscribers:
 
         return unsubscribe
 
-    def tell(self, part: StreamWrite, before: StreamState, after: StreamState) -> None:
+    def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
         """Tells them what a part of a commit, durable by now, changed in its scope."""
-        listening = self._listening.get(part.stream)
+        listening = self.listening.get(write.stream)
         if not listening:
             return
-        ops = [op for new_event in part.new_events for op in new_event.ops]
+        ops = [op for new_event in write.new_events for op in new_event.ops]
         for change in tree.touched(ops, before.root, after.root):
-            told = Change(part.stream, after.revision, change.path, change.old, change.new)
+            told = Change(write.stream, after.revision, change.path, change.old, change.new)
             for subscriber in tuple(listening):
                 subscriber(told)
 
@@ -129,6 +130,7 @@ class Scope:
         if parent is not None:
             levels.check_parent(self.name, parent)
         self._expires = ttl_s is not None
+        self._is_reserved = level in RESERVED
         if ttl_s is not None:
             log.expiry.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
 
@@ -283,8 +285,7 @@ class Scope:
         checkpoint: str | None = None,
     ) -> int:
         """Puts a value at a key (text) or path (tuple) and returns the new revision."""
-        op = tree.set_op(path, value)
-        return self._change([op], expected, key, checkpoint)
+        return self._change((tree.set_op(path, value),), expected, key, checkpoint)
 
     def update(
         self,
@@ -339,8 +340,8 @@ class Scope:
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
-        written = self._commit(self._checkpoint_write(name, expected, None))
-        after = written.after[0]
+        result = self._commit(self._checkpoint_write(name, expected, None))
+        after = result.after[0]
         return Checkpoint(name, self.name, after.revision, event.to_datetime(after.time))
 
     @overload
@@ -398,9 +399,9 @@ class Scope:
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = restored_payload(revision, tree.encode_ops(ops), undo=undo)
             guard = now.revision if expected is None else expected
-            part = self._part((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
+            write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(part, revision if is_whole else None)
+                return self._commit_restored(write, revision if is_whole else None)
             except ConflictError:
                 if expected is not None:
                     raise
@@ -433,10 +434,10 @@ class Scope:
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
         fork = self._like(self.level, checked, self._parent)
         payload = codec.encode_plain({"from": self.name, "at": revision})
-        part = StreamWrite(
+        write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
-        self._log.commit(ProposedCommit((part,)))
+        self._log.commit(ProposedCommit((write,)))
         return fork
 
     def close(self, *, keep: bool | None = None) -> int:
@@ -461,12 +462,12 @@ class Scope:
             ):
                 continue
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
-            part = self._part((new_event,), revision, None, None)
+            write = self._write((new_event,), revision, None, None)
             marks = put_away(self._context, self.name, keep=keep)
             with suppress(ConflictError):
-                written = self._log.commit(ProposedCommit((part,), marks=marks))
-                self._subscribers.tell(part, written.before[0], written.after[0])
-                return written.revision
+                result = self._log.commit(ProposedCommit((write,), marks=marks))
+                self._subscribers.tell(write, result.before[0], result.after[0])
+                return result.revision
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
             hint="stop its other writers first",
@@ -597,31 +598,39 @@ class Scope:
     def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        part = self._change_write(ops, expected, key, checkpoint)
-        return self._commit(part).after[0].revision
+        write = self._change_write(ops, expected, key, checkpoint)
+        return self._commit(write).after[0].revision
 
     def _change_write(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to apply ops."""
-        spill = self._log.blobs.spill
-        new_event = changed([spill(op, self.name) for op in ops])
-        return self._part((new_event,), expected, key, checkpoint)
+        for op in ops:
+            if len(op.value) >= BLOB_BYTES_MIN:
+                ops = [self._log.blobs.spill(one, self.name) for one in ops]
+                break
+        new_event = NewEvent(event.CHANGED, tree.encode_ops(ops), tuple(ops))
+        return self._write((new_event,), expected, key, checkpoint)
 
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to name its state as it is."""
-        return self._part((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
+        return self._write((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
 
-    def _part(
+    def _write(
         self,
         new_events: tuple[NewEvent, ...],
         expected: int | None,
         key: str | None,
         checkpoint: str | None,
     ) -> StreamWrite:
-        self._levels.check_own(self.name)
+        if self._is_reserved:
+            raise UsageError(
+                f'"{self.name}" is written by holdfast itself: a change by hand would break what '
+                "it keeps there",
+                hint="write to a scope of your own",
+            )
         if expected is not None:
             check_expected(expected)
         if key is not None:
@@ -641,27 +650,28 @@ class Scope:
         key: str | None = None,
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to record several events."""
-        return self._part(new_events, expected, key, None)
+        return self._write(new_events, expected, key, None)
 
     def _event_write(self, new_event: NewEvent, key: str | None = None) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to record an event."""
-        return self._part((new_event,), None, key, None)
+        return self._write((new_event,), None, key, None)
 
-    def _commit_restored(self, part: StreamWrite, to: int | None) -> int:
+    def _commit_restored(self, write: StreamWrite, to: int | None) -> int:
         """Commits a restore to a revision, or with None that of the state alone."""
         # Taking back one change of the state is no word about tasks: only a restore brings them.
         back = None if to is None else backlog.restored(self._context, self.name, to)
         if back is None:
-            return self._commit(part).revision
-        part = replace(part, new_events=(*part.new_events, back.new_event), key=back.key)
-        written = things.append(self._log, back.events, back.number, part, marks=back.marks)
-        self._subscribers.tell(part, written.before[0], written.after[0])
-        return written.revision
+            return self._commit(write).revision
+        write = replace(write, new_events=(*write.new_events, back.new_event), key=back.key)
+        result = things.append(self._log, back.events, back.number, write, marks=back.marks)
+        self._subscribers.tell(write, result.before[0], result.after[0])
+        return result.revision
 
-    def _commit(self, part: StreamWrite) -> CommitResult:
-        written = self._log.commit(ProposedCommit((part,)))
-        self._subscribers.tell(part, written.before[0], written.after[0])
-        return written
+    def _commit(self, write: StreamWrite) -> CommitResult:
+        result = self._log.commit(ProposedCommit((write,)))
+        if self.name in self._subscribers.listening:
+            self._subscribers.tell(write, result.before[0], result.after[0])
+        return result
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         """Returns another scope of the same store and class."""

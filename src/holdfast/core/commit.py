@@ -1,4 +1,8 @@
-"""What callers want committed, and how it is laid on the folds that it will follow. Pure."""
+"""What callers want committed, what it becomes, and how it can be refused. Pure data.
+
+The layers above the log take the types that they share with backends (records, marks, leases) from
+here: this is the one module through which they travel.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,43 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import Append, Cleared, Commit, Fence, Lease, Mark, Position, Record
-from holdfast.core import event
+from holdfast.backends.protocol import (
+    Append,
+    Cleared,
+    Commit,
+    Fence,
+    Lease,
+    Mark,
+    Position,
+    Record,
+)
 from holdfast.core.commit_queue import Request
-from holdfast.core.event import BlobReader, StreamState, advance
-from holdfast.core.expiry import EXPIRING
+from holdfast.core.event import CHANGED, StreamState
 from holdfast.core.tree import Op, encode_ops
 from holdfast.errors import ConflictError, ExistsError, HoldfastError, UsageError, show_value
 
-EndOf = Callable[[str], int]
+__all__ = [
+    "Append",
+    "Cleared",
+    "Commit",
+    "CommitResult",
+    "Fence",
+    "Lease",
+    "Mark",
+    "NewEvent",
+    "Position",
+    "PreparedCommit",
+    "ProposedCommit",
+    "Record",
+    "StreamWrite",
+    "changed",
+    "check_expire_together",
+    "check_lease",
+    "conflict",
+    "exists",
+    "expires",
+    "lasts",
+]
 
 
 class NewEvent(Struct, frozen=True):
@@ -87,107 +119,17 @@ class PreparedCommit(Struct):
 
 
 def changed(ops: Sequence[Op]) -> NewEvent:
-    """Returns the event for ops."""
-    ops = tuple(ops)
-    return NewEvent(event.CHANGED, encode_ops(ops), ops)
+    """Returns the event that applies ops."""
+    return NewEvent(CHANGED, encode_ops(ops), tuple(ops))
 
 
-def prepare(
-    request: Request,
-    before: tuple[StreamState, ...],
-    *,
-    now: int,
-    actor: str,
-    blobs: BlobReader,
-    end_of: EndOf,
-) -> PreparedCommit:
-    """Returns the request as a commit behind the folds `before`, one for each of its parts.
-
-    `end_of` tells when a stream that begins now will end by itself, by the backend's clock.
-
-    Raises UsageError if a change does not fit: so no event is stored that cannot be folded. Time
-    is moved up to the newest of every stream, so it never falls within one.
-    """
-    wanted: ProposedCommit = request.work
-    time = now
-    for base in before:
-        if base.time > time:
-            time = base.time
-    laid = [
-        _lay_part(part, base, time, actor, blobs, end_of)
-        for part, base in zip(wanted.writes, before, strict=True)
-    ]
-    marks = wanted.marks
-    if len(laid) > 1:
-        _check_together(laid)
-    for append, _ in laid:
-        if append.expires_us and append.expected == 0:
-            marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
-    commit = Commit(
-        time,
-        actor,
-        tuple([append for append, _ in laid]),
-        wanted.reads,
-        wanted.fence,
-        marks,
-        wanted.watch,
-    )
-    return PreparedCommit(request, commit, before, tuple([folded for _, folded in laid]))
-
-
-def live(laid: list[PreparedCommit]) -> list[PreparedCommit]:
-    """Returns what is to be sent, and answers the rest.
-
-    Asked when it is sent and not when it was laid: what it depends on may have failed since, a
-    moment ago, in the same batch.
-    """
-    is_whole = True
-    for one in laid:
-        abort_if = one.request.work.abort_if
-        if abort_if is not None and (error := abort_if()) is not None:
-            one.request.fail(error)
-            is_whole = False
-    return laid if is_whole else [one for one in laid if not one.request.answered]
-
-
-def _lay_part(
-    part: StreamWrite, base: StreamState, time: int, actor: str, blobs: BlobReader, end_of: EndOf
-) -> tuple[Append, StreamState]:
-    new_events = part.new_events
-    expires_us = base.expires_us
-    if base.revision == 0:
-        expires_us = end_of(part.stream)
-    elif part.expires and not expires_us:
-        raise _lasts(part.stream)
-    begins = expires_us > 0 and base.revision == 0
-    if begins or (part.parent is not None and base.parent != part.parent):
-        said = event.opened_payload(part.parent, expires_us if begins else 0)
-        new_events = (NewEvent(event.OPENED, said), *new_events)
-    stream, key = part.stream, part.key
-    folded = base
-    records: list[Record] = []
-    last = new_events[-1]
-    for new_event in new_events:
-        type, payload, ops = new_event.type, new_event.payload, new_event.ops
-        checkpoint = part.checkpoint if new_event is last else None
-        revision = folded.revision + 1
-        link = event.next_link(
-            folded.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
-        )
-        folded = advance(folded, link, time, type, payload, ops, blobs)
-        records.append(Record(stream, revision, time, type, actor, payload, link, key, checkpoint))
-        key = None
-    fork = part.origin is not None
-    return Append(stream, base.revision, tuple(records), fork, base.link, expires_us), folded
-
-
-def _check_together(laid: list[tuple[Append, StreamState]]) -> None:
+def check_expire_together(appends: Sequence[Append]) -> None:
     """Raises UsageError if a commit is over streams of which some expire and some last.
 
     Half of it would be gone one day, and what is left would tell of what nobody can read.
     """
-    expiring = [append.stream for append, _ in laid if append.expires_us]
-    lasting = [append.stream for append, _ in laid if not append.expires_us]
+    expiring = [append.stream for append in appends if append.expires_us]
+    lasting = [append.stream for append in appends if not append.expires_us]
     if expiring and lasting:
         raise UsageError(
             f'scope "{expiring[0]}" expires by itself and "{lasting[0]}" lasts: they cannot be '
@@ -204,7 +146,7 @@ def expires(stream: str) -> UsageError:
     )
 
 
-def _lasts(stream: str) -> UsageError:
+def lasts(stream: str) -> UsageError:
     return UsageError(
         f'scope "{stream}" lasts: it was begun without ttl_s, and cannot be given one now',
         hint="begin a scope with another id, or close this one with keep=False",

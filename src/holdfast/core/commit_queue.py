@@ -12,12 +12,14 @@ is written in that order.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
+from holdfast.backends.handle import Handle
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
 
 
@@ -27,43 +29,23 @@ class Waker(Protocol):
     def __call__(self, answered: Sequence[Request], /) -> None: ...
 
 
-class Request:
+class Request(Struct, eq=False):
     """Something to be committed, and then its answer.
 
     `failed` is told of an error by the leader itself, before anything else is committed: a waker
     hears of it when the next leader may be at work.
     """
 
-    __slots__ = (
-        "answered",
-        "context",
-        "error",
-        "failed",
-        "gate",
-        "leads",
-        "result",
-        "waiters",
-        "waker",
-        "work",
-    )
-
-    def __init__(
-        self,
-        work: Any,
-        waker: Waker | None = None,
-        context: Any = None,
-        failed: Callable[[BaseException], object] | None = None,
-    ) -> None:
-        self.work = work
-        self.waker = waker
-        self.context = context
-        self.failed = failed
-        self.gate: threading.Lock | None = None
-        self.answered = False
-        self.leads = False
-        self.waiters = 0  # threads at the gate
-        self.result: Any = None
-        self.error: BaseException | None = None
+    work: Any
+    waker: Waker | None = None
+    context: Any = None
+    failed: Callable[[BaseException], object] | None = None
+    gate: Any = None  # a lock that is shut until the request is answered, or told to lead
+    answered: bool = False
+    leads: bool = False
+    waiters: int = 0  # threads at the gate
+    result: Any = None
+    error: BaseException | None = None
 
     def succeed(self, result: Any) -> None:
         self.result = result
@@ -82,12 +64,12 @@ class Request:
         return self.result
 
 
-class CommitQueue:
+class CommitQueue(Handle):
     """Requests on their way into `run`, which must answer each of those it is given."""
 
     def __init__(self, run: Callable[[list[Request]], None], *, batch_max: int = 1024) -> None:
+        super().__init__()
         self._run = run
-        self._process = os.getpid()
         self._batch_max = batch_max
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
@@ -98,9 +80,13 @@ class CommitQueue:
 
     def commit(self, request: Request) -> Any:
         """Commits the request, with whatever else has gathered, and returns its result."""
-        self._check_process()
+        if self._dead is not None:
+            # Asked before the lock is taken: at a fork another thread may have held it, which the
+            # child does not have. What the parent had submitted is the parent's.
+            raise self._refusal()
         with self._lock:
-            self._check_open()
+            if self._closed:
+                raise self._refusal()
             batch = None
             if self._led:
                 self._waiting.append(request)
@@ -112,16 +98,20 @@ class CommitQueue:
             self._lead_from(request, batch)
         else:
             self._await(request)
-        return request.outcome()
+        if request.error is not None:
+            raise request.error
+        return request.result
 
     def submit(self, *requests: Request) -> None:
         """Puts requests into the queue, next to each other, and returns.
 
         Their wakers are called when they are answered.
         """
-        self._check_process()
+        if self._dead is not None:
+            raise self._refusal()
         with self._lock:
-            self._check_open()
+            if self._closed:
+                raise self._refusal()
             self._waiting.extend(requests)
             if not self._led:
                 if self._thread is None:
@@ -130,7 +120,8 @@ class CommitQueue:
 
     def wait(self, request: Request) -> Any:
         """Waits for a submitted request and returns its result, to each thread that asks."""
-        self._check_process()
+        if self._dead is not None:
+            raise self._refusal()
         with self._lock:
             if request.answered:
                 return request.outcome()
@@ -147,8 +138,8 @@ class CommitQueue:
 
     def close(self) -> None:
         """Refuses new requests, and returns when those that were waiting are answered."""
-        if os.getpid() != self._process:
-            return
+        if self._dead is not None:
+            return  # in a forked child: what waits is the parent's
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -159,24 +150,16 @@ class CommitQueue:
             while self._led:
                 self._work.wait()
 
-    def _check_process(self) -> None:
-        """Raises UsageError in a forked child.
-
-        Asked before the lock is taken: at the fork a thread may have held it that the child does
-        not have. What the parent had submitted is the parent's.
-        """
-        if os.getpid() != self._process:
-            raise UsageError(
+    def _refusal(self) -> UsageError:
+        if self._dead is not None:
+            return UsageError(
                 "store handle was inherited by a forked child: nothing was written",
                 hint="open the store again in the child",
             )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UsageError(
-                "the store is closed: nothing was written",
-                hint="open it again with holdfast.open",
-            )
+        return UsageError(
+            "the store is closed: nothing was written",
+            hint="open it again with holdfast.open",
+        )
 
     def _await(self, mine: Request) -> None:
         """Waits until `mine` is answered, or is told to lead."""
@@ -214,7 +197,10 @@ class CommitQueue:
 
     def _lead_from(self, mine: Request, batch: list[Request]) -> None:
         while True:
-            self._execute(batch)
+            try:
+                self._run(batch)
+            except BaseException as error:
+                self._fail(batch, error)
             with self._lock:
                 if batch == [mine] and not (self._waiting or self._closed or mine.waker):
                     self._led = False  # the common case: alone, and nobody came meanwhile
@@ -254,12 +240,6 @@ class CommitQueue:
         if self._closed:
             self._work.notify_all()
         return True
-
-    def _execute(self, batch: list[Request]) -> None:
-        try:
-            self._run(batch)
-        except BaseException as error:
-            self._fail(batch, error)
 
     def _release(self, batch: list[Request]) -> dict[Waker, list[Request]] | None:
         """Lets the threads of a batch go; returns who else must be told."""
@@ -309,7 +289,10 @@ class CommitQueue:
                 self._led = True
                 batch = self._take()
             while batch:
-                self._execute(batch)
+                try:
+                    self._run(batch)
+                except BaseException as error:
+                    self._fail(batch, error)
                 with self._lock:
                     wakers = self._release(batch)
                     batch = self._take()

@@ -133,7 +133,7 @@ class _DeliveredCommit(Struct, frozen=True):
     """A commit at hand: what of it the group gets, of how many records."""
 
     position: Position
-    wanted: list[Record]
+    proposed: list[Record]
     size: int
 
 
@@ -242,7 +242,7 @@ class Member:
                 self._make_room()
                 commit = self._commits.popleft()
                 self._at = commit.position
-                self._ready.extend(commit.wanted)
+                self._ready.extend(commit.proposed)
             elif not self._load():
                 self.rest()
                 return None
@@ -295,7 +295,7 @@ class Member:
         self._reach()
         while self._commits and not self._ready:
             commit = self._commits[0]
-            if commit.wanted:
+            if commit.proposed:
                 return True
             self._skipped += self._commits.popleft().size
             self._reached = _Spot(commit.position, self._made)
@@ -308,8 +308,8 @@ class Member:
         there = {record.stream for record in self._log.expiry.kept(records)}
         for position, commit in groupby(records, key=lambda record: record.position):
             of_it = list(commit)
-            wanted = [one for one in of_it if one.stream in there and self.where.takes(one)]
-            self._commits.append(_DeliveredCommit(position, wanted, len(of_it)))
+            proposed = [one for one in of_it if one.stream in there and self.where.takes(one)]
+            self._commits.append(_DeliveredCommit(position, proposed, len(of_it)))
         if not records and newest > self._reached.position:
             # A commit that only sets marks has a position and no record.
             self._reached = _Spot(newest, self._made)
@@ -578,8 +578,8 @@ class Groups:
                 "member": lease.owner,
             }
         )
-        part = StreamWrite(f"group/{name}", (NewEvent(MOVED, payload),))
-        self.log.commit(ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch)))
+        write = StreamWrite(f"group/{name}", (NewEvent(MOVED, payload),))
+        self.log.commit(ProposedCommit((write,), fence=Fence(lease.name, lease.owner, lease.epoch)))
 
     def _join(self, group: Group) -> Member | None:
         name = _lease_name(group.name)

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Position, Record
 from holdfast.core import codec
-from holdfast.core.tree import Map, Op, OpBatch, apply, decode_ops
+from holdfast.core.tree import Map, Op, OpBatch, apply, apply_op, decode_ops
 from holdfast.errors import ClosedError, CorruptError, UsageError
 
 OPENED = "opened"
@@ -308,7 +308,10 @@ def advance(
     """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
     revision = folded.revision + 1
     if ops:
-        root = apply(folded.root, ops, revision=revision, blobs=blobs)
+        if len(ops) == 1:
+            root = apply_op(folded.root, ops[0], (revision, 0), blobs)
+        else:
+            root = apply(folded.root, ops, revision=revision, blobs=blobs)
         return replace(folded, revision=revision, link=link, time=time, root=root)
     root, parent = folded.root, folded.parent
     closed_at, dropped, expires_us = folded.closed_at, folded.dropped, folded.expires_us

@@ -87,8 +87,8 @@ def send(
     if id is not None:
         id = check_name(id, "message id")
     payload = codec.encode_plain(_Sent(kind, Raw(codec.encode(value)), name))
-    part = StreamWrite(stream_of(owner), (NewEvent(SENT, payload),), key=id)
-    return log.commit(ProposedCommit((part,), marks=marks)).revision
+    write = StreamWrite(stream_of(owner), (NewEvent(SENT, payload),), key=id)
+    return log.commit(ProposedCommit((write,), marks=marks)).revision
 
 
 class Inbox:
@@ -163,9 +163,9 @@ class Inbox:
         found = [message for message in self.waiting() if wants(message)]
         if found:
             taken = _Taken([message.revision for message in found])
-            part = StreamWrite(self.stream, (NewEvent(TAKEN, codec.encode_plain(taken)),))
+            write = StreamWrite(self.stream, (NewEvent(TAKEN, codec.encode_plain(taken)),))
             self._log.commit(
-                ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch))
+                ProposedCommit((write,), fence=Fence(lease.name, lease.owner, lease.epoch))
             )
             self.taken.update(taken.revisions)
         return found

@@ -59,8 +59,8 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
         )
     if held is None or (held.owner, held.epoch) != (owner, lease.epoch):
         payload = codec.encode_plain({"name": name, "owner": owner, "epoch": lease.epoch})
-        part = StreamWrite(f"lease/{name}", (NewEvent(event.LEASE, payload),))
-        log.commit(ProposedCommit((part,), fence=Fence(name, owner, lease.epoch)))
+        write = StreamWrite(f"lease/{name}", (NewEvent(event.LEASE, payload),))
+        log.commit(ProposedCommit((write,), fence=Fence(name, owner, lease.epoch)))
     return lease
 
 
@@ -302,8 +302,10 @@ class LeaseKeeper(Handle):
         return lease
 
     def _record(self, lease: Lease, type: str, said: object, *, key: str | None = None) -> None:
-        part = StreamWrite(STREAM, (NewEvent(type, codec.encode_plain(said)),), key=key)
-        self._log.commit(ProposedCommit((part,), fence=Fence(lease.name, lease.owner, lease.epoch)))
+        write = StreamWrite(STREAM, (NewEvent(type, codec.encode_plain(said)),), key=key)
+        self._log.commit(
+            ProposedCommit((write,), fence=Fence(lease.name, lease.owner, lease.epoch))
+        )
 
     def _add(self, lease: Lease, ttl_s: float, began_us: int) -> None:
         ttl_us = round(ttl_s * 1_000_000)

@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from holdfast.backends.protocol import (
     START,
+    Append,
     Backend,
+    Commit,
     Finding,
     Found,
     Head,
@@ -40,14 +43,15 @@ from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
 from holdfast.core.commit import (
     CommitResult,
+    NewEvent,
     PreparedCommit,
     ProposedCommit,
     StreamWrite,
+    check_expire_together,
     conflict,
     exists,
     expires,
-    live,
-    prepare,
+    lasts,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -55,6 +59,7 @@ from holdfast.core.event import (
     RESTORED,
     StreamEnd,
     StreamState,
+    advance,
     end_of,
     fold,
     is_undo,
@@ -63,8 +68,8 @@ from holdfast.core.event import (
     parent_of,
     state_of,
 )
-from holdfast.core.expiry import Expiry
-from holdfast.core.snapshot import Snapshots
+from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map
 from holdfast.errors import (
     ClosedError,
@@ -78,17 +83,14 @@ from holdfast.errors import (
     UsageError,
 )
 
-# --- current --------------------------------------------------------------------------------------
-#
-# Who is writing: what a layer above puts around every commit that is made in its context.
-#
-# A run's body, and each of its steps, set a writer in a context variable. The log hands it every
-# commit made there, so that a write of a run takes its idempotency key and its fence from the run
-# without the caller's doing anything. Elsewhere there is no writer, and that costs one look.
-
 
 class Writer(Protocol):
-    """Something that commits are made within."""
+    """What a layer above puts around every commit that is made in its context.
+
+    A run's body, and each of its steps, set a writer in a context variable. The log hands it every
+    commit made there, so that a write of a run takes its idempotency key and its fence from the run
+    without the caller's doing anything. Elsewhere there is no writer, and that costs one look.
+    """
 
     @property
     def path(self) -> str:
@@ -104,7 +106,7 @@ class Writer(Protocol):
         """Returns a writer of the same place that fences commits and leaves them as they are."""
         ...
 
-    def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
+    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
         """Returns the commit as it is to be made here, or raises why it must not be."""
         ...
 
@@ -113,50 +115,44 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
-def prepared(wanted: ProposedCommit) -> ProposedCommit:
-    """Returns the commit as this context's writer wants it; as it stands if there is none."""
-    writer = WRITER.get()
-    return wanted if writer is None else writer.prepare(wanted)
-
-
-# --- routes ---------------------------------------------------------------------------------------
-#
-# Where the log sends what it writes: to one backend, or to one of several by a stream's level.
-
-
 class Routes:
-    """What the log must know of a backend that is made of several; of any other, nothing."""
+    """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
 
     def __init__(self, backend: Backend) -> None:
         self._objects = backend.objects
         self._routing = cast("Routing | None", getattr(backend, "routing", None))
 
+    @property
+    def is_split(self) -> bool:
+        """Whether there are several backends: only then is there anything to ask."""
+        return self._routing is not None
+
     def objects_of(self, stream: str) -> Objects:
         """Returns where the blobs and snapshots of a stream are kept."""
         return self._objects if self._routing is None else self._routing.objects_of(stream)
 
-    def check(self, wanted: ProposedCommit) -> None:
+    def check(self, proposed: ProposedCommit) -> None:
         """Raises UsageError if no single backend keeps all that a commit names (guarantee 2).
 
         Asked before the commit is put in line, so that it is refused alone.
         """
         if self._routing is not None:
-            streams = [part.stream for part in wanted.writes]
-            streams += [part.origin[0] for part in wanted.writes if part.origin is not None]
-            streams += [stream for stream, _ in wanted.reads]
-            self._routing.place_of_all(streams, wanted.fence and wanted.fence.name)
+            streams = [write.stream for write in proposed.writes]
+            streams += [write.origin[0] for write in proposed.writes if write.origin is not None]
+            streams += [stream for stream, _ in proposed.reads]
+            self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
 
-    def runs(self, laid: list[PreparedCommit]) -> list[list[PreparedCommit]]:
+    def split(self, prepared: list[PreparedCommit]) -> list[list[PreparedCommit]]:
         """Returns a batch cut where the backend changes: one that fails must not fail the rest."""
         routing = self._routing
         if routing is None:
-            return [laid]
+            return [prepared]
 
         def place(one: PreparedCommit) -> int | None:
             appends: Sequence[str] = [append.stream for append in one.commit.appends[:1]]
             return routing.place_of_all(appends, None)
 
-        return [list(run) for _, run in groupby(laid, place)]
+        return [list(run) for _, run in groupby(prepared, place)]
 
     def place_of(self, name: str) -> int:
         """Returns which of `parts` keeps a stream, or what is named like one; 0 of one."""
@@ -187,6 +183,7 @@ class Routes:
 KNOWN_MAX = 65536
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+_COMMIT_OF = attrgetter("commit")
 FETCH_CHUNK = 64
 RETRIES_MAX = 1000
 
@@ -204,11 +201,12 @@ class Log:
         self.actor = actor
         self.reports: list[str] = []
         self.routes = Routes(backend)
+        self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         self._queue = CommitQueue(self._run)
-        self._folds: dict[str, StreamState] = {}
-        self._folds_max = 4096
-        self._tips: dict[str, StreamEnd] = {}
+        self._states: dict[str, StreamState] = {}
+        self._states_max = 4096
+        self._ends: dict[str, StreamEnd] = {}
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
             self.routes.objects_of,
@@ -220,33 +218,42 @@ class Log:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def commit(self, wanted: ProposedCommit) -> CommitResult:
+    def commit(self, proposed: ProposedCommit) -> CommitResult:
         """Commits and returns when it is durable, or raises and has written nothing.
 
         UnavailableError with `outcome_known` False is the one exception: nobody knows.
         """
-        wanted = prepared(wanted)
-        self.routes.check(wanted)
-        return self._queue.commit(Request(wanted, failed=wanted.failed))
+        writer = WRITER.get()
+        if writer is not None:
+            proposed = writer.prepare(proposed)
+        if self._is_split:
+            self.routes.check(proposed)
+        return self._queue.commit(Request(proposed, failed=proposed.failed))
 
     def submit(
-        self, wanted: ProposedCommit, *, waker: Waker | None = None, context: Any = None
+        self, proposed: ProposedCommit, *, waker: Waker | None = None, context: Any = None
     ) -> Request:
         """Puts the commit in line without waiting for it; `wait` on what it returns does.
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
-        wanted = prepared(wanted)
-        self.routes.check(wanted)
-        request = Request(wanted, waker, context, wanted.failed)
+        writer = WRITER.get()
+        if writer is not None:
+            proposed = writer.prepare(proposed)
+        if self._is_split:
+            self.routes.check(proposed)
+        request = Request(proposed, waker, context, proposed.failed)
         self._queue.submit(request)
         return request
 
-    def submit_all(self, wanted: list[ProposedCommit]) -> list[Request]:
+    def submit_all(self, proposed: list[ProposedCommit]) -> list[Request]:
         """Puts several commits in line next to each other, so that one sync serves them all."""
-        requests = [Request(prepared(one)) for one in wanted]
-        for request in requests:
-            self.routes.check(request.work)
+        writer = WRITER.get()
+        if writer is not None:
+            proposed = [writer.prepare(one) for one in proposed]
+        for one in proposed:
+            self.routes.check(one)
+        requests = [Request(one) for one in proposed]
         self._queue.submit(*requests)
         return requests
 
@@ -254,25 +261,23 @@ class Log:
         return self._queue.wait(request)
 
     def _run(self, requests: list[Request]) -> None:
-        """Answers every request of a batch: lays, sends, and does again what came too late."""
+        """Answers every request of a batch: prepares, sends, and does again what came too late."""
         pending = requests
         for _ in range(RETRIES_MAX):
-            laid = self._lay_all(pending)
-            if not laid:
+            prepared = self._prepare_all(pending)
+            if prepared:
+                if self._is_split:
+                    self._send_split(prepared)
+                else:
+                    self._send(prepared)
+            for request in pending:
+                if not request.answered:
+                    break
+            else:
                 return
-            runs = self.routes.runs(laid)
-            for run in runs:
-                try:
-                    self._send(run)
-                except HoldfastError as error:
-                    if len(runs) == 1:
-                        raise
-                    for one in run:
-                        if not one.request.answered:
-                            one.request.fail(error)
+            if not prepared:
+                return
             pending = [request for request in pending if not request.answered]
-            if not pending:
-                return
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -281,55 +286,79 @@ class Log:
                 )
             )
 
-    def _send(self, laid: list[PreparedCommit]) -> None:
-        laid = live(laid)
-        answers = self._backend.commit([one.commit for one in laid]) if laid else []
-        for one, answer in zip(laid, answers, strict=True):
+    def _send_split(self, prepared: list[PreparedCommit]) -> None:
+        """Sends a batch to several backends; one that fails does not fail the others' commits."""
+        chunks = self.routes.split(prepared)
+        for chunk in chunks:
+            try:
+                self._send(chunk)
+            except HoldfastError as error:
+                if len(chunks) == 1:
+                    raise
+                for one in chunk:
+                    if not one.request.answered:
+                        one.request.fail(error)
+
+    def _send(self, prepared: list[PreparedCommit]) -> None:
+        for one in prepared:
+            if one.request.work.abort_if is not None:
+                prepared = _without_aborted(prepared)
+                if not prepared:
+                    return
+                break
+        answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
+        for one, answer in zip(prepared, answers, strict=True):
             if isinstance(answer, Receipt):
                 self._accept(one, answer)
                 continue
             try:
                 self._judge(one, answer)
             except HoldfastError as error:
-                # What came between cannot be read, so this one cannot be laid again. It alone was
-                # refused: those behind it in the list have answers of their own, receipts maybe.
+                # What came between cannot be read, so this one cannot be prepared again. It alone
+                # was refused: those after it in the list have answers of their own.
                 one.request.fail(error)
 
-    def _lay_all(self, requests: list[Request]) -> list[PreparedCommit]:
-        laid: list[PreparedCommit] = []
+    def _prepare_all(self, requests: list[Request]) -> list[PreparedCommit]:
+        if len(requests) == 1:
+            # Alone in its batch: there is no neighbour whose commit it could follow.
+            try:
+                return [self._prepare(requests[0], {})]
+            except HoldfastError as error:
+                one = self._prepare_again(requests[0], error)
+                return [] if one is None else [one]
+        prepared: list[PreparedCommit] = []
         overlay: dict[str, StreamState] = {}
         late: set[str] = set()  # nothing overtakes another of its stream: a run's end stays last
         for request in requests:
-            is_late = bool(late) and any(part.stream in late for part in request.work.writes)
+            is_late = bool(late) and any(write.stream in late for write in request.work.writes)
             try:
-                one = None if is_late else self._lay(request, overlay)
+                one = None if is_late else self._prepare(request, overlay)
             except HoldfastError as error:
                 # What it does not fit on may be a neighbour's commit, which is not written yet and
                 # may never be: then it waits, unanswered, until that is known.
-                is_late = any(part.stream in overlay for part in request.work.writes)
-                one = None if is_late else self._lay_again(request, error)
+                is_late = any(write.stream in overlay for write in request.work.writes)
+                one = None if is_late else self._prepare_again(request, error)
             if is_late:
-                late.update(part.stream for part in request.work.writes)
+                late.update(write.stream for write in request.work.writes)
             if one is None:
                 continue
-            laid.append(one)
-            if len(requests) > 1:
-                for part, after in zip(request.work.writes, one.after, strict=True):
-                    overlay[part.stream] = after
-        return laid
+            prepared.append(one)
+            for write, after in zip(request.work.writes, one.after, strict=True):
+                overlay[write.stream] = after
+        return prepared
 
-    def _lay_again(self, request: Request, error: HoldfastError) -> PreparedCommit | None:
+    def _prepare_again(self, request: Request, error: HoldfastError) -> PreparedCommit | None:
         """Lays a request that did not fit on the newest folds, or answers it: then None.
 
         The folds in memory may be behind. And what was committed before with the same key may be
         the very reason why it does not fit: that is looked for before anything is refused.
         """
-        wanted: ProposedCommit = request.work
+        proposed: ProposedCommit = request.work
         try:
             if isinstance(error, UsageError | ClosedError):
-                for part in wanted.writes:
-                    self._remember(part.stream, self._refreshed(part))
-                return self._lay(request, {})
+                for write in proposed.writes:
+                    self._remember(write.stream, self._refreshed(write))
+                return self._prepare(request, {})
         except HoldfastError as again:
             error = again
         self._answer_by_key(request, error)
@@ -337,46 +366,101 @@ class Log:
 
     def _answer_by_key(self, request: Request, error: HoldfastError) -> None:
         """Gives a request the answer of an earlier commit with its key, else the error."""
-        wanted: ProposedCommit = request.work
+        proposed: ProposedCommit = request.work
         try:
-            for part in wanted.writes:
-                if part.key and self._backend.find(part.stream, key=part.key):
-                    request.succeed(self._earlier(wanted))
+            for write in proposed.writes:
+                if write.key and self._backend.find(write.stream, key=write.key):
+                    request.succeed(self._earlier(proposed))
                     return
             request.fail(error)
         except HoldfastError as other:
             request.fail(other)
 
-    def _lay(self, request: Request, overlay: dict[str, StreamState]) -> PreparedCommit:
-        parts: tuple[StreamWrite, ...] = request.work.writes
-        if len(parts) == 1:
-            before = (self._base(parts[0], overlay),)
-        else:
-            before = tuple([self._base(part, overlay) for part in parts])
-        return prepare(
-            request,
-            before,
-            now=self.clock.now_us(),
-            actor=self.actor,
-            blobs=self.blobs.read,
-            end_of=self.expiry.begin,
-        )
+    def _prepare(self, request: Request, overlay: dict[str, StreamState]) -> PreparedCommit:
+        """Returns the request as the commit that follows the newest state of each of its streams.
 
-    def _base(self, part: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
+        Raises UsageError if a change does not fit: so no event is stored that cannot be folded.
+        Time is moved up to the newest of every stream, so it never falls within one.
+        """
+        proposed: ProposedCommit = request.work
+        writes = proposed.writes
+        before: list[StreamState] = []
+        newest = 0
+        for write in writes:
+            base = self._base(write, overlay)
+            before.append(base)
+            newest = max(newest, base.time)
+        time = max(newest, self.clock.now_us())
+        appends: list[Append] = []
+        after: list[StreamState] = []
+        marks = proposed.marks
+        for write, base in zip(writes, before, strict=True):
+            append, state = self._prepare_write(write, base, time)
+            if append.expires_us and append.expected == 0:
+                marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+            appends.append(append)
+            after.append(state)
+        if len(appends) > 1:
+            check_expire_together(appends)
+        commit = Commit(
+            time,
+            self.actor,
+            tuple(appends),
+            proposed.reads,
+            proposed.fence,
+            marks,
+            proposed.watch,
+        )
+        return PreparedCommit(request, commit, tuple(before), tuple(after))
+
+    def _prepare_write(
+        self, write: StreamWrite, base: StreamState, time: int
+    ) -> tuple[Append, StreamState]:
+        """Returns the events of a write, each with revision, time and link, and the state after."""
+        new_events = write.new_events
+        stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
+        expires_us = base.expires_us
+        if base.revision == 0:
+            expires_us = self.expiry.begin(stream)
+        elif write.expires and not expires_us:
+            raise lasts(stream)
+        begins = expires_us > 0 and base.revision == 0
+        if begins or (write.parent is not None and base.parent != write.parent):
+            payload = event.opened_payload(write.parent, expires_us if begins else 0)
+            new_events = (NewEvent(event.OPENED, payload), *new_events)
+        state = base
+        records: list[Record] = []
+        last = new_events[-1]
+        for one in new_events:
+            type, payload = one.type, one.payload
+            checkpoint = write.checkpoint if one is last else None
+            revision = state.revision + 1
+            link = event.next_link(
+                state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
+            )
+            state = advance(state, link, time, type, payload, one.ops, blobs)
+            record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
+            records.append(record)
+            key = None
+        is_fork = write.origin is not None
+        append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
+        return append, state
+
+    def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
         """Returns the fold that a part will follow, having checked what can be checked here."""
-        stream = part.stream
-        if part.origin is not None:
-            base = self._tip_at(*part.origin)
+        stream = write.stream
+        if write.origin is not None:
+            base = self._end_at(*write.origin)
             if base.expires_us:
-                raise expires(part.origin[0])
+                raise expires(write.origin[0])
             return base
-        base = overlay.get(stream) or self._folds.get(stream) or self._unfolded(part)
-        if part.expected is not None and part.expected != base.revision:
+        base = overlay.get(stream) or self._states.get(stream) or self._unfolded(write)
+        if write.expected is not None and write.expected != base.revision:
             # The cached fold may be behind: ask before refusing.
-            base = overlay.get(stream) or self._refreshed(part)
-            if part.expected != base.revision:
-                raise conflict(stream, part.expected, base.revision)
-        if isinstance(base, StreamEnd) and not part.keeps_state:
+            base = overlay.get(stream) or self._refreshed(write)
+            if write.expected != base.revision:
+                raise conflict(stream, write.expected, base.revision)
+        if isinstance(base, StreamEnd) and not write.keeps_state:
             # A neighbour's commit, which nobody folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at:
@@ -387,70 +471,80 @@ class Log:
             )
         return base
 
-    def _unfolded(self, part: StreamWrite) -> StreamState:
+    def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a part whose stream has no fold in memory.
 
         Events that change no state need revision, link and time of the stream's end, and whether
         it is closed: its newest record has all of that, however long the stream is.
         """
-        if not part.keeps_state:
-            return self.newest(part.stream)
-        tip = self._tips.get(part.stream)
-        if tip is None:
-            head = self.head(part.stream)
+        if not write.keeps_state:
+            return self.newest(write.stream)
+        end = self._ends.get(write.stream)
+        if end is None:
+            head = self.head(write.stream)
             if head is None:
                 return EMPTY
-            ends = self.expiry.end(part.stream, head)
-            tip = end_of(self.record(part.stream, head.revision), ends)
-            self._remember(part.stream, tip)
-        if part.parent not in (None, tip.parent):
+            ends = self.expiry.end(write.stream, head)
+            end = end_of(self.record(write.stream, head.revision), ends)
+            self._remember(write.stream, end)
+        if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
-            root, origin = part.stream, self.origin(part.stream)
+            root, origin = write.stream, self.origin(write.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
-            if parent_of(self.record(root, 1)) != part.parent:
-                return self.newest(part.stream)
-            tip = msgspec.structs.replace(tip, parent=part.parent)
-        return tip
+            if parent_of(self.record(root, 1)) != write.parent:
+                return self.newest(write.stream)
+            end = msgspec.structs.replace(end, parent=write.parent)
+        return end
 
-    def _refreshed(self, part: StreamWrite) -> StreamState:
+    def _refreshed(self, write: StreamWrite) -> StreamState:
         """Returns the base of a part, read anew: what was in memory turned out to be behind."""
-        self._tips.pop(part.stream, None)
-        return self.newest(part.stream) if part.stream in self._folds else self._unfolded(part)
+        self._ends.pop(write.stream, None)
+        return self.newest(write.stream) if write.stream in self._states else self._unfolded(write)
 
-    def _tip_at(self, stream: str, revision: int) -> StreamState:
+    def _end_at(self, stream: str, revision: int) -> StreamState:
         """Returns a stream's end as it was at a revision: what a fork begins behind."""
-        folded = self._folds.get(stream)
-        if folded is not None and folded.revision == revision:
-            return folded
+        state = self._states.get(stream)
+        if state is not None and state.revision == revision:
+            return state
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
             return self.at(stream, revision)  # which says what there is
         return end_of(self.record(stream, revision), self.expiry.end(stream, head))
 
     def _accept(self, one: PreparedCommit, receipt: Receipt) -> None:
-        parts = one.request.work.writes
-        for part, append, folded in zip(parts, one.commit.appends, one.after, strict=True):
-            self._remember(part.stream, folded)
+        """Keeps the states that a durable commit made, and answers its request."""
+        for append, state in zip(one.commit.appends, one.after, strict=True):
+            stream = append.stream
+            self._remember(stream, state)
             if append.expires_us:
-                self.expiry.know(part.stream, append.expires_us)
-            if isinstance(folded, StreamEnd):
+                self.expiry.know(stream, append.expires_us)
+            if isinstance(state, StreamEnd):
                 continue  # nobody has its state, to write a snapshot of
-            self.snapshots.grown(part.stream, folded, sum([len(r.payload) for r in append.records]))
-        one.request.succeed(CommitResult(receipt.position, one.before, one.after, receipt.news))
+            size = EVENT_OVERHEAD_BYTES
+            for record in append.records:
+                size += len(record.payload)
+            growth = self.snapshots.growth.get(stream)
+            if growth is not None and growth.bytes + size < growth.due_at_bytes:
+                growth.bytes += size
+            else:
+                self.snapshots.grown(stream, state, size)
+        request = one.request
+        request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
+        request.answered = True
 
     def _judge(self, one: PreparedCommit, refusal: Refusal) -> None:
         """Turns a refusal into the caller's answer; an unguarded request is left to try again."""
-        wanted: ProposedCommit = one.request.work
+        proposed: ProposedCommit = one.request.work
         if refusal.reason == "fenced":
-            assert wanted.fence is not None, "BUG: fenced without a fence"
+            assert proposed.fence is not None, "BUG: fenced without a fence"
             one.request.fail(
                 LeaseLostError(
-                    f'lease "{refusal.stream}" is no longer held by "{wanted.fence.owner}" '
-                    f"in epoch {wanted.fence.epoch}: nothing was written",
+                    f'lease "{refusal.stream}" is no longer held by "{proposed.fence.owner}" '
+                    f"in epoch {proposed.fence.epoch}: nothing was written",
                     lease=refusal.stream,
-                    epoch=wanted.fence.epoch,
+                    epoch=proposed.fence.epoch,
                     hint="stop this worker's work; another worker may be doing it",
                 )
             )
@@ -461,49 +555,49 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
-                one.request.succeed(self._earlier(wanted))
+                one.request.succeed(self._earlier(proposed))
             except HoldfastError as error:
                 one.request.fail(error)
             return
         actual = refusal.head.revision if refusal.head else 0
-        for stream, expected in wanted.reads:
+        for stream, expected in proposed.reads:
             if stream == refusal.stream:
                 one.request.fail(conflict(stream, expected, actual))
                 return
-        part = next(part for part in wanted.writes if part.stream == refusal.stream)
-        if part.origin is not None:
-            one.request.fail(exists(part.stream))
-        elif part.expected is not None and part.expected != actual:
-            one.request.fail(conflict(part.stream, part.expected, actual))
-        elif refusal.head is not None and part.stream in self._folds:
+        write = next(write for write in proposed.writes if write.stream == refusal.stream)
+        if write.origin is not None:
+            one.request.fail(exists(write.stream))
+        elif write.expected is not None and write.expected != actual:
+            one.request.fail(conflict(write.stream, write.expected, actual))
+        elif refusal.head is not None and write.stream in self._states:
             # The refusal says where the stream is: what came between is read, and nothing else.
-            self._load(part.stream, refusal.head, refusal.head.revision)
+            self._load(write.stream, refusal.head, refusal.head.revision)
         else:
-            self._refreshed(part)  # what came between, so that the retry lies on it
+            self._refreshed(write)  # what came between, so that the retry lies on it
 
-    def _earlier(self, wanted: ProposedCommit) -> CommitResult:
+    def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
         before: list[StreamState] = []
         after: list[StreamState] = []
         position = START
-        for part in wanted.writes:
-            found = self._backend.find(part.stream, key=part.key) if part.key else []
+        for write in proposed.writes:
+            found = self._backend.find(write.stream, key=write.key) if write.key else []
             first = found[0].revision if found else 1
-            last = first + len(part.new_events) if found else 0
-            stored = self.records(part.stream, after=first - 1, until=last)
+            last = first + len(write.new_events) if found else 0
+            stored = self.records(write.stream, after=first - 1, until=last)
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
-            stored = stored[: len(part.new_events)]
-            same = [(new_event.type, new_event.payload) for new_event in part.new_events]
+            stored = stored[: len(write.new_events)]
+            same = [(new_event.type, new_event.payload) for new_event in write.new_events]
             if not found or [(record.type, record.payload) for record in stored] != same:
                 raise UsageError(
-                    f'key "{part.key}" was used for another change than the one to '
-                    f'"{part.stream}": a key names one change for ever',
+                    f'key "{write.key}" was used for another change than the one to '
+                    f'"{write.stream}": a key names one change for ever',
                     hint="use a new key",
                 )
-            read = self._tip_at if part.keeps_state and first > 1 else self.at
-            before.append(read(part.stream, first - 1))
-            after.append(read(part.stream, stored[-1].revision))
+            read = self._end_at if write.keeps_state and first > 1 else self.at
+            before.append(read(write.stream, first - 1))
+            after.append(read(write.stream, stored[-1].revision))
             position = max(position, stored[-1].position)
         return CommitResult(position, tuple(before), tuple(after), repeated=True)
 
@@ -514,31 +608,31 @@ class Log:
         [head] = self._backend.heads((stream,))
         if head is None:
             return EMPTY
-        folded = self._folds.get(stream)
-        if folded is None or (folded.revision, folded.link) != (head.revision, head.link):
-            folded = self._load(stream, head, head.revision)
-        self.expiry.check(stream, folded.expires_us)
-        return folded
+        state = self._states.get(stream)
+        if state is None or (state.revision, state.link) != (head.revision, head.link):
+            state = self._load(stream, head, head.revision)
+        self.expiry.check(stream, state.expires_us)
+        return state
 
     def peek(self, stream: str) -> StreamState | None:
         """Returns the newest fold if it is in memory, else None: never reads events."""
         head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
-        folded = self._folds.get(stream)
-        if folded is not None and folded.revision == head.revision and folded.link == head.link:
-            self.expiry.check(stream, folded.expires_us)
-            return folded
+        state = self._states.get(stream)
+        if state is not None and state.revision == head.revision and state.link == head.link:
+            self.expiry.check(stream, state.expires_us)
+            return state
         return None
 
     def at(self, stream: str, revision: int) -> StreamState:
         """Returns the fold at an old revision, without a replay from the start."""
         if revision == 0:
             return EMPTY
-        folded = self._folds.get(stream)
-        if folded is not None and folded.revision == revision:
-            self.expiry.check(stream, folded.expires_us)
-            return folded
+        state = self._states.get(stream)
+        if state is not None and state.revision == revision:
+            self.expiry.check(stream, state.expires_us)
+            return state
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
             newest = head.revision if head else 0
@@ -554,27 +648,27 @@ class Log:
             origin = self.origin(stream)
             assert origin is not None, "BUG: no origin below the first revision"
             return self.at(origin[0], revision)
-        folded = self._folds.get(stream)
-        if folded is None or folded.revision > revision:
-            folded = self.snapshots.nearest(stream, revision)
-        if folded is None:
-            folded = self._root(stream)
-        began = folded.revision
-        while folded.revision < revision:
+        state = self._states.get(stream)
+        if state is None or state.revision > revision:
+            state = self.snapshots.nearest(stream, revision)
+        if state is None:
+            state = self._root(stream)
+        began = state.revision
+        while state.revision < revision:
             records = self._backend.read(
-                stream, after=folded.revision, until=revision, limit=READ_CHUNK
+                stream, after=state.revision, until=revision, limit=READ_CHUNK
             )
             if not records:
-                found = f"ends at revision {folded.revision}: its head says {head.revision}"
-                raise self.contradicted(stream, head, found, folded.revision + 1)
-            folded = fold(folded, records, self.blobs.read)
+                found = f"ends at revision {state.revision}: its head says {head.revision}"
+                raise self.contradicted(stream, head, found, state.revision + 1)
+            state = fold(state, records, self.blobs.read)
         if revision == head.revision:
-            if folded.link != head.link:
+            if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
                 raise self.contradicted(stream, head, found, revision)
-            self._remember(stream, folded)
+            self._remember(stream, state)
             self.snapshots.replayed(stream, revision - began)
-        return folded
+        return state
 
     def _root(self, stream: str) -> StreamState:
         origin = self.origin(stream)
@@ -584,15 +678,15 @@ class Log:
         records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
 
-    def _remember(self, stream: str, folded: StreamState) -> None:
-        folds: dict[str, Any] = self._folds
-        if isinstance(folded, StreamEnd):
-            folds = self._tips
+    def _remember(self, stream: str, state: StreamState) -> None:
+        states: dict[str, Any] = self._states
+        if isinstance(state, StreamEnd):
+            states = self._ends
         else:
-            self._tips.pop(stream, None)
-        if stream not in folds and len(folds) >= self._folds_max:
-            folds.pop(next(iter(folds)), None)
-        folds[stream] = folded
+            self._ends.pop(stream, None)
+        if stream not in states and len(states) >= self._states_max:
+            states.pop(next(iter(states)), None)
+        states[stream] = state
 
     def _source(self, stream: str) -> Callable[[int, int], bytes]:
         """Returns the reader of list items that a snapshot holds as references to events."""
@@ -834,5 +928,18 @@ class Log:
     def close(self) -> None:
         """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
         self._queue.close()
-        self.snapshots.flush(self._folds)
+        self.snapshots.flush(self._states)
         self._backend.close()
+
+
+def _without_aborted(prepared: list[PreparedCommit]) -> list[PreparedCommit]:
+    """Returns the commits that are to be sent, and answers those whose `abort_if` says no.
+
+    Asked when they are sent and not when they were prepared: what one depends on may have failed
+    since, a moment ago, in the same batch.
+    """
+    for one in prepared:
+        abort_if = one.request.work.abort_if
+        if abort_if is not None and (error := abort_if()) is not None:
+            one.request.fail(error)
+    return [one for one in prepared if not one.request.answered]

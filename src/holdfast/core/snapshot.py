@@ -431,12 +431,13 @@ class Snapshots:
         self._source_of = source_of
         self._blobs = blobs
         self._report = report
-        self._growth: dict[str, _Growth] = {}
+        self.growth: dict[str, _Growth] = {}
+        """By stream, how many bytes were added since its newest snapshot."""
 
-    def grown(self, stream: str, folded: StreamState, payload_bytes: int) -> None:
+    def grown(self, stream: str, folded: StreamState, size: int) -> None:
         """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
-        growth = self._growth.get(stream) or self._begin(stream)
-        growth.bytes += payload_bytes + EVENT_OVERHEAD_BYTES
+        growth = self.growth.get(stream) or self._begin(stream)
+        growth.bytes += size
         if growth.bytes >= growth.due_at_bytes:
             self._write(stream, folded, growth)
 
@@ -447,17 +448,17 @@ class Snapshots:
         first one who has to read a long stream leaves one for those who come behind.
         """
         if events >= REPLAYED_EVENTS_MIN:
-            growth = self._growth.get(stream) or self._begin(stream)
+            growth = self.growth.get(stream) or self._begin(stream)
             growth.bytes += events * EVENT_OVERHEAD_BYTES
 
     def _begin(self, stream: str) -> _Growth:
-        if len(self._growth) >= GROWING_MAX:
-            self._growth.pop(next(iter(self._growth)), None)
-        return self._growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
+        if len(self.growth) >= GROWING_MAX:
+            self.growth.pop(next(iter(self.growth)), None)
+        return self.growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
 
     def flush(self, folds: dict[str, StreamState]) -> None:
         """Writes snapshots at a clean close, so that the next process need not fold again."""
-        for stream, growth in self._growth.items():
+        for stream, growth in self.growth.items():
             folded = folds.get(stream)
             if folded is not None and growth.bytes >= CLOSE_BYTES_MIN:
                 self._write(stream, folded, growth)

@@ -38,7 +38,7 @@ class WritableScope(Protocol):
 class Subscribers(Protocol):
     """Who hears of a scope's changes."""
 
-    def tell(self, part: StreamWrite, before: StreamState, after: StreamState) -> None: ...
+    def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None: ...
 
 
 class PendingCommit:
@@ -59,7 +59,7 @@ class PendingCommit:
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._watch: list[str] = []
-        self.written: CommitResult | None = None
+        self.result: CommitResult | None = None
 
     def scope(self, scope: WritableScope) -> PendingScope:
         """Returns the scope as this commit will leave it."""
@@ -89,30 +89,30 @@ class PendingCommit:
     @property
     def news(self) -> dict[str, int]:
         """The newest revisions of the watched scopes, known when the block has ended."""
-        return {} if self.written is None else self.written.news
+        return {} if self.result is None else self.result.news
 
     def __enter__(self) -> PendingCommit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
-        wanted = self.wanted() if kind is None else None
-        if wanted is not None:
+        proposed = self.proposed() if kind is None else None
+        if proposed is not None:
             if self._waits:
-                self.finish(wanted, self._log.commit(wanted))
+                self.finish(proposed, self._log.commit(proposed))
             else:
-                self._request = self._log.submit(wanted)
+                self._request = self._log.submit(proposed)
         return False
 
     def wait(self) -> CommitResult:
         """Returns when what `submit` put in line is durable, or raises why it was refused."""
-        if self.written is None:
+        if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
             self.finish(self._request.work, self._log.wait(self._request))
-        assert self.written is not None, "BUG: finished without an answer"
-        return self.written
+        assert self.result is not None, "BUG: finished without an answer"
+        return self.result
 
-    def wanted(self) -> ProposedCommit | None:
+    def proposed(self) -> ProposedCommit | None:
         """Returns what the block gathered; None if there is nothing to write."""
         fence = None
         if self._lease is not None:
@@ -121,9 +121,9 @@ class PendingCommit:
         parts: list[StreamWrite] = []
         reads: list[tuple[str, int]] = []
         for pending in self._scopes.values():
-            part = pending.part(self._key)
-            if part is not None:
-                parts.append(part)
+            write = pending.write(self._key)
+            if write is not None:
+                parts.append(write)
             elif (expected := pending.guard()) is not None:
                 reads.append((pending.name, expected))
         if not parts and not self._marks:
@@ -131,11 +131,11 @@ class PendingCommit:
         marks = tuple(self._marks.values())
         return ProposedCommit(tuple(parts), tuple(reads), fence, marks, tuple(self._watch))
 
-    def finish(self, wanted: ProposedCommit, written: CommitResult) -> None:
+    def finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""
-        self.written = written
-        for part, before, after in zip(wanted.writes, written.before, written.after, strict=True):
-            self._scopes[part.stream].subscribers.tell(part, before, after)
+        self.result = result
+        for write, before, after in zip(proposed.writes, result.before, result.after, strict=True):
+            self._scopes[write.stream].subscribers.tell(write, before, after)
 
 
 class PendingScope:
@@ -190,7 +190,7 @@ class PendingScope:
         """Guards the scope at a revision that was read elsewhere."""
         self._expected = check_expected(revision)
 
-    def part(self, key: str | None) -> StreamWrite | None:
+    def write(self, key: str | None) -> StreamWrite | None:
         """Returns what the commit adds to this scope's stream, None if nothing."""
         if not self._ops and self._checkpoint is None:
             return None

@@ -17,7 +17,7 @@ as `codec` has it and are never decoded on the way: an op carries the bytes that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, cast
 
 import msgspec
@@ -80,8 +80,26 @@ _tagged_decoder = msgspec.json.Decoder(list[_TaggedOp])
 UserPath = str | tuple[str | int, ...]
 
 
+_PLAIN = frozenset({bool, type(None)})
+_SHORT_TEXT = 1 << 20
+_SMALL_INT = 1 << 62
+
+
 def set_op(path: UserPath, value: Any) -> Op:
     """Returns the op that puts a value at a path; at `()` it must be a mapping."""
+    if type(path) is str:
+        # Nearly every write: a key of the state itself. A short scalar is encoded as it stands.
+        kind = cast("type[Any]", type(value))
+        if (
+            kind in _PLAIN
+            or (kind is str and len(value) < _SHORT_TEXT)
+            or (kind is int and -_SMALL_INT < value < _SMALL_INT)
+        ):
+            try:
+                return Op("set", path, Raw(codec.encode_plain(value)))
+            except UnicodeEncodeError:
+                pass  # a lone surrogate: `encode` knows how to keep it
+        return Op("set", path, Raw(codec.encode(value, path=(path,))))
     place = _check_path(path)
     if not place:
         value = _check_mapping(value, "the whole state")
@@ -175,8 +193,13 @@ def _check_step(step: str | int) -> str | int:
     return int(step)
 
 
-def encode_ops(ops: Iterable[Op]) -> bytes:
+def encode_ops(ops: Sequence[Op]) -> bytes:
     """Returns the payload of the ops; their values stand in it verbatim."""
+    if len(ops) == 1 and (op := ops[0]).kind == "set" and type(op.path) is str:
+        try:
+            return b'[["set",%s,%s]]' % (codec.encode_plain(op.path), bytes(op.value))
+        except UnicodeEncodeError:
+            pass  # a key with a lone surrogate: `_encode_op` knows how to keep it
     return b"[" + b",".join(map(_encode_op, ops)) + b"]"
 
 
