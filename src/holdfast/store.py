@@ -30,6 +30,7 @@ from holdfast.errors import UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
+    KEPT_WITH,
     TEAM,
     WORKFLOW,
     Levels,
@@ -543,7 +544,9 @@ def open_store(
     if backend is not None:
         backend, shown = _take_backend(backend, url, options)
     else:
-        backend, shown = open_backend(url, levels=known.names(), clock=clock, **options)
+        backend, shown = open_backend(
+            url, levels=known.names(), kept_with=KEPT_WITH, clock=clock, **options
+        )
     log = Log(backend, clock=clock, actor=actor or worker)
     return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
 

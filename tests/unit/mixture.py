@@ -8,6 +8,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.clock import SystemClock
 from holdfast.core.log import Log
+from holdfast.names import KEPT_WITH
 from holdfast.store import Store
 
 LARGE = "large " * 20_000
@@ -23,7 +24,8 @@ def memories() -> MixedBackend:
         "session": chats,
         "workflow": MemoryBackend(clock=clock),
     }
-    return MixedBackend(routes, {level: f"memory-of-{level}" for level in routes})
+    shown = {level: f"memory-of-{level}" for level in routes}
+    return MixedBackend(routes, shown, KEPT_WITH)
 
 
 def store_on(backend: MixedBackend) -> Store:

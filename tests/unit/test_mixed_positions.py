@@ -16,6 +16,7 @@ from holdfast.backends.mixed import MixedBackend, Vector
 from holdfast.backends.protocol import START, Mark, Position
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.names import KEPT_WITH
 from holdfast.store import Store
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, accepted, write
@@ -117,7 +118,7 @@ def test_a_position_of_other_routes_is_refused(store: Store) -> None:
     clock = SystemClock()
     shown = {"*": "a", "team": "b"}
     routes = {"*": MemoryBackend(clock=clock), "team": MemoryBackend(clock=clock)}
-    other = store_on(MixedBackend(routes, shown))
+    other = store_on(MixedBackend(routes, shown, KEPT_WITH))
     other.team("red").set("a", 1)
     with pytest.raises(UsageError, match="not a position of this store"):
         list(store.events(after=other.position))

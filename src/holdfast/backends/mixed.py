@@ -1,8 +1,9 @@
 """Several backends as one store: each level of scopes is kept in the backend that it is routed to.
 
 A stream lies where its level does, and so does all that belongs to it: its lease, its marks, its
-blobs and snapshots. `run/<id>` is the journal of `workflow/<id>` and lies with it; `lease/<name>`
-lies where the lease of that name does; every other name is kept in the backend of "*".
+blobs and snapshots. The layers above have streams that are not named after a level: which of them
+are kept with one is told when the store is opened (`KeptWith`). Every other name is kept in the
+backend of "*".
 
 A commit goes to one backend, which makes it atomic and durable as it does for a store of its own.
 One that would need two is refused before anything is written (guarantee 2): there is no
@@ -19,6 +20,7 @@ from heapq import merge
 from itertools import groupby, islice
 from threading import Condition, Thread
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -228,27 +230,25 @@ def _is_behind(newest: Sequence[int], after: Sequence[int]) -> bool:
 
 REST = "*"
 """Stands for every level that is not named."""
-_WITH = {"run": "workflow"}
 _MARKS_MAX = 1 << 62
 _WEAKEST: tuple[Durability, ...] = ("none", "process", "full")
 
-_ABOUT = ("lease", "inbox")
-"""What is kept with the stream that the rest of its name says."""
-
-
-def level_of(name: str) -> str:
-    """Returns the level that a stream or lease belongs to, by the first part of its name."""
-    head, slash, rest = name.partition("/")
-    if head in _ABOUT and slash:
-        return level_of(rest)
-    return _WITH.get(head, head)
+KeptWith = Mapping[str, str | None]
+"""The first words of names that are no level, each with the level that its streams are kept with;
+None says that the rest of the name is that of what it is kept with."""
 
 
 class MixedBackend:
     """A backend made of others. Levels that name the same object are kept together."""
 
-    def __init__(self, routes: Mapping[str, Backend], shown: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Backend],
+        shown: Mapping[str, str],
+        kept_with: KeptWith = MappingProxyType({}),
+    ) -> None:
         """`shown` has the URL of each level as it may be shown."""
+        self._kept_with = kept_with
         parts: list[Backend] = []
         self._at: dict[str, int] = {}
         self._shown: list[str] = []
@@ -281,9 +281,17 @@ class MixedBackend:
         """Returns the URL of a part as it may be shown."""
         return self._shown[part]
 
+    def level_of(self, name: str) -> str:
+        """Returns the level that a stream or lease belongs to, by the first word of its name."""
+        head, slash, rest = name.partition("/")
+        level = self._kept_with.get(head, head)
+        if level is None:
+            return self.level_of(rest) if slash else head
+        return level
+
     def place_of(self, name: str) -> int:
         """Returns which part keeps a stream or lease."""
-        at = self._at.get(level_of(name))
+        at = self._at.get(self.level_of(name))
         return self._at[REST] if at is None else at
 
     def part_of(self, name: str) -> Backend:
@@ -311,7 +319,7 @@ class MixedBackend:
     def _apart(self, one: str, other: str, *, is_lease: bool) -> UsageError:
         here, there = self._shown[self.place_of(one)], self._shown[self.place_of(other)]
         if is_lease:
-            level = level_of(one)
+            level = self.level_of(one)
             return UsageError(
                 f'lease "{other}" is kept in {there} and cannot fence a commit to "{one}" in '
                 f"{here}: nothing was written",
@@ -465,23 +473,41 @@ class MixedBackend:
         for place, levels in enumerate(self.levels()):
             if REST in levels:
                 foreign = [level for level, at in self._at.items() if at != place]
-                roots = [*foreign, *(run for run, level in _WITH.items() if level in foreign)]
-                roots += [f"{about}/{root}" for about in _ABOUT for root in tuple(roots)]
-                for root in roots:
-                    if found := self._first(place, root):
-                        raise self._misplaced(place, found)
+                if found := self._first(place, self._roots(foreign)):
+                    raise self._misplaced(place, found)
             else:
                 after = ""
                 while names := self.parts[place].streams(after=after, limit=1):
                     [name] = names
                     if self.place_of(name) != place:
                         raise self._misplaced(place, name)
-                    after = _behind(name)
+                    after = self._after_level(name)
 
-    def _first(self, place: int, root: str) -> str | None:
-        if root == "global" and self.parts[place].heads([root])[0] is not None:
-            return root
-        return next(iter(self.parts[place].streams(prefix=f"{root}/", limit=1)), None)
+    def _roots(self, levels: Sequence[str]) -> list[str]:
+        """Returns what the names begin with that belong to the levels."""
+        kept = self._kept_with
+        roots = [*levels, *(head for head, level in kept.items() if level in levels)]
+        about = [head for head, level in kept.items() if level is None]
+        return [*roots, *(f"{head}/{root}" for head in about for root in roots)]
+
+    def _first(self, place: int, roots: Sequence[str]) -> str | None:
+        """Returns the first stream of a part that has the name of a root, or begins with one."""
+        part = self.parts[place]
+        for root, head in zip(roots, part.heads(roots), strict=True):
+            if head is not None:
+                return root
+            if found := part.streams(prefix=f"{root}/", limit=1):
+                return found[0]
+        return None
+
+    def _after_level(self, name: str) -> str:
+        """Returns a name after every one that is routed as this one is, but before all others."""
+        head, slash, rest = name.partition("/")
+        if not slash:
+            return name
+        if self._kept_with.get(head, head) is None:
+            return f"{head}/{self._after_level(rest)}" if "/" in rest else name
+        return f"{head}0"  # "0" follows "/"
 
     def _misplaced(self, place: int, stream: str) -> UsageError:
         there = self._shown[self.place_of(stream)]
@@ -490,16 +516,6 @@ class MixedBackend:
             "not be seen",
             hint="route the level to where it is, or copy the store with holdfast copy",
         )
-
-
-def _behind(name: str) -> str:
-    """Returns a name behind every one that is routed as this one is, but before all others."""
-    head, slash, rest = name.partition("/")
-    if not slash:
-        return name
-    if head in _ABOUT:
-        return f"{head}/{_behind(rest)}" if "/" in rest else name
-    return f"{head}0"  # "0" follows "/"
 
 
 class _MixedObjects:
@@ -723,7 +739,7 @@ def _beside(folder: str, url: str) -> str:
 
 
 def open_mix(
-    urls: Mapping[Any, Any], levels: Sequence[str], open_one: Opener
+    urls: Mapping[Any, Any], levels: Sequence[str], kept_with: KeptWith, open_one: Opener
 ) -> tuple[Backend, str]:
     """Opens every backend that is named, and returns them as one, with how that is shown."""
     _check(urls, levels)
@@ -737,7 +753,7 @@ def open_mix(
         if len(opened) == 1:
             return next(iter(opened.values()))
         routes = {level: opened[_same(url)][0] for level, url in urls.items()}
-        mixed = MixedBackend(routes, shown)
+        mixed = MixedBackend(routes, shown, kept_with)
         _check_apart(mixed)
         mixed.check_places()
     except BaseException:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from holdfast.backends.protocol import (
@@ -62,18 +63,24 @@ OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "dis
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
-def open_backend(url: object, *, levels: Sequence[str] = (), **options: Any) -> tuple[Backend, str]:
+def open_backend(
+    url: object,
+    *,
+    levels: Sequence[str] = (),
+    kept_with: Mapping[str, str | None] = MappingProxyType({}),
+    **options: Any,
+) -> tuple[Backend, str]:
     """Returns the backend that a URL or path names, and the URL as it should be shown.
 
-    A plain path means files. A mapping from level to URL means several, and `levels` are those that
-    can be routed. `options` are those of every backend: clock, durability, create, read_only, and
-    the seams for tests (`reach`, `disk`).
+    A plain path means files. A mapping from level to URL means several: `levels` are those that can
+    be routed, `kept_with` says what else is kept with them. `options` are those of every backend:
+    clock, durability, create, read_only, and the seams for tests (`reach`, `disk`).
     """
     if isinstance(url, Mapping):
         from holdfast.backends.mixed import open_mix
 
         urls = cast("Mapping[object, object]", url)
-        return open_mix(urls, levels, lambda one: open_backend(one, **options))
+        return open_mix(urls, levels, kept_with, lambda one: open_backend(one, **options))
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if unknown := options.keys() - OPTIONS:
