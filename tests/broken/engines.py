@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.core import intent
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
-from holdfast.runs import acts, context, driver, engine, events, execution, journal, steps
+from holdfast.runs import acts, context, engine, events, execution, journal, steps
 from holdfast.runs import execution as writers
 
 Put = Callable[[Any, Any, Any], None]
@@ -72,7 +72,7 @@ def _acts_early(put: Put) -> None:
     def nothing(*_: object) -> None:
         return None
 
-    put(driver._PERFORM, acts.CommitNow, nothing)
+    put(context._PERFORM, acts.CommitNow, nothing)
 
 
 def _name_only_keys(put: Put) -> None:
@@ -93,7 +93,7 @@ def _swallowed_control(put: Put) -> None:
     def poisoned(self: Any, control: Any) -> Any:
         return control
 
-    put(context.Entering, "poisoned", poisoned)
+    put(context.Operations, "poisoned", poisoned)
 
 
 def _results_not_reread(put: Put) -> None:
@@ -150,7 +150,7 @@ def _chance_not_kept(put: Put) -> None:
         self.enter()
         return make()
 
-    put(context.Recording, "value", value)
+    put(context.Operations, "value", value)
 
 
 def _outcomes_not_kept(put: Put) -> None:

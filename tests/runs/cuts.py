@@ -287,7 +287,7 @@ def until(run: Any, status: str) -> None:
     """Waits until a run has a status, and its thread has let it go."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
-        if run.status == status and run.id not in run._keeper.active:
+        if run.status == status and run.id not in run._engine.active:
             return
         try:
             run.result(timeout=0.05)

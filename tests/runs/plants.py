@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from holdfast.core import codec
 from holdfast.runs import blocks, context, engine, events, execution, steps, values, waits
-from holdfast.runs import context as entering
 from holdfast.runs.acts import CommitNow
 from holdfast.runs.execution import BodyWriter
 from holdfast.runs.journal import Answer, Block
@@ -104,7 +103,7 @@ def inputs_ignored() -> Any:
 
 def swallowed_control() -> Any:
     """A control exception that the body swallowed is forgotten."""
-    return patch.object(entering.Entering, "poisoned", lambda self, control: control)
+    return patch.object(context.Operations, "poisoned", lambda self, control: control)
 
 
 def results_not_read_back() -> Any:

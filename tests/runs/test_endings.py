@@ -15,9 +15,9 @@ from holdfast.aio.store import looping
 from holdfast.core.commit import ProposedCommit
 from holdfast.runs import events
 from holdfast.runs.control import Stopped
-from holdfast.runs.driver import Pool, PoolCall
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Journal
+from holdfast.runs.pool import Pool, PoolCall
 from tests.runs.corpus import post, small
 from tests.runs.corpus_steps import cry
 from tests.runs.cuts import Cut, until

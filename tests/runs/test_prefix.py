@@ -1,4 +1,4 @@
-"""A run's journal is durable as a prefix (rule 7): no act before its intent, and no holes."""
+"""A run's journal is durable as a prefix (rule 7): no act before its intent (OP-26)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from holdfast.core.log import WRITER
 from holdfast.core.tree import set_op
 from holdfast.errors import UnavailableError
 from holdfast.runs import events
+from holdfast.runs.context import Context
 from holdfast.runs.control import OwnerLost
-from holdfast.runs.driver import Context
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, Journal
 

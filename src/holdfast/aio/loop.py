@@ -67,7 +67,7 @@ class Loop:
         """Runs a synchronous write in our executor and waits for its outcome, come what may."""
         return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
 
-    async def commit(self, wanted: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
+    async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
 
         `then` makes the answer of it, and is called also if the caller was cancelled meanwhile:
@@ -78,7 +78,7 @@ class Loop:
         caller, not the commit from the queue; another future then waits for the outcome.
         """
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store._log.submit(wanted, waker=self.wake, context=future)
+        request = self.store._log.submit(proposed, waker=self.wake, context=future)
         try:
             await future
         except asyncio.CancelledError:
@@ -91,10 +91,10 @@ class Loop:
             raise
         return then(request.outcome())
 
-    def enqueue(self, wanted: ProposedCommit) -> asyncio.Task[CommitResult]:
+    def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store._log.submit(wanted, waker=self.wake, context=future)
+        request = self.store._log.submit(proposed, waker=self.wake, context=future)
 
         async def outcome() -> CommitResult:
             await future

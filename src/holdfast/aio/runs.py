@@ -7,11 +7,9 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, ParamSpec
 
 from holdfast.aio.loop import Loop, Reading, shielded
-from holdfast.aio.record import mirror
 from holdfast.aio.scope import AsyncScope
 from holdfast.core.arguments import check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
@@ -19,17 +17,15 @@ from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
 from holdfast.runs import acts
 from holdfast.runs.acts import Operation
-from holdfast.runs.blocks import Joining, Progress, branch_body
+from holdfast.runs.blocks import Joining, Progress, branch_body, life
 from holdfast.runs.context import Operations
 from holdfast.runs.control import Cancelled, Control, Stopped
 from holdfast.runs.define import CURRENT, RunFunction, Step
-from holdfast.runs.driver import PoolCall
-from holdfast.runs.ending import life
 from holdfast.runs.engine import SLICE_S, Engine, Run, result_of
 from holdfast.runs.events import Status
 from holdfast.runs.execution import Execution, InFlightCommit, StepWriter
 from holdfast.runs.journal import Block, Journal
-from holdfast.store import Store
+from holdfast.runs.pool import PoolCall
 
 P = ParamSpec("P")
 
@@ -132,8 +128,10 @@ class AsyncContext(Operations):
         if run.has_news(written):
             await self._home.hop(run.look)
 
-    def _launch(self, wanted: ProposedCommit, flight: InFlightCommit) -> asyncio.Task[CommitResult]:
-        task = self._home.enqueue(wanted)
+    def _launch(
+        self, proposed: ProposedCommit, flight: InFlightCommit
+    ) -> asyncio.Task[CommitResult]:
+        task = self._home.enqueue(proposed)
         task.add_done_callback(lambda done: flight.land(_error_of(done)))
         return task
 
@@ -421,33 +419,3 @@ class AsyncRun:
 
     def __repr__(self) -> str:
         return f"<AsyncRun {self.id}>"
-
-
-def _giving_run(
-    function: Callable[Concatenate[Any, P], Run],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun]]:
-    """Returns the method for asyncio of one that gives a run."""
-
-    @wraps(function)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
-        method = getattr(self._store, function.__name__)
-        found = await self._loop.hop_shielded(method, *args, **kwargs)
-        return AsyncRun(self._loop, found)
-
-    return call
-
-
-class AsyncRunStore:
-    """The part of an AsyncStore that executes runs; see `Store`."""
-
-    start = _giving_run(Store.start)
-    resume = _giving_run(Store.resume)
-    run = _giving_run(Store.run)
-    fork = _giving_run(Store.fork)
-    runs = mirror(Store.runs, of="_store")
-    cancel = mirror(Store.cancel, of="_store")
-    answer = mirror(Store.answer, of="_store")
-    signal = mirror(Store.signal, of="_store")
-    send = mirror(Store.send, of="_store")
-    settle = mirror(Store.settle, of="_store")
-    adopt = mirror(Store.adopt, of="_store")

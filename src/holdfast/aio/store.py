@@ -8,15 +8,17 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Generator,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.record import AsyncGroup, mirror
-from holdfast.aio.runs import AsyncRuns, AsyncRunStore
+from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
@@ -31,8 +33,10 @@ from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
 from holdfast.record.audit import Attempt, Audit, Place, Trial, Tried
 from holdfast.record.decisions import Mode, Policy
+from holdfast.runs import Run
 from holdfast.store import Store
 
+P = ParamSpec("P")
 Job = Callable[[AsyncScope], Awaitable[Any]]
 
 
@@ -92,7 +96,7 @@ class AsyncPendingCommit:
         self._loop = loop
         self._pending = pending
         self._waits = waits
-        self._wanted: ProposedCommit | None = None
+        self._proposed: ProposedCommit | None = None
         self._outcome: asyncio.Task[CommitResult] | None = None
 
     def scope(self, scope: AsyncScope) -> PendingScope:
@@ -112,22 +116,22 @@ class AsyncPendingCommit:
         return self._pending.news
 
     @property
-    def written(self) -> CommitResult | None:
-        return self._pending.written
+    def result(self) -> CommitResult | None:
+        return self._pending.result
 
     async def __aenter__(self) -> AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
-        self._wanted = self._pending.wanted() if kind is None else None
-        if self._wanted is not None:
-            self._outcome = self._loop.enqueue(self._wanted)
+        self._proposed = self._pending._proposed() if kind is None else None
+        if self._proposed is not None:
+            self._outcome = self._loop.enqueue(self._proposed)
             if self._waits:
                 await self.wait()
         return False
 
     async def wait(self) -> CommitResult:
-        if self._outcome is None or self._wanted is None or self.written is not None:
+        if self._outcome is None or self._proposed is None or self.result is not None:
             return self._pending.wait()
         try:
             return await shielded(self._outcome)
@@ -135,8 +139,8 @@ class AsyncPendingCommit:
             # Also for who was cancelled, once for all who wait: subscribers are told of what is
             # durable.
             is_answered = self._outcome.done() and not self._outcome.cancelled()
-            if is_answered and self._outcome.exception() is None and self.written is None:
-                self._pending.finish(self._wanted, self._outcome.result())
+            if is_answered and self._outcome.exception() is None and self.result is None:
+                self._pending._finish(self._proposed, self._outcome.result())
 
 
 class AsyncView:
@@ -157,7 +161,21 @@ class AsyncView:
         return tree.get(await self.state(scope), check_path(path), default)
 
 
-class AsyncStore(AsyncRunStore):
+def _giving_run(
+    function: Callable[Concatenate[Any, P], Run],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun]]:
+    """Returns the method for asyncio of one that gives a run."""
+
+    @wraps(function)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
+        method = getattr(self._store, function.__name__)
+        found = await self._loop.hop_shielded(method, *args, **kwargs)
+        return AsyncRun(self._loop, found)
+
+    return call
+
+
+class AsyncStore:
     """A store for one event loop; see `Store` for what each method does."""
 
     def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
@@ -319,6 +337,18 @@ class AsyncStore(AsyncRunStore):
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
 
+    start = _giving_run(Store.start)
+    resume = _giving_run(Store.resume)
+    run = _giving_run(Store.run)
+    fork = _giving_run(Store.fork)
+    runs = mirror(Store.runs, of="_store")
+    cancel = mirror(Store.cancel, of="_store")
+    answer = mirror(Store.answer, of="_store")
+    signal = mirror(Store.signal, of="_store")
+    send = mirror(Store.send, of="_store")
+    settle = mirror(Store.settle, of="_store")
+    adopt = mirror(Store.adopt, of="_store")
+
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
@@ -348,11 +378,6 @@ class AsyncStore(AsyncRunStore):
 
     def __repr__(self) -> str:
         return f"<AsyncStore {self.url}>"
-
-
-# --- thread ---------------------------------------------------------------------------------------
-#
-# An event loop in a thread, for a program without one that executes `async def` runs.
 
 
 THREADS = 4

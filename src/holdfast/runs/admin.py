@@ -14,9 +14,8 @@ from holdfast.core.intent import Recovered, Verdict, judge, verdict_name
 from holdfast.errors import ExistsError, LeaseLostError, NotFoundError, UsageError, show_value
 from holdfast.names import new_id
 from holdfast.runs import events, values
-from holdfast.runs.ending import status_marks
 from holdfast.runs.engine import Engine, Run
-from holdfast.runs.execution import INDEX
+from holdfast.runs.execution import INDEX, status_marks
 from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
 from holdfast.runs.waits import check_id, message_name
@@ -169,8 +168,8 @@ def fork(
             raise NotFoundError(f'"{path}" is not recorded before the fork: nothing to edit')
         added.append(events.StepDone(path, store(values.encode(value))))
     new_events += [NewEvent(events.TYPES[type(one)], events.to_payload(one)) for one in added]
-    part = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
-    engine.log.commit(ProposedCommit((part,), marks=status_marks(target, "pending")))
+    write = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
+    engine.log.commit(ProposedCommit((write,), marks=status_marks(target, "pending")))
     if signals == "copy":
         _copy_messages(engine, stream, f"run/{target}", journal.taken)
     return Run(engine, target)

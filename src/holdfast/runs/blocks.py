@@ -1,88 +1,33 @@
-"""Blocks of a run: parallel branches, folds, nested runs; and what it is doing now. No I/O."""
+"""Blocks of a run: its body, parallel branches, folds, nested runs; and what it is doing now.
+
+Generators and plain functions, without I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw, Struct
 
 from holdfast.core import codec
 from holdfast.errors import StepError, UsageError, show_value
-from holdfast.runs import events, values
-from holdfast.runs.acts import Enter, Fork, Operation
+from holdfast.runs import events, values, waits
+from holdfast.runs.acts import COMMIT, Call, Enter, Finish, Fork, Operation
 from holdfast.runs.control import (
+    Cancelled,
     Control,
+    OwnerLost,
+    Parked,
     Stopped,
     Suspended,
+    passed_through,
 )
-from holdfast.runs.define import ONCE, RunFunction, Step, is_run, is_step
+from holdfast.runs.define import RunFunction, is_run, is_step
 from holdfast.runs.events import Fault
-from holdfast.runs.execution import Execution
+from holdfast.runs.execution import Execution, doomed_children, open_children, status_marks
 from holdfast.runs.journal import Answer, Block, Entry, Journal, escape, iteration
-
-# --- ledger ---------------------------------------------------------------------------------------
-#
-# Writes to another SQL database, once: a ledger row in the user's own transaction (rule 11).
-#
-# The body writes through a connection that is the user's, any DB-API connection. In the same
-# transaction a row with the step's key and its result goes into the table `holdfast_ledger` there.
-# If the process dies between that commit and the record in the journal, the row says that it was
-# done; and a late owner that commits as well is refused by the row's primary key.
-
-
-_MAKE = (
-    "CREATE TABLE IF NOT EXISTS holdfast_ledger "
-    "(key VARCHAR(512) PRIMARY KEY, result TEXT NOT NULL)"
-)
-# The two ways in which drivers mark a place for a value.
-_FIND = {
-    "qmark": "SELECT result FROM holdfast_ledger WHERE key = ?",
-    "format": "SELECT result FROM holdfast_ledger WHERE key = %s",
-}
-_ADD = {
-    "qmark": "INSERT INTO holdfast_ledger (key, result) VALUES (?, ?)",
-    "format": "INSERT INTO holdfast_ledger (key, result) VALUES (%s, %s)",
-}
-
-
-class Connection(Protocol):
-    """A DB-API connection that is not in autocommit mode."""
-
-    def cursor(self) -> Any: ...
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
-
-
-def once(
-    connection: Connection,
-    key: str,
-    body: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Calls `body(connection, …)` and commits with a ledger row, unless the row is there."""
-    for name in ("cursor", "commit", "rollback"):
-        if not callable(getattr(connection, name, None)):
-            raise UsageError(f"txn_in takes a DB-API connection, found {show_value(connection)}")
-    style = "qmark" if type(connection).__module__.startswith("sqlite3") else "format"
-    cursor = connection.cursor()
-    cursor.execute(_MAKE)
-    connection.commit()
-    cursor.execute(_FIND[style], (key,))
-    row = cursor.fetchone()
-    if row is not None:
-        connection.rollback()
-        return codec.decode(row[0].encode())
-    try:
-        result = values.encode(body(connection, *args, **kwargs))
-        cursor.execute(_ADD[style], (key, result.decode()))
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
-    return codec.decode(result)
 
 
 class Frame(Struct, frozen=True):
@@ -183,32 +128,6 @@ def opened(
         displaced=answer.displaced,
         label=answer.label,
         source=answer.source,
-    )
-
-
-def txn_step(function: Callable[..., Any]) -> Step[Any]:
-    """Returns a function as a step of the class txn."""
-    if not callable(function):
-        raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
-    name = getattr(function, "__name__", "txn")
-    return Step(function, effect="txn", name=name, verify=None, retry=ONCE, not_done=(), ignore=())
-
-
-def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
-    """Returns a function as a step that runs in a transaction of another database, once.
-
-    Its class is `idempotent`: after a crash it is called again with the same key, and the ledger in
-    that database says whether the body may run.
-    """
-    if not callable(function):
-        raise UsageError(f"ctx.txn_in takes a function, found {show_value(function)}")
-
-    def act(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        return once(connection, values.commit_key(ctx.key), function, args, kwargs)
-
-    name = getattr(function, "__name__", "txn_in")
-    return Step(
-        act, effect="idempotent", name=name, verify=None, retry=ONCE, not_done=(), ignore=()
     )
 
 
@@ -524,3 +443,84 @@ def branch_body(context: Any, name: str, joining: Joining) -> Operation:
         elif not isinstance(error, Control):
             error = run.lost(raised)
     return error, fault
+
+
+def life(context: Any) -> Operation:
+    """Runs the body and records how it was left; returns the control it was left with, if any."""
+    run: Execution = context.execution
+    encoded = b"null"
+    error: BaseException | None = None
+    try:
+        created = run.journal.created
+        assert created is not None, "BUG: a run that was not created"
+        args, kwargs = run.function.signature.arguments(run.load(created.inputs))
+        value = yield from invoke(context, run.function, tuple(args), kwargs)
+        if context.left_with is None:
+            context.close_block(context.block)
+            encoded = values.encode(value)
+            yield from _await_children(context)
+    except BaseException as raised:
+        error = raised
+    run.when_stopped = None  # the pass is over: what is left to be done must not be interrupted
+    control = context.left_with or (error if isinstance(error, Control) else None)
+    if control is None and error is not None and not isinstance(error, Exception):
+        control = run.lost(error)  # an interrupt of this process, not of the run
+    elif control is not None and error is not control and not isinstance(control, OwnerLost):
+        run.swallowed(context.block.path, passed_through(control))
+    if isinstance(control, OwnerLost):
+        return control
+    if isinstance(control, Suspended | Parked) and run.stop_wanted:
+        control = Cancelled(f'run "{run.id}" is to stop')
+    # What came behind this was not heeded by every wait of this pass: it wakes a suspended run.
+    run.seen = run.inbox.revision
+    if isinstance(control, Suspended) and control.seen is not None:
+        run.seen = control.seen
+    try:
+        yield from _leave(context, control, error, encoded)
+    except Control as lost:
+        return lost
+    return control
+
+
+def _leave(
+    context: Any, control: Control | None, error: BaseException | None, encoded: bytes
+) -> Operation:
+    """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
+    run: Execution = context.execution
+    if isinstance(control, Suspended):
+        until, children = control.until, control.children
+        run.seal(events.Suspended(control.reason, until, seen=run.seen, children=children))
+        look_at = [run.log.clock.now_us() + waits.CHILD_LOOK_US] if children else []
+        due = min([until, *look_at] if until is not None else look_at, default=None)
+        yield Finish(status_marks(run.id, "waiting", due))
+        return
+    if isinstance(control, Parked):
+        run.seal(events.Suspended(control.reason, attention=True, seen=run.seen))
+        yield Finish(status_marks(run.id, "needs_attention"))
+        return
+    doomed = doomed_children(run.journal, is_cancelled=isinstance(control, Cancelled))
+    if doomed:
+        # What made the body end is durable before a child hears of it (rule 7): entered again, the
+        # body might not end here, and ask for the child.
+        yield COMMIT
+    for id in doomed:
+        yield Call(context.engine.cancel_child, (run.id, id))
+    if isinstance(control, Cancelled):
+        ended = events.Ended("cancelled")
+    elif error is not None:
+        ended = events.Ended("failed", error=values.fault_of(error))
+    else:
+        ended = events.Ended("completed", run.store(encoded))
+    run.seal(ended)
+    yield Finish(status_marks(run.id, ended.status))
+
+
+def _await_children(context: Any) -> Operation:
+    run: Execution = context.execution
+    for id, policy in open_children(run.journal):
+        if policy == "wait":
+            seen = run.inbox.revision
+            with run.reaching:
+                ended = yield Call(context.engine.child_ended, (run, id))
+            if ended is None:
+                raise context.poisoned(waits.child_wait(id, seen))

@@ -1,8 +1,9 @@
 """The context of a run's body: every durable operation of it.
 
-`Operations` has them all, for both colours. Those that only record (`let`, `const`, `now`, loops)
-are plain calls everywhere; those that may act or wait are generators handed to `drive`, which the
-subclass performs (`Context`, here) or awaits (`holdfast.aio`).
+`Operations` has them all. Those that only record (`let`, `const`, `now`, loops) are plain calls;
+those that may act or wait are generators given to `drive`. There are two drivers: `Context`, below,
+performs what a generator asks for in the thread that it is in; `AsyncContext` of `holdfast.aio`
+awaits it.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextvars import Context as ContextVars
+from contextvars import copy_context
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
+from holdfast.core.log import WRITER
 from holdfast.core.tree import MISSING, Map, get
 from holdfast.errors import UsageError, show_value
-from holdfast.runs import blocks, events, processes, steps, values, waits
+from holdfast.runs import acts, blocks, events, processes, steps, values, waits
 from holdfast.runs.acts import Operation
-from holdfast.runs.blocks import Branch, Joining
+from holdfast.runs.blocks import Branch, Joining, branch_body
 from holdfast.runs.control import Control, Stopped, calling_line, passed_through
 from holdfast.runs.define import CURRENT, ONCE, RunFunction, Step, is_run, is_step
-from holdfast.runs.execution import BodyWriter, Execution
+from holdfast.runs.execution import BodyWriter, Execution, StepWriter
 from holdfast.runs.journal import Answer, Block, Entry, block_of, done_of, iteration
+from holdfast.runs.pool import PoolCall
 from holdfast.scope import Scope
 
 # --- variables ------------------------------------------------------------------------------------
@@ -34,25 +40,15 @@ from holdfast.scope import Scope
 # Variables of a run: every value they had is in the journal, and replay passes through them.
 
 
-class Place(Protocol):
-    """The context that a variable is used in."""
-
-    execution: Execution
-    block: Block
-
-    def enter(self) -> None: ...
-    def poisoned(self, control: Control) -> Control: ...
-
-
-class Naming(Struct, frozen=True):
-    """What a caller says of an operation that only records."""
+class GivenNames(Struct, frozen=True):
+    """The key, label and source that a caller gives to an operation that only records."""
 
     key: str | None
     label: str | None
     source: str | None
 
     def ask(self, block: Block, kind: str, name: str, digest: str | None = None) -> Answer:
-        """Gives the operation its place in its block."""
+        """Asks the journal what the operation is to do."""
         return block.ask(
             kind, name, "pure", digest, key=self.key, label=self.label, source=self.source
         )
@@ -61,11 +57,11 @@ class Naming(Struct, frozen=True):
 class Variable:
     """What `ctx.let` returns. In a replay `.value` is what it was at that point."""
 
-    __slots__ = ("_is_const", "_place", "_value", "name")
+    __slots__ = ("_context", "_is_const", "_value", "name")
 
-    def __init__(self, place: Place, name: str, is_const: bool) -> None:
+    def __init__(self, context: Operations, name: str, is_const: bool) -> None:
         self.name = name
-        self._place = place
+        self._context = context
         self._is_const = is_const
         self._value: Any = None
 
@@ -85,27 +81,27 @@ class Variable:
         """Gives it another value, which is returned as it was stored."""
         if self._is_const:
             raise UsageError(f'"{self.name}" is a const: it has one value for ever')
-        if CURRENT.get() not in (None, self._place):
+        if CURRENT.get() not in (None, self._context):
             raise UsageError(
                 f'a branch cannot set "{self.name}", which is declared around it',
                 hint="return the value from the branch, and set it behind the parallel block",
             )
-        self._place.enter()
-        self.assign("set", value, Naming(key, label, source))
+        self._context.enter()
+        self.assign("set", value, GivenNames(key, label, source))
         return self._value
 
-    def assign(self, kind: str, value: Any, naming: Naming) -> None:
+    def assign(self, kind: str, value: Any, names: GivenNames) -> None:
         """Records a value under the next path of its block, or takes the one recorded there."""
-        place, run = self._place, self._place.execution
+        context, run = self._context, self._context.execution
         encoded = values.encode(value)
         digest = values.digest(encoded)
-        answer = naming.ask(place.block, kind, self.name, digest)
+        answer = names.ask(context.block, kind, self.name, digest)
         before = answer.entry
         if answer.verdict == "diverged":
-            raise place.poisoned(run.diverge(answer))
+            raise context.poisoned(run.diverge(answer))
         if kind == "const" and answer.verdict == "execute" and before is not None:
             if (answer.path, "inputs") not in run.journal.adopted:
-                raise place.poisoned(self._differs(answer, before, value))
+                raise context.poisoned(self._differs(answer, before, value))
             self._value = run.load(before.value)
             return
         if answer.verdict == "execute":
@@ -114,7 +110,7 @@ class Variable:
         self._value = values.decode(encoded, run.log.blobs.read)
 
     def _differs(self, answer: Answer, before: Entry, value: Any) -> Control:
-        run = self._place.execution
+        run = self._context.execution
         return run.park_diverged(
             answer.path,
             "inputs",
@@ -124,13 +120,11 @@ class Variable:
         )
 
 
-# --- entering -------------------------------------------------------------------------------------
-#
-# A block of a run as its code is in it: entering, leaving, and what it is left with.
+class Operations:
+    """What a run can do, in one block of it. Each thread or task has a context of its own.
 
-
-class Entering:
-    """The place of a context in its run. Each thread or task has a context of its own."""
+    What only records is a plain call for both drivers; what acts or waits is given to `drive`.
+    """
 
     def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
         self.execution = execution
@@ -142,6 +136,7 @@ class Entering:
         self.doing: blocks.Doing | None = None
         self.is_stopped = False
         self.writer = BodyWriter(self)
+        self.variables: dict[tuple[str, str], Variable] = {}
         self._poison: Control | None = None
         self._thread = threading.get_ident()
 
@@ -245,18 +240,7 @@ class Entering:
         found = f'the end of block "{self.block.path or "body"}"'
         return self.poisoned(self.execution.park_diverged(path, "unread", expected, found, ""))
 
-
-# --- recording ------------------------------------------------------------------------------------
-#
-# Operations that only record: variables, the time, chance, what was read.
-
-
-class Recording(Entering):
-    """What a run can do without waiting: plain calls in both colours."""
-
-    def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
-        super().__init__(execution, block, parent, engine)
-        self.variables: dict[tuple[str, str], Variable] = {}
+    # --- values that are recorded -----------------------------------------------------------------
 
     def let(
         self,
@@ -268,7 +252,7 @@ class Recording(Entering):
         source: str | None = None,
     ) -> Variable:
         """Declares a variable of this block; `.value` reads it and `.set(value)` writes it."""
-        return self._declare("let", name, value, Naming(key, label, source))
+        return self._declare("let", name, value, GivenNames(key, label, source))
 
     def const(
         self,
@@ -280,22 +264,22 @@ class Recording(Entering):
         source: str | None = None,
     ) -> Any:
         """Declares a value that never changes, and returns it; another one is a divergence."""
-        return self._declare("const", name, value, Naming(key, label, source)).value
+        return self._declare("const", name, value, GivenNames(key, label, source)).value
 
-    def _declare(self, kind: str, name: str, value: Any, naming: Naming) -> Variable:
+    def _declare(self, kind: str, name: str, value: Any, names: GivenNames) -> Variable:
         self.enter()
         values.check_name_text(name, "a variable's name")
         place = self.block.path, name
         if place in self.variables:
             raise UsageError(f'variable "{name}" is declared twice in one block')
         variable = Variable(self, name, kind == "const")
-        variable.assign(kind, value, naming)
+        variable.assign(kind, value, names)
         self.variables[place] = variable
         return variable
 
     def variable(self, name: str) -> Variable:
         """Returns a variable of this block, or of the nearest block around it."""
-        context: Recording | None = self
+        context: Operations | None = self
         while context is not None:
             place = context.block.path
             while (place, name) not in context.variables and place != context.base:
@@ -311,7 +295,7 @@ class Recording(Entering):
         """Returns the time, the same one when the run is replayed."""
         clock = self.execution.log.clock
         return self.value(
-            "now", "", lambda: to_datetime(clock.now_us()), Naming(key, label, source)
+            "now", "", lambda: to_datetime(clock.now_us()), GivenNames(key, label, source)
         )
 
     def random(
@@ -323,7 +307,7 @@ class Recording(Entering):
             "random",
             "",
             lambda: (int.from_bytes(clock.random_bytes(7), "big") >> 3) / (1 << 53),
-            Naming(key, label, source),
+            GivenNames(key, label, source),
         )
 
     def uuid(
@@ -337,12 +321,12 @@ class Recording(Entering):
             text = f"{number & ~(0xC000 << 48) | 0x8000 << 48:032x}"
             return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
-        return self.value("uuid", "", make, Naming(key, label, source))
+        return self.value("uuid", "", make, GivenNames(key, label, source))
 
-    def value(self, kind: str, name: str, make: Callable[[], Any], naming: Naming) -> Any:
+    def value(self, kind: str, name: str, make: Callable[[], Any], names: GivenNames) -> Any:
         """Returns a recorded value, or makes and records it."""
         self.enter()
-        answer = naming.ask(self.block, kind, name)
+        answer = names.ask(self.block, kind, name)
         if answer.verdict == "diverged":
             raise self.poisoned(self.execution.diverge(answer))
         if answer.verdict == "replay":
@@ -351,10 +335,6 @@ class Recording(Entering):
         encoded = values.encode(make())
         self.execution.record(done_of(answer, kind, name, "pure", self.execution.store(encoded)))
         return values.decode(encoded, self.execution.log.blobs.read)
-
-
-class Operations(Recording):
-    """What a run can do, in one block of it."""
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -415,7 +395,7 @@ class Operations(Recording):
         **kwargs: Any,
     ) -> Any:
         """Calls `function(tx, …)`; its writes and the record of it are one commit (rule 11)."""
-        step = function if is_step(function) else blocks.txn_step(function)
+        step = function if is_step(function) else steps.txn_step(function)
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
         step.signature.check_settings("ctx.txn", args, key=key, label=label, source=source)
@@ -437,7 +417,7 @@ class Operations(Recording):
         A row of a ledger there, in the same transaction, remembers that it was done. The connection
         is yours: it must not be in autocommit mode, nor have a transaction open.
         """
-        step = blocks.ledger_step(connection, function)
+        step = steps.ledger_step(connection, function)
         if key or label or source:
             signature = values.Signature(function)
             given = args if signature.first in ("ctx", "tx") else (connection, *args)
@@ -612,8 +592,7 @@ class Operations(Recording):
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that are no longer there."""
         journal = self.execution.journal
-        gone = [acts for block, acts in journal.acting.get(path, {}).items() if block not in seen]
-        for act in (act for acts in gone for act in acts):
+        for act in journal.acts_outside(path, seen):
             entry = journal.entries.get(act)
             if entry is not None and (act, "unread") not in journal.adopted:
                 raise self.unread(act, f"{entry.kind} {entry.name}")
@@ -795,3 +774,145 @@ class Operations(Recording):
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
         answer = self.block.ask("join", child.name, "pure", key=key, label=label, source=source)
         return self.drive(waits.join(self, answer, child))
+
+
+# --- the sync driver ------------------------------------------------------------------------------
+
+SLICE_S = 0.05
+"""How long a thread that waits goes without looking whether it is still wanted."""
+
+
+class Context(Operations):
+    """What the body of a sync run gets as its `ctx`."""
+
+    def drive(self, operation: Operation) -> Any:
+        try:
+            act = next(operation)
+            while True:
+                try:
+                    sent = _PERFORM[type(act)](self, act)
+                except BaseException as error:
+                    act = operation.throw(error)
+                else:
+                    act = operation.send(sent)
+        except StopIteration as stop:
+            return stop.value
+        except Control as control:
+            self.poisoned(control)
+            raise
+
+    def inner(self, block: Block) -> Context:
+        """Returns the context of a branch."""
+        return Context(self.execution, block, self, self.engine)
+
+    def _commit(self, act: acts.CommitNow) -> None:
+        self.execution.commit()
+
+    def _commit_with(self, act: acts.CommitWith) -> Any:
+        return self.execution.commit_with(act.event, act.extra)
+
+    def _call(self, act: acts.Call) -> Any:
+        if act.is_async:
+            raise UsageError(
+                f'step "{act.path}" is async and was called in a sync run',
+                hint="make the run async def, or the step def",
+            )
+        inside = CURRENT.set(None)
+        writing = WRITER.set(StepWriter(self.execution, act.path))
+        try:
+            return act.function(*act.args, **act.kwargs)
+        finally:
+            WRITER.reset(writing)
+            CURRENT.reset(inside)
+
+    def _enter(self, act: acts.Enter) -> Any:
+        inside = CURRENT.set(act.context)
+        writing = WRITER.set(act.context.writer)
+        try:
+            return act.function(*act.args, **act.kwargs)
+        finally:
+            WRITER.reset(writing)
+            CURRENT.reset(inside)
+
+    def _pause(self, act: acts.Pause) -> None:
+        clock = self.execution.log.clock
+        while (left := act.until - clock.now_us()) > 0:
+            self.execution.check()
+            clock.sleep(min(left / 1e6, SLICE_S))
+
+    def _finish(self, act: acts.Finish) -> None:
+        self.execution.commit(act.marks)
+
+    def _look(self, act: acts.Look) -> None:
+        self.execution.look()
+
+    def _fork(self, act: acts.Fork) -> None:
+        _Branches(self, act.joining).run()
+
+
+_PERFORM: dict[type, Any] = {
+    acts.CommitNow: Context._commit,  # pyright: ignore[reportPrivateUsage]
+    acts.CommitWith: Context._commit_with,  # pyright: ignore[reportPrivateUsage]
+    acts.Call: Context._call,  # pyright: ignore[reportPrivateUsage]
+    acts.Enter: Context._enter,  # pyright: ignore[reportPrivateUsage]
+    acts.Pause: Context._pause,  # pyright: ignore[reportPrivateUsage]
+    acts.Finish: Context._finish,  # pyright: ignore[reportPrivateUsage]
+    acts.Look: Context._look,  # pyright: ignore[reportPrivateUsage]
+    acts.Fork: Context._fork,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+def _in(variables: ContextVars, live: Callable[..., None], *args: Any) -> None:
+    variables.run(live, *args)
+
+
+class _Branches:
+    """The threads of one parallel block."""
+
+    def __init__(self, context: Context, joining: Joining) -> None:
+        self._context = context
+        self._joining = joining
+        self._changed = threading.Condition()
+        self._left = len(joining.contexts)
+
+    def run(self) -> None:
+        """Returns when the joining is decided, or when no branch is at work any more."""
+        pool = self._context.engine.pool
+        jobs = [
+            PoolCall(partial(_in, copy_context(), self._live, name, context))
+            for name, context in self._joining.contexts.items()
+        ]
+        self._context.execution.forked(len(jobs))
+        early = self._joining.returns_early
+        for job in jobs if early else jobs[1:]:
+            pool.submit(job)
+        if not early:
+            # The caller does one itself, and whatever no thread has begun: nesting cannot deadlock.
+            for job in jobs:
+                job.do()
+        with self._changed:
+            while self._left and not (early and self._joining.decided):
+                self._changed.wait(SLICE_S if early else None)
+                if early and not self._joining.decided and pool.is_full:
+                    self._changed.release()
+                    try:
+                        any(job.do() for job in jobs)
+                    finally:
+                        self._changed.acquire()
+
+    def _live(self, name: str, context: Context) -> None:
+        run, joining = context.execution, self._joining
+        context.here()
+        run.contexts.append(context)
+        try:
+            error, fault = context.drive(branch_body(context, name, joining))
+        finally:
+            run.contexts.remove(context)
+            run.forked(-1)
+        with self._changed:
+            joining.ended(name, error, fault)
+            self._left -= 1
+            if joining.decided:
+                for other in joining.contexts.values():
+                    other.is_stopped = True
+            self._changed.notify_all()

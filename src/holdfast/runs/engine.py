@@ -32,38 +32,24 @@ from holdfast.errors import (
 from holdfast.names import check_name, new_id
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
-from holdfast.runs.blocks import Progress
+from holdfast.runs.blocks import Progress, life
+from holdfast.runs.context import Context
 from holdfast.runs.control import OwnerLost, Parked, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
-from holdfast.runs.driver import Context, Pool, PoolCall
-from holdfast.runs.ending import Marks, life, status_marks
-from holdfast.runs.execution import Execution, doomed_children, stored
+from holdfast.runs.execution import Execution, Marks, doomed_children, status_marks, stored
 from holdfast.runs.journal import Block, Journal
+from holdfast.runs.pool import Pool, PoolCall
 from holdfast.runs.supervisor import Hosted, Supervisor
 from holdfast.runs.waits import ChildSpec, check_id, message_name
 from holdfast.scope import Scope
-
-# --- handle ---------------------------------------------------------------------------------------
-#
-# A run as its caller holds it.
-
-
-class Keeper(Protocol):
-    """What a handle asks for its run."""
-
-    def journal_of(self, id: str) -> Journal: ...
-    def progress_of(self, id: str) -> Progress: ...
-    def await_end(self, id: str, timeout_s: float | None) -> events.Ended: ...
-    def load(self, raw: Any) -> Any: ...
-    def cancel(self, id: str) -> None: ...
 
 
 class Run:
     """One run of a store, wherever it is executed. Holding one holds nothing open."""
 
-    def __init__(self, keeper: Keeper, id: str) -> None:
+    def __init__(self, engine: Engine, id: str) -> None:
         self.id = id
-        self._keeper = keeper
+        self._engine = engine
 
     @property
     def status(self) -> events.Status:
@@ -73,19 +59,19 @@ class Run:
     @property
     def progress(self) -> Progress:
         """What the run is doing: statement, blocks, "iteration 2 of 3", "attempt 1 of 3"."""
-        return self._keeper.progress_of(self.id)
+        return self._engine.progress_of(self.id)
 
     @property
     def journal(self) -> Journal:
         """All that is recorded of it."""
-        return self._keeper.journal_of(self.id)
+        return self._engine.journal_of(self.id)
 
     @property
     def variables(self) -> dict[str, Any]:
         """The newest values of `let` and `const`, by block and name."""
         found = self.journal.variables.items()
         return {
-            "/".join(part for part in place if part): self._keeper.load(raw) for place, raw in found
+            "/".join(name for name in place if name): self._engine.load(raw) for place, raw in found
         }
 
     def result(self, timeout: float | None = None) -> Any:
@@ -94,24 +80,24 @@ class Run:
         Raises RunFailedError, RunCancelledError, NeedsAttentionError when the run is parked, and
         StillRunningError when `timeout` seconds were not enough.
         """
-        return result_of(self._keeper, self.id, self._keeper.await_end(self.id, timeout))
+        return result_of(self._engine, self.id, self._engine.await_end(self.id, timeout))
 
     def cancel(self) -> None:
         """Asks the run to stop; see `Store.cancel`."""
-        self._keeper.cancel(self.id)
+        self._engine.cancel(self.id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
 
-def result_of(keeper: Keeper, id: str, ended: events.Ended) -> Any:
+def result_of(engine: Engine, id: str, ended: events.Ended) -> Any:
     """Returns or raises what a run ended with."""
     if ended.status == "cancelled":
         raise RunCancelledError(id)
     if ended.error is not None:
-        data = keeper.load(ended.error.data)
+        data = engine.load(ended.error.data)
         raise RunFailedError(id, ended.error.kind, ended.error.message, data)
-    return keeper.load(ended.value)
+    return engine.load(ended.value)
 
 
 def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
@@ -133,11 +119,6 @@ def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
     )
 
 
-# --- looking --------------------------------------------------------------------------------------
-#
-# What the store's journals say of its runs, whoever owns them: reads, and nothing else.
-
-
 class Host(Protocol):
     """The store, as far as the engine needs it."""
 
@@ -146,69 +127,6 @@ class Host(Protocol):
     worker: str
 
     def workflow(self, id: str) -> Scope: ...
-
-
-class RunReader:
-    """A way to every run of a store."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-
-    @property
-    def log(self) -> Log:
-        """The store's log."""
-        return self.host._log
-
-    def journal_of(self, id: str) -> Journal:
-        """Reads a run's journal, or raises NotFoundError."""
-        journal = Journal()
-        for record in self.log.records(f"run/{id}"):
-            journal.apply(events.read(record.type, record.payload))
-        if journal.created is None:
-            raise no_run(id)
-        return journal
-
-    def created_of(self, id: str) -> events.Created:
-        """Returns what a run was asked for with, from its first record alone."""
-        for record in self.log.records(f"run/{id}", until=1):
-            return codec.decode_as(record.payload, events.Created)
-        raise no_run(id)
-
-    def ended(self, id: str) -> events.Ended | None:
-        """Returns the end of a run, from its last record alone; None if it has none yet."""
-        head = self.log.head(f"run/{id}")
-        if head is None:
-            raise no_run(id)
-        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
-        event = events.read(record.type, record.payload)
-        return event if isinstance(event, events.Ended) else None
-
-    def load(self, raw: Any) -> Any:
-        """Returns a recorded value."""
-        return values.decode(raw, self.log.blobs.read)
-
-    def storing(self, id: str) -> Callable[[bytes], Raw]:
-        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
-        return partial(stored, self.log, f"run/{id}")
-
-    def state_of(self, id: str) -> Scope:
-        """Returns the scope of a run's own state."""
-        return self.host.workflow(id)
-
-    def is_due(self, id: str, waits: events.Suspended) -> bool:
-        """Says whether a suspended run has something to do: its time, or news for it.
-
-        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
-        be dead.
-        """
-        if (waits.until or 1 << 62) <= self.log.clock.now_us():
-            return True
-        head = self.log.head(inbox.stream_of(f"run/{id}"))
-        return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
-
-    def any_ended(self, ids: tuple[str, ...]) -> bool:
-        """Says whether one of these runs has ended."""
-        return any(self.ended(id) is not None for id in ids)
 
 
 def no_run(id: str) -> NotFoundError:
@@ -221,11 +139,12 @@ SLICE_S = 0.25
 Launcher = Callable[[Execution], None]
 
 
-class Engine(RunReader):
-    """The runs that this process owns, and a way to all others."""
+class Engine:
+    """The runs of a store: those that this process executes, and what is recorded of all others."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host)
+        self.host = host
+        self.log = host._log
         self.pool = Pool("holdfast-run")
         self.active: dict[str, Execution] = {}
         self.jobs: dict[str, PoolCall] = {}
@@ -319,10 +238,10 @@ class Engine(RunReader):
         for event in first:
             journal.apply(event)
             new_events.append(NewEvent(events.TYPES[type(event)], events.to_payload(event)))
-        part = StreamWrite(f"run/{id}", tuple(new_events), expected=0)
+        write = StreamWrite(f"run/{id}", tuple(new_events), expected=0)
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
-            self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
+            self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
         except ConflictError:
             return False
         return True
@@ -507,7 +426,58 @@ class Engine(RunReader):
             while not child.over.wait(SLICE_S):
                 run.check()
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
+
+    def journal_of(self, id: str) -> Journal:
+        """Reads a run's journal, or raises NotFoundError."""
+        journal = Journal()
+        for record in self.log.records(f"run/{id}"):
+            journal.apply(events.read(record.type, record.payload))
+        if journal.created is None:
+            raise no_run(id)
+        return journal
+
+    def created_of(self, id: str) -> events.Created:
+        """Returns what a run was asked for with, from its first record alone."""
+        for record in self.log.records(f"run/{id}", until=1):
+            return codec.decode_as(record.payload, events.Created)
+        raise no_run(id)
+
+    def ended(self, id: str) -> events.Ended | None:
+        """Returns the end of a run, from its last record alone; None if it has none yet."""
+        head = self.log.head(f"run/{id}")
+        if head is None:
+            raise no_run(id)
+        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
+        event = events.read(record.type, record.payload)
+        return event if isinstance(event, events.Ended) else None
+
+    def load(self, raw: Any) -> Any:
+        """Returns a recorded value."""
+        return values.decode(raw, self.log.blobs.read)
+
+    def storing(self, id: str) -> Callable[[bytes], Raw]:
+        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
+        return partial(stored, self.log, f"run/{id}")
+
+    def state_of(self, id: str) -> Scope:
+        """Returns the scope of a run's own state."""
+        return self.host.workflow(id)
+
+    def is_due(self, id: str, waits: events.Suspended) -> bool:
+        """Says whether a suspended run has something to do: its time, or news for it.
+
+        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
+        be dead.
+        """
+        if (waits.until or 1 << 62) <= self.log.clock.now_us():
+            return True
+        head = self.log.head(inbox.stream_of(f"run/{id}"))
+        return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
+
+    def any_ended(self, ids: tuple[str, ...]) -> bool:
+        """Says whether one of these runs has ended."""
+        return any(self.ended(id) is not None for id in ids)
 
     def progress_of(self, id: str) -> blocks.Progress:
         """Returns what a run is doing: exactly if it runs here, else as far as it is recorded."""
@@ -608,8 +578,8 @@ class Engine(RunReader):
         """Adds to the journal of a run that this process owns and does not execute."""
         new_events = [NewEvent(events.TYPES[type(e)], events.to_payload(e)) for e in added]
         fence = Fence(lease.name, lease.owner, lease.epoch)
-        part = StreamWrite(f"run/{id}", tuple(new_events))
-        self.log.commit(ProposedCommit((part,), fence=fence, marks=marks))
+        write = StreamWrite(f"run/{id}", tuple(new_events))
+        self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
 
     # --- ending ----------------------------------------------------------------------------------
 

@@ -203,24 +203,24 @@ class Execution:
             self._buffer.clear()
             self.generation += 1
             marks, self._marks = marks or self._marks, ()
-            parts = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
-            wanted = ProposedCommit(
-                parts, (), self.fence, marks, (self.inbox.stream,), self.abort_if, self.lost
+            writes = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
+            proposed = ProposedCommit(
+                writes, (), self.fence, marks, (self.inbox.stream,), self.abort_if, self.lost
             )
             flight = self.flights.launch()
             try:
-                return send(wanted, flight)
+                return send(proposed, flight)
             except BaseException as error:
                 flight.land(error)
                 raise
 
-    def _write(self, wanted: ProposedCommit, flight: InFlightCommit) -> CommitResult:
-        written = self.log.commit(wanted)
+    def _write(self, proposed: ProposedCommit, flight: InFlightCommit) -> CommitResult:
+        written = self.log.commit(proposed)
         flight.land()
         return written
 
-    def _line_up(self, wanted: ProposedCommit, flight: InFlightCommit) -> Request:
-        return self.log.submit(wanted, waker=land_all, context=flight)
+    def _line_up(self, proposed: ProposedCommit, flight: InFlightCommit) -> Request:
+        return self.log.submit(proposed, waker=land_all, context=flight)
 
     def commit(self, marks: tuple[Mark | Cleared, ...] = (), expected: int | None = None) -> None:
         """Makes everything recorded so far durable, if the journal is where it is expected."""
@@ -298,10 +298,10 @@ class Execution:
         with self._lock:
             self._check_unsealed()
             self.push()
-            parts = (StreamWrite(self.stream, (_proposal(event),)), *extra.writes)
+            writes = (StreamWrite(self.stream, (_proposal(event),)), *extra.writes)
             watch = (*extra.watch, self.inbox.stream)
             return send(
-                ProposedCommit(parts, extra.reads, self.fence, extra.marks, watch, self.abort_if)
+                ProposedCommit(writes, extra.reads, self.fence, extra.marks, watch, self.abort_if)
             )
 
     def joined(self, event: Struct) -> None:
@@ -509,14 +509,16 @@ class BodyWriter:
         context = self._context
         return f"run/{context.execution.id}/{context.block.path}#{context.block.calls}"
 
-    def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
+    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
         run: Execution = self._context.execution
-        if not wanted.writes or wanted.writes[0].stream.startswith(_OURS):
-            return wanted
+        if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
+            return proposed
         self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
-        said = [[_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in wanted.writes]
+        said = [
+            [_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in proposed.writes
+        ]
         digest = values.digest(codec.encode(said))
-        name = _name(run, wanted.writes[0])
+        name = _name(run, proposed.writes[0])
         answer = self._context.block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
             raise self._context.poisoned(run.diverge(answer))
@@ -528,8 +530,8 @@ class BodyWriter:
         # A write that a fork inherited keeps its key: it was made, and is not made again.
         origin = None if answer.entry is None else answer.entry.origin
         key = values.commit_key(f"{origin or run.id}/{answer.path}")
-        parts = tuple([_keyed(part, key) for part in wanted.writes])
-        return replace(wanted, writes=parts, fence=_fence(run, wanted), abort_if=run.abort_if)
+        writes = tuple([_keyed(write, key) for write in proposed.writes])
+        return replace(proposed, writes=writes, fence=_fence(run, proposed), abort_if=run.abort_if)
 
 
 class StepWriter:
@@ -546,37 +548,48 @@ class StepWriter:
         """Returns itself: it fences, and does nothing else."""
         return self
 
-    def prepare(self, wanted: ProposedCommit) -> ProposedCommit:
-        if not wanted.writes or wanted.writes[0].stream.startswith(_OURS):
-            return wanted
+    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
+        if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
+            return proposed
         run = self._execution
         abort_if = run.abort_if if self._is_behind else None
-        return replace(wanted, fence=_fence(run, wanted), abort_if=abort_if)
+        return replace(proposed, fence=_fence(run, proposed), abort_if=abort_if)
 
 
-def _name(run: Execution, part: StreamWrite) -> str:
+def _name(run: Execution, write: StreamWrite) -> str:
     """Returns what a stream is called in the journal: a fork's own state is that of its origin.
 
     Each run has a state of its own, named by its id. Under that name the fork would not find what
     it inherited; so found, the writes before the fork are made again, in the state of the fork.
     """
-    if run.journal.root is not None and part.stream == f"workflow/{run.id}":
+    if run.journal.root is not None and write.stream == f"workflow/{run.id}":
         return f"workflow/{run.journal.root}"
-    return part.stream
+    return write.stream
 
 
-def _fence(run: Execution, wanted: ProposedCommit) -> Fence | None:
+def _fence(run: Execution, proposed: ProposedCommit) -> Fence | None:
     """Returns what a write is fenced by: the run's lease, where the backend of the write has it.
 
     In a mixed store a scope may be kept elsewhere than runs are. There its key still makes the
     write happen once, but a late owner is not refused.
     """
-    if wanted.fence is not None:
-        return wanted.fence
+    if proposed.fence is not None:
+        return proposed.fence
     place_of = run.log.routes.place_of
-    near = place_of(wanted.writes[0].stream) == place_of(run.fence.name)
+    near = place_of(proposed.writes[0].stream) == place_of(run.fence.name)
     return run.fence if near else None
 
 
-def _keyed(part: StreamWrite, key: str) -> StreamWrite:
-    return part if part.key is not None else replace(part, key=key)
+def _keyed(write: StreamWrite, key: str) -> StreamWrite:
+    return write if write.key is not None else replace(write, key=key)
+
+
+Marks = tuple[Mark | Cleared, ...]
+
+
+def status_marks(id: str, status: events.Status, due: int | None = None) -> Marks:
+    """Returns the marks of a run in a status: listed while unfinished, due if it is to be woken."""
+    index = Cleared(INDEX, id) if status in events.ENDED else Mark(INDEX, id, group=status)
+    if due is None:
+        return (index, Cleared(DUE, id))
+    return (index, Mark(DUE, id, due))

@@ -239,6 +239,11 @@ class Journal:
         """Says whether anything inside a block is more than pure."""
         return any(entry.effect not in SAFE for entry in self.below(path))
 
+    def acts_outside(self, loop: str, iterations: set[str]) -> list[str]:
+        """Returns the paths of acts in other iterations of a loop than these."""
+        recorded = self.acting.get(loop, {}).items()
+        return [act for block, acts in recorded if block not in iterations for act in acts]
+
     def uncertain(self) -> list[Entry]:
         """Returns the acts that were begun and have no outcome."""
         return [entry for entry in tuple(self.entries.values()) if entry.is_uncertain]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from holdfast.core import codec, intent
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.transaction import PendingCommit
-from holdfast.errors import ConflictError, UsageError, ValueDomainError
+from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
 from holdfast.runs import events, values
 from holdfast.runs.acts import COMMIT, Call, CommitWith, Operation, Pause
 from holdfast.runs.control import Suspended
-from holdfast.runs.define import Step
+from holdfast.runs.define import ONCE, Step
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry
 
@@ -368,8 +369,101 @@ def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: A
         call.answer.label,
         call.answer.source,
     )
-    extra = pending.wanted() or ProposedCommit(())
+    extra = pending._proposed() or ProposedCommit(())
     written: CommitResult = yield CommitWith(done, extra)
     own = CommitResult(written.position, written.before[1:], written.after[1:], written.news)
-    pending.finish(extra, own)
+    pending._finish(extra, own)
     return call.step.signature.rebuild("return", codec.decode(encoded))
+
+
+# --- writes to another database -------------------------------------------------------------------
+#
+# `ctx.txn_in` writes to another SQL database once, by a ledger row in the user's own transaction
+# (rule 11).
+#
+# The body writes through a connection that is the user's, any DB-API connection. In the same
+# transaction a row with the step's key and its result goes into the table `holdfast_ledger` there.
+# If the process dies between that commit and the record in the journal, the row says that it was
+# done; and a late owner that commits as well is refused by the row's primary key.
+
+_MAKE = (
+    "CREATE TABLE IF NOT EXISTS holdfast_ledger "
+    "(key VARCHAR(512) PRIMARY KEY, result TEXT NOT NULL)"
+)
+
+
+# The two ways in which drivers mark a place for a value.
+_FIND = {
+    "qmark": "SELECT result FROM holdfast_ledger WHERE key = ?",
+    "format": "SELECT result FROM holdfast_ledger WHERE key = %s",
+}
+
+
+_ADD = {
+    "qmark": "INSERT INTO holdfast_ledger (key, result) VALUES (?, ?)",
+    "format": "INSERT INTO holdfast_ledger (key, result) VALUES (%s, %s)",
+}
+
+
+class Connection(Protocol):
+    """A DB-API connection that is not in autocommit mode."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+def once(
+    connection: Connection,
+    key: str,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls `body(connection, …)` and commits with a ledger row, unless the row is there."""
+    for name in ("cursor", "commit", "rollback"):
+        if not callable(getattr(connection, name, None)):
+            raise UsageError(f"txn_in takes a DB-API connection, found {show_value(connection)}")
+    style = "qmark" if type(connection).__module__.startswith("sqlite3") else "format"
+    cursor = connection.cursor()
+    cursor.execute(_MAKE)
+    connection.commit()
+    cursor.execute(_FIND[style], (key,))
+    row = cursor.fetchone()
+    if row is not None:
+        connection.rollback()
+        return codec.decode(row[0].encode())
+    try:
+        result = values.encode(body(connection, *args, **kwargs))
+        cursor.execute(_ADD[style], (key, result.decode()))
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    return codec.decode(result)
+
+
+def txn_step(function: Callable[..., Any]) -> Step[Any]:
+    """Returns a function as a step of the class txn."""
+    if not callable(function):
+        raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
+    name = getattr(function, "__name__", "txn")
+    return Step(function, effect="txn", name=name, verify=None, retry=ONCE, not_done=(), ignore=())
+
+
+def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
+    """Returns a function as a step that runs in a transaction of another database, once.
+
+    Its class is `idempotent`: after a crash it is called again with the same key, and the ledger in
+    that database says whether the body may run.
+    """
+    if not callable(function):
+        raise UsageError(f"ctx.txn_in takes a function, found {show_value(function)}")
+
+    def act(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        return once(connection, values.commit_key(ctx.key), function, args, kwargs)
+
+    name = getattr(function, "__name__", "txn_in")
+    return Step(
+        act, effect="idempotent", name=name, verify=None, retry=ONCE, not_done=(), ignore=()
+    )

@@ -1,0 +1,84 @@
+"""Threads for runs and branches: a bounded number, and no deadlock when they are used up.
+
+A job that no thread has begun can be taken by whoever waits for it, and is then done in that
+thread. So a parent that waits for its children, however deep, always finds somebody to do the work.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+IDLE_S = 5.0
+
+
+class PoolCall:
+    """Something to be done once, by a thread of the pool or by whoever takes it first."""
+
+    __slots__ = ("_lock", "_work", "done")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._lock = threading.Lock()
+        self.done = threading.Event()
+
+    def do(self) -> bool:
+        """Does the work unless somebody has begun it; says whether it was done here."""
+        with self._lock:
+            work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            work()
+        finally:
+            self.done.set()
+        return True
+
+
+class Pool:
+    """Threads that come when there is work and go when there is none."""
+
+    def __init__(self, name: str, *, threads_max: int = 64) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._waiting: deque[PoolCall] = deque()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, job: PoolCall) -> None:
+        """Puts a job in line for the next free thread."""
+        with self._lock:
+            self._waiting.append(job)
+            if self._idle >= len(self._waiting):
+                self._work.notify()
+            elif self._threads < self._threads_max:
+                self._threads += 1
+                threading.Thread(target=self._live, name=self._name, daemon=True).start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a job that is put in line must wait for another to end."""
+        with self._lock:
+            return self._threads >= self._threads_max and not self._idle
+
+    def _live(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting:
+                    self._idle += 1
+                    came = self._work.wait(IDLE_S)
+                    self._idle -= 1
+                    if not came and not self._waiting:
+                        self._threads -= 1
+                        return
+                job = self._waiting.popleft()
+            try:
+                job.do()
+            except BaseException:
+                # Told as any thread's end would be, and not ended: others are in line behind it.
+                told = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(told))
