@@ -20,7 +20,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
-from holdfast.cli.runs import Stay
+from holdfast.cli.runs import WaitOptions
 from tests.skins.conftest import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,8 +40,8 @@ def test_every_verb_and_every_word_of_it_is_documented(verb: str):
     for name, parameter in inspect.signature(functions[verb]).parameters.items():
         if name == "options":
             continue
-        if name == "stay":
-            assert all(f"--{field.name}" in section for field in fields(Stay))
+        if name == "waiting":
+            assert all(f"--{field.name}" in section for field in fields(WaitOptions))
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             assert f"--{name.replace('_', '-')}" in section, name
@@ -68,8 +68,8 @@ def test_every_word_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     described = [line for line in lines if re.match(r"  (-|[A-Z_]+:)", line)]
     wanted = set(inspect.signature(functions[verb]).parameters)
     wanted |= shared if "options" in wanted else set()
-    wanted |= {field.name for field in fields(Stay)} if "stay" in wanted else set()
-    assert len(described) >= len(wanted - {"options", "stay"})
+    wanted |= {field.name for field in fields(WaitOptions)} if "waiting" in wanted else set()
+    assert len(described) >= len(wanted - {"options", "waiting"})
     for line in described:
         assert len(line.partition(":")[2].strip()) > 15, line
 

@@ -181,7 +181,7 @@ def test_help_loads_little():
     )
     loaded = set(done.stderr.split())
     assert not loaded & {"apsw", "zstandard", "asyncio", "rich.markdown", "cryptography"}
-    assert "holdfast.cli.demo.scenes" not in loaded
+    assert "holdfast.contrib.demo.scenes" not in loaded
 
 
 def test_without_the_extra_it_says_what_to_install():

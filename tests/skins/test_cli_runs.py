@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import runs_watch
+from holdfast.cli import runs
 from tests.skins.conftest import in_process
 from tests.skins.test_cli_docs import ROOT, play
 from tests.skins.test_cli_process import PROGRAM, environment, heed_interrupts
@@ -348,5 +348,5 @@ def test_a_list_reads_little_of_a_long_run(
     [whole] = cli("runs", "list", "--json").document["runs"]
     assert (whole["code"], whole["status"]) == ("long", "waiting")
     assert whole["statements"] == ["wait.approve"]
-    monkeypatch.setattr(runs_watch, "GLANCE", 1 << 30)
+    monkeypatch.setattr(runs, "BRIEF_RECORDS", 1 << 30)
     assert cli("runs", "list", "--json").document["runs"] == [whole]

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.cli.app import put_verb_first
 from holdfast.cli.parsing import find_revision, parse_path, parse_value
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
-from holdfast.render import clean, escape_json, shorten, show_path
+from holdfast.render.text import clean, escape_json, shorten, show_path
 from holdfast.testing import FakeClock
 
 DRIVES = [chr(code) for code in [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x202E, 0x2066, 0xFEFF]]

@@ -2,13 +2,12 @@
 
 app         the verbs, global options, errors and exit codes
 options     what every verb takes, and opening the store it names
-words       scopes, moments, paths and values as they are typed
-shapes      the documents that --json prints
+parsing     scopes, moments, paths and values as they are typed
 printing    text that is safe to show; tables and trees on a terminal, plain lines when piped
-stores, states, history, returning, following, saying, deciding, claiming, tasking, sharing,
-advising, auditing, doctor, selftest, demo
-            the verbs, by group
-runs_*      the verbs for runs: code loaded by name, executing, watching, looking, tending
+user_code   loading the code of runs, by the name that was typed
+
+The other modules hold the verbs, one module for each noun. The documents that --json prints are
+made in `holdfast.render`.
 """
 
 from __future__ import annotations

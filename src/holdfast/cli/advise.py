@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 from holdfast.cli.options import Flag
 from holdfast.cli.printing import print_facts, print_json, print_note
 from holdfast.contrib.advise import MATRIX, Advice, Needs, advise
 from holdfast.errors import UsageError
+from holdfast.render.store import advice_document
 
 Yes = Annotated[bool | None, Parameter(show_default=False)]
 Count = Annotated[int | None, Parameter(show_default=False)]
@@ -74,7 +74,7 @@ def advise_backend(
         given = ask(input)
     advice = advise(Needs(**given))
     if json:
-        print_json(msgspec.to_builtins(advice))
+        print_json(advice_document(advice))
     else:
         show(advice)
 

@@ -16,20 +16,19 @@ from holdfast.cli import (
     facts,
     history,
     messages,
-    restore,
     runs,
     selftest,
     state,
     store,
     tasks,
 )
-from holdfast.cli import history as following
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, is_terminal
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.names import without_secrets
-from holdfast.render import clean, encode_json, error_shape, escape_json
+from holdfast.render.store import error_document
+from holdfast.render.text import clean, encode_json, escape_json
 
 CLOSED_PIPE = 141
 """What a shell reports for a program that wrote into a closed pipe."""
@@ -58,7 +57,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("log", history.log, _LOOK),
     ("diff", history.diff, _LOOK),
     ("checkpoints", history.checkpoints, _LOOK),
-    ("follow", following.follow, _LOOK),
+    ("follow", history.follow, _LOOK),
     ("workers", store.workers, _LOOK),
     ("groups", store.groups, _LOOK),
     ("decisions", decisions.decisions, _LOOK),
@@ -68,10 +67,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("task list", tasks.list_tasks, _LOOK),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
-    ("checkpoint", restore.checkpoint, _CHANGE),
-    ("restore", restore.restore, _CHANGE),
-    ("undo", restore.undo, _CHANGE),
-    ("fork", restore.fork, _CHANGE),
+    ("checkpoint", history.checkpoint, _CHANGE),
+    ("restore", history.restore, _CHANGE),
+    ("undo", history.undo, _CHANGE),
+    ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
     ("task add", tasks.add, _CHANGE),
     ("task claim", tasks.claim, _CHANGE),
@@ -207,7 +206,7 @@ def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
         error.hint = command(verb, place)
     try:
         if is_json:
-            text = escape_json(encode_json(error_shape(error)).decode())
+            text = escape_json(encode_json(error_document(error)).decode())
         else:
             text = f"error: {clean(error.message)}"
             if error.hint:

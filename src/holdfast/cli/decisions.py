@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
-from msgspec.structs import asdict
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.parsing import find_scope
+from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.record.commands import FILE, load_verifiers
 from holdfast.record.decisions import Decision
@@ -19,7 +18,6 @@ from holdfast.store import Store
 
 COLUMNS = ("id", "time", "status", "decision")
 Config = Annotated[Path | None, Parameter(show_default=False)]
-Words = Annotated[list[str] | None, Parameter(negative=())]
 
 
 def load_config(config: Path | None) -> None:
@@ -151,8 +149,7 @@ def decisions(
             incomplete=incomplete, scope=name, limit=limit, before=before, older_than=older_than
         )
         if options.json:
-            shapes = [decision_shape(entry) for entry in found]
-            print_json({"scope": scope, "incomplete": incomplete, "decisions": shapes})
+            print_json(decisions_document(scope, found, incomplete=incomplete))
             return
     if found:
         show_row = _terminal_row if is_terminal() else _row
@@ -177,7 +174,7 @@ def recover(
         name = None if scope is None else find_scope(store, scope).name
         report = store.recover(scope=name)
         if options.json:
-            print_json({"acts": [asdict(found) for found in report.acts]})
+            print_json(recovery_document(report))
             return
     rows = [(found.id, found.kind, found.verdict, found.did, found.text) for found in report.acts]
     if rows:
@@ -189,7 +186,7 @@ def recover(
 def print_decision(entry: Decision, options: Options, *, whole: bool = False) -> None:
     """Prints one decision: what names it, or all that is known."""
     if options.json:
-        print_json(decision_shape(entry))
+        print_json(decision_document(entry))
         return
     rows = [("id", entry.id), ("status", entry.status), ("decision", entry.decision)]
     if whole:
@@ -210,24 +207,6 @@ def print_decision(entry: Decision, options: Options, *, whole: bool = False) ->
         ]
         rows += [(name, text) for name, text in more if text is not None]
     print_facts(rows)
-
-
-def parse_priority(word: str) -> int | str:
-    """Returns a priority as it was typed: a number, or a word that the store knows."""
-    try:
-        return int(word)
-    except ValueError:
-        return word
-
-
-def decision_shape(entry: Decision) -> dict[str, Any]:
-    """Returns a decision; `docs/cli.md` lists the fields."""
-    shape = asdict(entry)
-    for name in ("timestamp", "completed_at", "updated_at"):
-        shape[name] = None if shape[name] is None else time_text(shape[name])
-    shape["links"] = [str(link) for link in entry.links]
-    shape["output"] = encode_value(entry.output)
-    return shape
 
 
 def _terminal_row(entry: Decision) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 import holdfast
 from holdfast.cli.options import DEFAULTS, Options, command, open_reading
 from holdfast.cli.printing import print_facts, print_json, print_table
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.render.store import doctor_document
 from holdfast.store import Store
 
 PYTHON_MIN = (3, 11)
@@ -44,7 +45,7 @@ def doctor(*, options: Options = DEFAULTS) -> int:
     results = list(examine(options))
     is_healthy = all(each.ok is not False for each in results)
     if options.json:
-        print_json({"ok": is_healthy, "checks": to_builtins(results)})
+        print_json(doctor_document(results, ok=is_healthy))
     else:
         rows = [(mark(each), each.check, each.found) for each in results]
         print_table(("", "check", "found"), rows)

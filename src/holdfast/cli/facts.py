@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
-from msgspec.structs import asdict
 
 from holdfast.cli.decisions import Config, load_config
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
@@ -73,7 +72,7 @@ def fact(
         elif withdraw:
             found.withdraw(name)
             if options.json:
-                print_json({"scope": scope, "name": name, "withdrawn": True})
+                print_json(withdrawn_fact_document(scope, name))
             else:
                 print_line(f"{clean(name)} is withdrawn from {clean(scope)}")
         elif value is not None:
@@ -121,7 +120,7 @@ def _refuse_without_value(*options: str | None) -> None:
 def print_listed(scope: str, found: list[Fact], options: Options) -> None:
     """Prints the facts of a scope."""
     if options.json:
-        print_json({"scope": scope, "facts": [fact_shape(one) for one in found]})
+        print_json(facts_document(scope, found))
     elif found:
         rows = [
             (one.name, "stale" if one.stale else "", show_time(one.updated_at), _preview(one))
@@ -135,7 +134,7 @@ def print_listed(scope: str, found: list[Fact], options: Options) -> None:
 def print_one(found: Fact, options: Options) -> None:
     """Prints one fact, and first of all whether it is stale."""
     if options.json:
-        print_json(fact_shape(found))
+        print_json(fact_document(found))
         return
     rows = [("name", found.name), ("stale", found.reason or "no"), ("value", _preview(found))]
     rows.append(("updated", show_time(found.updated_at)))

@@ -1,12 +1,14 @@
-"""Verbs that show what happened: log, diff, checkpoints."""
+"""Verbs for what happened to a scope, and for earlier moments of it.
+
+log, diff, checkpoints, follow; checkpoint, restore, undo, fork
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
-import holdfast
-from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading
+from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
 from holdfast.cli.parsing import find_revision, find_scope, newest_revision
 from holdfast.cli.printing import (
     is_terminal,
@@ -19,17 +21,17 @@ from holdfast.cli.printing import (
 from holdfast.core.event import Change, Event, Position
 from holdfast.core.log import Log
 from holdfast.errors import UsageError
-from holdfast.render import (
-    change_shape,
-    checkpoint_shape,
-    clean,
-    event_shape,
-    preview,
-    shorten,
-    show_path,
-    show_summary,
-    show_time,
+from holdfast.render.history import (
+    change_document,
+    checkpoint_document,
+    checkpoints_document,
+    diff_document,
+    event_document,
+    events_document,
+    fork_document,
+    restored_document,
 )
+from holdfast.render.text import change_cells, clean, show_summary, show_time
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -63,8 +65,7 @@ def log(
         else:
             events, more = scope_events(store, find_scope(store, scope), limit, before)
         if options.json:
-            shapes = [event_shape(event) for event in events]
-            print_json({"scope": scope, "events": shapes, "before": more})
+            print_json(events_document(scope, events, more))
             return
         show_row = terminal_row if is_terminal() else event_row
         rows = [show_row(event, with_scope=scope is None) for event in events]
@@ -175,8 +176,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
         until = find_revision(found, b)
         changes = found.diff(since, until)
         if options.json:
-            shapes = [change_shape(change) for change in changes]
-            print_json({"scope": scope, "from": since, "to": until, "changes": shapes})
+            print_json(diff_document(scope, since, until, changes))
         else:
             print_changes(changes)
             if not changes:
@@ -186,17 +186,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
 def print_changes(changes: Sequence[Change]) -> None:
     """Prints each change: a sign, the place, what was and what is."""
     if changes:
-        print_table(("", "path", "old", "new"), [change_row(change) for change in changes])
-
-
-def change_row(change: Change) -> list[str]:
-    is_new, is_gone = change.old is holdfast.MISSING, change.new is holdfast.MISSING
-    return [
-        "+" if is_new else "-" if is_gone else "~",
-        show_path(change.path),
-        "" if is_new else shorten(preview(change.old)),
-        "" if is_gone else shorten(preview(change.new)),
-    ]
+        print_table(("", "path", "old", "new"), [change_cells(change) for change in changes])
 
 
 def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
@@ -210,8 +200,7 @@ def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         found = find_scope(store, scope).checkpoints()
     if options.json:
-        shapes = [checkpoint_shape(each) for each in found]
-        print_json({"scope": scope, "checkpoints": shapes})
+        print_json(checkpoints_document(scope, found))
         return
     rows = [(str(each.revision), show_time(each.time), each.name) for each in found]
     if rows:
@@ -220,9 +209,110 @@ def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
         print_note(f"{scope} has no checkpoints")
 
 
-# --- following ------------------------------------------------------------------------------------
-#
-# The verb that goes on: follow.
+def checkpoint(
+    scope: str,
+    name: str,
+    /,
+    *,
+    expected: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Name the state of a scope as it is now, to come back to it.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    name
+        The name; a name may be given again, and then means the newest.
+    expected
+        Refuse unless the scope is at this revision.
+    """
+    with open_writing(options) as store:
+        made = find_scope(store, scope).checkpoint(name, expected=expected)
+    if options.json:
+        print_json(checkpoint_document(made))
+    else:
+        print_line(f'{clean(scope)} is at revision {made.revision}, named "{clean(name)}"')
+
+
+def restore(
+    scope: str,
+    moment: str,
+    /,
+    *,
+    expected: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Bring the state of an earlier moment back as a new revision.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    moment
+        The moment: a revision, a checkpoint's name, or a time.
+    expected
+        Refuse unless the scope is at this revision.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        target = find_revision(found, moment)
+        revision = found.restore(target, expected=expected)
+        report_return(found, revision, target, options)
+
+
+def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Take back the newest change; undo again takes the undo back.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support or global.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        revision = found.undo()
+        made = next(found.history(after=revision - 1, until=revision))
+        report_return(found, revision, made.data["to"], options)
+
+
+def report_return(scope: Scope, revision: int, target: int, options: Options) -> None:
+    """Says what a return to an earlier state changed, and how to take it back."""
+    changes = scope.diff(revision - 1, revision)
+    if options.json:
+        print_json(restored_document(scope.name, revision, target, changes))
+        return
+    name = clean(scope.name)
+    print_line(f"{name} is at revision {revision}, with the state of revision {target}")
+    print_changes(changes)
+    print_note(f"take it back: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
+
+
+def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+    """Make a new scope that begins where this one is, or was.
+
+    Parameters
+    ----------
+    scope
+        The scope to begin from, such as conversation/ticket-7.
+    new_id
+        The id of the new scope; its level is that of the first.
+    at
+        The moment to begin at: a revision, a checkpoint's name, or a time.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        revision = find_revision(found, at)
+        made = found.fork(new_id, at=revision)
+        document = fork_document(made.name, made.revision, scope, revision)
+    if options.json:
+        print_json(document)
+    else:
+        print_line(f"{clean(made.name)} is a fork of {clean(scope)} at revision {revision}")
+        print_note(
+            f"compare: {command(f'diff {shlex.quote(made.name)} {revision}', options.place)}"
+        )
 
 
 def follow(
@@ -265,7 +355,7 @@ def follow_store(store: Store, after: int | None, timeout: float | None, options
     print_note(f"following every scope from position {start}; Ctrl-C ends it")
     for event in store.events(after=start, timeout_s=timeout):
         if options.json:
-            print_json_line(event_shape(event))
+            print_json_line(event_document(event))
         else:
             print_line("\t".join(clean(cell) for cell in event_row(event, with_scope=True)))
 
@@ -278,11 +368,11 @@ def follow_scope(
     print_note(f"following {name} from revision {start}; Ctrl-C ends it")
     for change in store.follow(scope, after=start, timeout_s=timeout):
         if options.json:
-            print_json_line(change_shape(change))
+            print_json_line(change_document(change))
         else:
             print_line(show_change(change))
 
 
 def show_change(change: Change) -> str:
     """Returns a line with revision, sign, path, old and new, parted by tabs."""
-    return "\t".join(clean(cell) for cell in (str(change.revision), *change_row(change)))
+    return "\t".join(clean(cell) for cell in (str(change.revision), *change_cells(change)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -12,7 +12,8 @@ from holdfast.cli.printing import is_terminal, print_json, print_line, print_not
 from holdfast.cli.state import read_input
 from holdfast.errors import UsageError
 from holdfast.record.message_events import Message
-from holdfast.render import clean, encode_value, show_time, time_text
+from holdfast.render.record import added_message_document, messages_document
+from holdfast.render.text import clean, show_time, time_text
 
 COLUMNS = ("revision", "time", "role", "said")
 
@@ -44,7 +45,7 @@ def say(
         found = find_scope(store, scope, must_exist=False)
         message = found.messages.add(role, content, key=key)
     if options.json:
-        print_json({"scope": scope, "revision": message.revision, "id": message.id})
+        print_json(added_message_document(scope, message))
     else:
         print_line(f"{clean(scope)} is at revision {message.revision}: {clean(role)} said it")
 
@@ -84,9 +85,7 @@ def messages(
         history = found.original() if original else found
         page = history.page(last, before=before, after=after, oldest=oldest)
         if options.json:
-            shapes = [message_shape(message) for message in page.messages]
-            print_json({"scope": scope, "messages": shapes, "older": page.older,
-                        "newer": page.newer})  # fmt: skip
+            print_json(messages_document(scope, page))
             return
         rows = [row_of(message) for message in page.messages]
         print_table(COLUMNS, rows)
@@ -94,23 +93,7 @@ def messages(
             print_note(f"older ones: --before {page.older}")
 
 
-def message_shape(message: Message) -> dict[str, Any]:
-    """Returns a message as the command line prints it as JSON."""
-    return {
-        "id": message.id,
-        "revision": message.revision,
-        "time": time_text(message.time),
-        "actor": message.actor,
-        "role": message.role,
-        "text": encode_value(message.text),
-        "edited": message.is_edited,
-        "summary": message.is_summary,
-        "fields": encode_value(message.fields),
-    }
-
-
 def row_of(message: Message) -> tuple[str, str, str, str]:
-    """Returns a message as a row of a table."""
     text = message.text or ", ".join(f"calls {call['id']}" for call in message.tool_calls)
     time = show_time(message.time) if is_terminal() else time_text(message.time)
     return str(message.revision), time, message.role, text

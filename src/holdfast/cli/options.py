@@ -20,6 +20,8 @@ STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Words = Annotated[list[str] | None, Parameter(negative=())]
+"""An option that may be given again."""
 
 
 @Parameter(name="*")

@@ -106,6 +106,14 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
+def parse_priority(word: str) -> int | str:
+    """Returns a priority as it was typed: a number, or a word that the store knows."""
+    try:
+        return int(word)
+    except ValueError:
+        return word
+
+
 def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
     """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import UnavailableError
-from holdfast.render import WIDTH_MAX, clean, encode_json, escape_json, shorten
+from holdfast.render.text import WIDTH_MAX, clean, encode_json, escape_json, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,47 +1,49 @@
-"""Verbs that look at runs: list, show, tail."""
+"""Verbs for runs: execute them, look at them, and look after them.
+
+A run that a command executes lives in threads (or on an event loop) of its own; the main thread
+only watches it. So Ctrl-C always leaves at once: the run stays where it is, and `runs resume` goes
+on with it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Words,
+    command,
+    open_reading,
+    open_writing,
+)
 from holdfast.cli.parsing import parse_value
 from holdfast.cli.printing import (
+    CHILDREN_MAX,
     console,
     is_terminal,
     print_facts,
     print_json,
+    print_json_line,
     print_line,
     print_note,
     print_table,
 )
-from holdfast.cli.runs_code import check_has, load, load_run
-from holdfast.cli.runs_watch import (
-    LOOK_S,
-    Node,
-    Seen,
-    Watcher,
-    draw,
-    facts_of,
-    glance,
-    line_of,
-    looks,
-    print_events,
-    run_shape,
-    screen,
-    see,
-    summary_shape,
-    tree_of,
-)
 from holdfast.cli.state import print_value
+from holdfast.cli.user_code import check_has, load, load_run
+from holdfast.clock import Clock
 from holdfast.core import intent
+from holdfast.core.event import Event, to_datetime
 from holdfast.errors import (
     ExistsError,
     HoldfastError,
@@ -51,27 +53,43 @@ from holdfast.errors import (
     StillRunningError,
     UsageError,
 )
-from holdfast.render import clean, encode_value, show_time
-from holdfast.runs.admin import place_to_retry
+from holdfast.render.history import event_document
+from holdfast.render.runs import (
+    RunView,
+    TreeNode,
+    event_text,
+    journal_tree,
+    node_symbol,
+    node_text,
+    run_document,
+    run_facts,
+    run_result_document,
+    run_status_document,
+    runs_document,
+    started_run_document,
+    tree_rows,
+)
+from holdfast.render.text import clean, shorten, show_time
+from holdfast.runs import events
+from holdfast.runs.admin import RunSummary, place_to_retry
+from holdfast.runs.blocks import recorded_progress
 from holdfast.runs.define import RunFunction
-from holdfast.runs.engine import Run
+from holdfast.runs.engine import Run, check_id
 from holdfast.runs.events import ENDED
+from holdfast.runs.journal import Journal
 from holdfast.store import Store
 
-# --- runs_executing -------------------------------------------------------------------------------
-#
-# Verbs that execute runs in this process: start, resume, retry. Code comes from the words typed.
-#
-# The run lives in threads (or on an event loop) of its own; the thread that was typed at only looks
-# on. So Ctrl-C always leaves at once: the run stays where it is, and `runs resume` goes on with it.
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 
-Words = Annotated[list[str] | None, Parameter(negative=())]
+# Executing runs in this process.
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Stay:
+class WaitOptions:
     """What every verb takes that executes a run here."""
 
     module: Words = None
@@ -87,7 +105,7 @@ class Stay:
             raise UsageError(f"--timeout is a number of seconds, at least 0, found {self.timeout}")
 
 
-TO_THE_END = Stay()
+UNTIL_IT_ENDS = WaitOptions()
 
 
 def start(
@@ -98,7 +116,7 @@ def start(
     input: Words = None,
     queue: str | None = None,
     if_exists: str = "error",
-    stay: Stay = TO_THE_END,
+    waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
     """Start a run of your own code, execute it here, and print its result.
@@ -118,12 +136,12 @@ def start(
     if_exists
         What to do with an id that is taken: error, or attach to go on with that run.
     """
-    stay.check()
-    function = load_run(code, stay.module)
+    waiting.check()
+    function = load_run(code, waiting.module)
     values = [parse_value(word, is_text=False) for word in arguments]
     named = dict(parse_named(word, "--input") for word in input or ())
     with executing(options, function) as store:
-        refuse_misfit(function, values, named)
+        check_arguments(function, values, named)
         # Not by Store.start: a parameter of the run may be named like one of its options.
         args = tuple(values)
         try:
@@ -137,7 +155,7 @@ def start(
         if queue is not None:
             print_run(run, options)
             return
-        attend(store, run, code, stay, options)
+        wait_and_print(store, run, code, waiting, options)
 
 
 def resume(
@@ -145,7 +163,7 @@ def resume(
     code: str,
     /,
     *,
-    stay: Stay = TO_THE_END,
+    waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
     """Go on with a run whose process died, that was left or that waits; print its result.
@@ -157,9 +175,9 @@ def resume(
     code
         Where its code is: FILE.py, or package.module.
     """
-    with resuming(id, code, stay, options) as store:
+    with resuming(id, code, waiting, options) as store:
         run = store.resume(id)
-        attend(store, run, code, stay, options)
+        wait_and_print(store, run, code, waiting, options)
 
 
 def retry(
@@ -170,7 +188,7 @@ def retry(
     at: str | None = None,
     new_id: str | None = None,
     effects: str = "ask",
-    stay: Stay = TO_THE_END,
+    waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
     """Try a failed run again, as a fork from before the step that it failed with.
@@ -188,15 +206,15 @@ def retry(
     effects
         What becomes of acts: ask parks before the first, live performs them, dry leaves them out.
     """
-    with resuming(id, code, stay, options) as store:
+    with resuming(id, code, waiting, options) as store:
         place = place_to_retry(store.run(id).journal, id)
-        target = new_id or free_id(store, id)
+        target = new_id or unused_id(store, id)
         store.fork(id, at or place, id=target, effects=effects, signals="copy")
         run = store.resume(target)
-        attend(store, run, code, stay, options)
+        wait_and_print(store, run, code, waiting, options)
 
 
-def free_id(store: Store, id: str) -> str:
+def unused_id(store: Store, id: str) -> str:
     """Returns an id for a retry that no run has."""
     number = 1
     while True:
@@ -214,7 +232,7 @@ def parse_named(word: str, option: str, sign: str = "=") -> tuple[str, Any]:
     return name, parse_value(value, is_text=False)
 
 
-def refuse_misfit(function: RunFunction[Any], values: list[Any], named: dict[str, Any]) -> None:
+def check_arguments(function: RunFunction[Any], values: list[Any], named: dict[str, Any]) -> None:
     """Raises UsageError for arguments that the function does not take, before the run exists."""
     signature = inspect.signature(function.function)
     first = [None] if function.signature.first == "ctx" else []
@@ -227,7 +245,7 @@ def refuse_misfit(function: RunFunction[Any], values: list[Any], named: dict[str
         ) from error
 
 
-def name_of(options: Options, id: str) -> str:
+def function_name(options: Options, id: str) -> str:
     """Returns the name of a run's function; it is compared with what was loaded, never imported."""
     with open_reading(options) as store:
         created = store.run(id).journal.created
@@ -249,19 +267,21 @@ def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
 
 
 @contextmanager
-def resuming(id: str, code: str, stay: Stay, options: Options) -> Generator[Store]:
+def resuming(id: str, code: str, waiting: WaitOptions, options: Options) -> Generator[Store]:
     """Opens the store to go on with a run, whose code must be what was typed."""
-    stay.check()
-    load(code, stay.module)
-    with executing(options, check_has(name_of(options, id), id, code)) as store:
+    waiting.check()
+    load(code, waiting.module)
+    with executing(options, check_has(function_name(options, id), id, code)) as store:
         yield store
 
 
-def attend(store: Store, run: Run, code: str, stay: Stay, options: Options) -> None:
-    """Looks on until the run ends, and prints its result, or says how to go on."""
+def wait_and_print(
+    store: Store, run: Run, code: str, waiting: WaitOptions, options: Options
+) -> None:
+    """Waits until the run ends and prints its result, or says how to go on."""
     again = f"runs resume {shlex.quote(run.id)} {shlex.quote(code)}"
     try:
-        result = await_result(store, run, stay, is_json=options.json)
+        result = await_result(store, run, waiting, is_json=options.json)
     except KeyboardInterrupt:
         print_note(f"\nrun {run.id} is left as it is: {command(again, options.place)}")
         raise
@@ -275,7 +295,7 @@ def attend(store: Store, run: Run, code: str, stay: Stay, options: Options) -> N
         error.hint = hint_for(error, run, command(again, options.place))
         raise
     if options.json:
-        print_json({"run": run.id, "status": "completed", "result": encode_value(result)})
+        print_json(run_result_document(run.id, result))
     else:
         print_value(result)
 
@@ -293,35 +313,36 @@ def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
     return f"holdfast runs adopt {id} accepts it, then {again}; or mend the code"
 
 
-def await_result(store: Store, run: Run, stay: Stay, *, is_json: bool) -> Any:
-    """Returns the run's result, redrawing its tree meanwhile where a person looks."""
+def await_result(store: Store, run: Run, waiting: WaitOptions, *, is_json: bool) -> Any:
+    """Returns the run's result, and redraws its tree on a terminal meanwhile."""
     watcher = Watcher(store, run.id)
     clock = store._log.clock
     begun = clock.boot_us()
-    with screen(store, wanted=not is_json) as picture:
+    with live_tree(store, wanted=not is_json) as tree:
         while True:
             try:
-                return run.result(timeout=LOOK_S)
+                return run.result(timeout=WATCH_S)
             except StillRunningError:
                 spent_s = (clock.boot_us() - begun) / 1e6
                 rests = (
-                    stay.leave and run.id not in store._engine.active and run.status == "waiting"
+                    waiting.leave and run.id not in store._engine.active and run.status == "waiting"
                 )
-                if rests or (stay.timeout is not None and spent_s >= stay.timeout):
+                if rests or (waiting.timeout is not None and spent_s >= waiting.timeout):
                     raise
             finally:
-                if picture is not None:
-                    picture.show(watcher.seen)
+                if tree is not None:
+                    tree.show(watcher.run)
 
 
 def print_run(run: Run, options: Options) -> None:
     """Prints a run that this command leaves alone: its id and where it stands."""
-    status = run.status
     if options.json:
-        print_json({"run": run.id, "status": status})
+        print_json(started_run_document(run.id, run.status))
     else:
         print_line(clean(run.id))
 
+
+# Looking at runs.
 
 COLUMNS = ("run", "status", "updated", "code", "doing")
 TAIL = 10
@@ -343,9 +364,9 @@ def list_runs(*, status: str | None = None, limit: int = 50, options: Options = 
     with open_reading(options) as store:
         known = sorted(store.runs(status=status), key=lambda run: run.id, reverse=True)
         known.sort(key=lambda run: run.status in ENDED)
-        found = [glance(store, run) for run in known[:limit]]
+        found = [view_briefly(store, run) for run in known[:limit]]
         if options.json:
-            print_json({"runs": [summary_shape(run) for run in found], "count": len(known)})
+            print_json(runs_document(found, len(known)))
             return
         rows = [_row(run) for run in found]
     if rows:
@@ -356,7 +377,7 @@ def list_runs(*, status: str | None = None, limit: int = 50, options: Options = 
         print_note(f"no run is {status}" if status else "no runs")
 
 
-def _row(run: Seen) -> tuple[str, ...]:
+def _row(run: RunView) -> tuple[str, ...]:
     doing = ""
     if run.status not in ENDED:
         doing = "; ".join([*run.progress.blocks, *run.progress.statements])
@@ -375,24 +396,15 @@ def show(id: str, /, *, options: Options = DEFAULTS) -> None:
         The run's id.
     """
     with open_reading(options) as store:
-        run = see(store, id)
+        run = view_run(store, id)
         if options.json:
-            print_json(run_shape(run))
+            print_json(run_document(run))
         elif is_terminal():
             console().print(draw(run))
         else:
-            print_facts(facts_of(run))
-            for cells in _entry_rows(tree_of(run.journal), run):
+            print_facts(run_facts(run))
+            for cells in tree_rows(journal_tree(run.journal), run):
                 print_line("\t".join(clean(cell) for cell in cells))
-
-
-def _entry_rows(node: Node, run: Seen) -> Iterator[tuple[str, ...]]:
-    if (entry := node.entry) is not None:
-        state = "uncertain" if entry.is_uncertain and run.owner is None else entry.state
-        state = "done" if state == "open" and node.is_over else state
-        yield entry.path, entry.kind, state, line_of(node, run)
-    for child in node.inside.values():
-        yield from _entry_rows(child, run)
 
 
 def tail(
@@ -426,27 +438,24 @@ def tail(
 
 
 def _tail_tree(store: Store, id: str, timeout: float | None) -> None:
-    with screen(store) as picture:
-        assert picture is not None, "BUG: a tree without a terminal"
-        for run in looks(Watcher(store, id), timeout):
-            picture.show(run)
+    with live_tree(store) as tree:
+        assert tree is not None, "BUG: a tree without a terminal"
+        for run in watch(Watcher(store, id), timeout):
+            tree.show(run)
 
 
 def _tail_lines(
     store: Store, id: str, after: int | None, timeout: float | None, options: Options
 ) -> None:
     watcher = Watcher(store, id)
-    first = watcher.news
+    first = watcher.new_events
     first = first[-TAIL:] if after is None else [e for e in first if e.revision > after]
     print_events(watcher, first, is_json=options.json)
-    for _ in looks(watcher, timeout):
-        print_events(watcher, watcher.news, is_json=options.json)
+    for _ in watch(watcher, timeout):
+        print_events(watcher, watcher.new_events, is_json=options.json)
 
 
-# --- runs_tending ---------------------------------------------------------------------------------
-#
-# Verbs that look after runs which others execute, or nobody: what a person says to them.
-
+# Looking after runs that others execute, or that nobody executes.
 
 Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
@@ -459,9 +468,9 @@ def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         store.cancel(id)
-        print_standing(store, id, options)
+        print_status(store, id, options)
 
 
 def answer(
@@ -478,11 +487,11 @@ def answer(
     value
         The answer: JSON if it parses, else text.
     text
-        Take the value as text, also if it looks like JSON.
+        Take the value as text, also if it watch like JSON.
     """
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         store.answer(id, name, parse_value(value, is_text=text))
-        print_standing(store, id, options)
+        print_status(store, id, options)
 
 
 def signal(
@@ -506,13 +515,13 @@ def signal(
     value
         What it carries: JSON if it parses, else text.
     text
-        Take the value as text, also if it looks like JSON.
+        Take the value as text, also if it watch like JSON.
     key
         An idempotency key: a second signal with the same key is not sent.
     """
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         store.signal(id, name, parse_value(value, is_text=text), id=key)
-        print_standing(store, id, options)
+        print_status(store, id, options)
 
 
 def settle(
@@ -543,9 +552,9 @@ def settle(
             hint=f"holdfast runs settle {shlex.quote(id)} {shlex.quote(path)} --done null",
         )
     verdict = intent.NotDone() if done is None else intent.Done(parse_value(done, is_text=False))
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         store.settle(id, path, verdict)
-        print_standing(store, id, options)
+        print_status(store, id, options)
 
 
 def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
@@ -556,9 +565,9 @@ def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         store.adopt(id)
-        print_standing(store, id, options)
+        print_status(store, id, options)
 
 
 def fork(
@@ -593,7 +602,7 @@ def fork(
         What becomes of child runs: share, or drop those that have not ended.
     """
     edits = dict(parse_named(word, "--edit", sign=":=") for word in edit or ())
-    with tending(id, options) as store:
+    with opened_for(id, options) as store:
         place = int(at) if at.isdecimal() else at
         made = store.fork(
             id,
@@ -604,11 +613,11 @@ def fork(
             signals=signals,
             children=children,
         )
-        print_standing(store, made.id, options)
+        print_status(store, made.id, options)
 
 
 @contextmanager
-def tending(id: str, options: Options) -> Generator[Store]:
+def opened_for(id: str, options: Options) -> Generator[Store]:
     """Opens the store to do something about a run; the hint for what it lacks is to look at it."""
     with open_writing(options) as store:
         try:
@@ -618,17 +627,203 @@ def tending(id: str, options: Options) -> Generator[Store]:
             raise
 
 
-def print_standing(store: Store, id: str, options: Options) -> None:
+def print_status(store: Store, id: str, options: Options) -> None:
     """Prints where a run stands after what was said to it, and what a person does next."""
-    run = see(store, id)
+    run = view_run(store, id)
     if options.json:
-        print_json({"run": id, "status": run.status, "worker": run.owner})
+        print_json(run_status_document(run))
         return
     print_facts([("run", id), ("status", run.standing)])
     if run.journal.ended is None and run.owner is None:
         print_note(f"nobody executes it: {next_command(run)}")
 
 
-def next_command(run: Seen) -> str:
+def next_command(run: RunView) -> str:
     """Returns the command that goes on with a run, the place of its code left to the person."""
     return f"holdfast runs resume {shlex.quote(run.id)} FILE.py"
+
+
+# Reading a run again and again while it goes on, and drawing it.
+
+WATCH_S = 0.1
+"""How often a run that goes on is read again."""
+LIVE_CHILDREN = 8
+"""How many lines of a block a tree has that is redrawn: the newest ones."""
+BRIEF_RECORDS = 300
+"""Records of a long run that a list reads."""
+STYLES = {"✓": "green", "✗": "bold red", "?": "bold yellow", "●": "bold cyan"}
+
+
+class Watcher:
+    """Reads a run's journal again and again, each time only what is new."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self.store = store
+        self.id = check_id(id)
+        self._journal = Journal()
+        self._created = self._updated = 0
+        self.new_events: list[Event] = []
+        self.read_on()
+        if self._journal.created is None:
+            raise NotFoundError(f'there is no run "{id}"', hint="holdfast runs list")
+
+    def read_on(self) -> RunView | None:
+        """Reads what is new and returns the run as it stands; None if there is no such run."""
+        log = self.store._log
+        self.new_events = []
+        for record in log.records(f"run/{self.id}", after=self._journal.revision):
+            self._journal.apply(events.read(record.type, record.payload))
+            self._created = self._created or record.time
+            self._updated = record.time
+            self.new_events.append(Event(record))
+        if self._journal.created is None:
+            return None
+        holder = log.leases.holder(f"run/{self.id}")
+        engine = self.store._engine
+        is_here = self.id in engine.active
+        return RunView(
+            self.id,
+            self._journal,
+            to_datetime(self._created),
+            to_datetime(self._updated),
+            None if holder is None else holder.owner,
+            engine.progress_of(self.id) if is_here else recorded_progress(self._journal),
+            engine.load,
+        )
+
+    @property
+    def run(self) -> RunView:
+        """The run, read to its newest record."""
+        run = self.read_on()
+        assert run is not None, "BUG: a run that was there is gone"
+        return run
+
+
+def watch(watcher: Watcher, timeout: float | None) -> Iterator[RunView]:
+    """Yields a run again and again until it has ended, or nothing came for `timeout` seconds."""
+    log = watcher.store._log
+    last = log.clock.boot_us()
+    while True:
+        position = log.position()
+        run = watcher.run
+        if watcher.new_events:
+            last = log.clock.boot_us()
+        yield run
+        is_idle = timeout is not None and log.clock.boot_us() - last >= timeout * 1e6
+        if run.journal.ended is not None or is_idle:
+            return
+        log.wait_after(position, timeout_s=WATCH_S)
+
+
+def view_briefly(store: Store, summary: RunSummary) -> RunView:
+    """Returns a run for a list; of a long one only its first and newest records are read.
+
+    What it is doing is among them; loops that began long before are left out.
+    """
+    stream, log = f"run/{summary.id}", store._log
+    head = log.head(stream)
+    if head is None or head.revision <= BRIEF_RECORDS:
+        return view_run(store, summary.id)
+    journal = Journal()
+    first, *newest = (
+        *log.records(stream, until=1),
+        *log.records(stream, after=head.revision - BRIEF_RECORDS),
+    )
+    for record in (first, *newest):
+        event: Any = events.read(record.type, record.payload)
+        if isinstance(event, events.Settled | events.Refused) and event.path not in journal.entries:
+            continue  # it is about an operation before those that were read
+        journal.apply(event)
+    holder = log.leases.holder(stream)
+    return RunView(
+        summary.id,
+        journal,
+        to_datetime(first.time),
+        to_datetime(newest[-1].time),
+        None if holder is None else holder.owner,
+        replace(recorded_progress(journal), status=summary.status),
+        store._engine.load,
+    )
+
+
+def view_run(store: Store, id: str) -> RunView:
+    """Returns a run as it stands now, or raises NotFoundError."""
+    return Watcher(store, id).run
+
+
+def draw(run: RunView, *, most: int = CHILDREN_MAX) -> RenderableType:
+    """Returns the tree of a run, with the facts about the whole run above it."""
+    from rich.console import Group
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def grow(branch: Tree, node: TreeNode) -> None:
+        children = list(node.children.values())
+        if len(children) > most:
+            left = len(children) - most
+            branch.add(Text(f"… {left:,} before: --json shows all", style="dim"))
+            children = children[-most:]
+        for child in children:
+            sign = node_symbol(child, run)
+            said = shorten(clean(node_text(child, run)))
+            text = Text.assemble((f"{sign} ", STYLES[sign]), (clean(child.name), "bold"))
+            grow(branch.add(text.append(f"  {said}") if said else text), child)
+
+    facts = run_facts(run)
+    width = max(len(name) for name, _ in facts) + 2
+    above = [Text.assemble((name.ljust(width), "bold"), clean(value)) for name, value in facts]
+    tree = Tree(Text("", style="bold"), hide_root=True)
+    grow(tree, journal_tree(run.journal))
+    return Group(*above, tree)
+
+
+class LiveTree:
+    """A run on the terminal, drawn again and again."""
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._next_us = 0
+
+    def show(self, run: RunView) -> None:
+        """Draws the newest state of a run; all of it once it has ended.
+
+        Drawing a long run takes time, and this very process may execute the run: so it is drawn
+        again only after ten times as long.
+        """
+        over, now_us = run.journal.ended is not None, self._clock.boot_us()
+        if over or now_us >= self._next_us:
+            most = CHILDREN_MAX if over else LIVE_CHILDREN
+            self._live.update(draw(run, most=most), refresh=True)
+            self._next_us = now_us + 10 * (self._clock.boot_us() - now_us)
+
+
+@contextmanager
+def live_tree(store: Store, *, wanted: bool = True) -> Generator[LiveTree | None]:
+    """Yields a tree on the terminal that can be redrawn; None without a terminal."""
+    if not wanted or not is_terminal():
+        yield None
+        return
+    from rich.live import Live
+
+    with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
+        yield LiveTree(live, store._log.clock)
+
+
+def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None:
+    """Prints events of a journal, each on a line of its own."""
+    for event in found:
+        if is_json:
+            print_json_line(event_document(event))
+            continue
+        cells = event_row(event, watcher.store)
+        print_line("\t".join(clean(cell) for cell in cells))
+    sys.stdout.flush()
+
+
+def event_row(event: Event, store: Store) -> tuple[str, ...]:
+    """Returns revision, time, event, path and what happened."""
+    known: Any = events.read(event.type, event.record.payload)
+    path, what = ("", "") if known is None else event_text(known, store._engine.load)
+    name = event.type.removeprefix("run.")
+    return str(event.revision), show_time(event.time), name, path, what

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 
 from holdfast.cli.options import Flag
 from holdfast.cli.printing import is_terminal, print_json, print_line
-from holdfast.render import clean
+from holdfast.render.store import selftest_document
+from holdfast.render.text import clean
 
 if TYPE_CHECKING:
     from holdfast.selftest.ground import Judged
@@ -50,7 +51,7 @@ def selftest(
     finally:
         screen.clear()
     if json:
-        print_json(torture.document(report))
+        print_json(selftest_document(report))
         return 0 if report.ok else 1
     for each in report.checks:
         if each.fix:

@@ -1,4 +1,4 @@
-"""The verb that shows what a state is made of, and what of it changes: audit."""
+"""Verbs for the state of a scope: show, get, set, delete, audit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 import sys
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
@@ -24,10 +23,15 @@ from holdfast.core import codec
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.audit import Item
-from holdfast.render import (
+from holdfast.render.history import (
+    audit_document,
+    state_document,
+    value_document,
+    write_document,
+)
+from holdfast.render.text import (
     clean,
-    encode_value,
-    escape_json,
+    indent,
     preview,
     shorten,
     show_path,
@@ -35,11 +39,6 @@ from holdfast.render import (
     time_text,
 )
 from holdfast.scope import Scope
-
-# --- states ---------------------------------------------------------------------------------------
-#
-# Verbs on one scope's state: show, get, set, delete.
-
 
 NAMED_KEYS_MAX = 10
 
@@ -59,8 +58,7 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
         revision = find_revision(found, at)
         state = found.at(revision)
         if options.json:
-            document = {"scope": scope, "revision": revision, "state": encode_value(state)}
-            print_json(document)
+            print_json(state_document(scope, revision, state))
         elif is_terminal():
             print_tree(f"{scope} at revision {revision}", state, preview)
         else:
@@ -95,14 +93,7 @@ def get(
         place = parse_path(path)
         value = read_value(found, found.at(revision), place)
         if options.json:
-            print_json(
-                {
-                    "scope": scope,
-                    "revision": revision,
-                    "path": list(place),
-                    "value": encode_value(value),
-                }
-            )
+            print_json(value_document(scope, revision, place, value))
         elif raw:
             print_raw(to_bytes(value))
         else:
@@ -151,7 +142,7 @@ def set_value(
         found = find_scope(store, scope, must_exist=False)
         revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
     if options.json:
-        print_json({"scope": scope, "revision": revision, "path": list(place)})
+        print_json(write_document(scope, revision, place))
     else:
         print_line(
             f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} = "
@@ -187,7 +178,7 @@ def delete(
         read_value(found, found.state, place)
         revision = found.delete(place, expected=expected, checkpoint=checkpoint)
     if options.json:
-        print_json({"scope": scope, "revision": revision, "path": list(place)})
+        print_json(write_document(scope, revision, place))
     else:
         print_line(f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is gone")
 
@@ -224,12 +215,6 @@ def describe(value: Any) -> str:
     if isinstance(value, List):
         return f"a list of {len(value)}"
     return f"the value {shorten(preview(value))}"
-
-
-def indent(value: Any) -> str:
-    """Returns a value as indented JSON, safe to show."""
-    data = msgspec.json.format(codec.encode(value, size_max=sys.maxsize), indent=2)
-    return escape_json(data.decode())
 
 
 def to_bytes(value: Any) -> bytes:
@@ -269,22 +254,11 @@ def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
         revision = found.revision
         items = store.audit(found).items()
     if options.json:
-        shapes = [item_shape(item) for item in items]
-        print_json({"scope": scope, "revision": revision, "items": shapes})
+        print_json(audit_document(scope, revision, items))
         return
     print_table(COLUMNS, [row_of(item) for item in items])
     if not items:
         print_note(f"{scope} has no state")
-
-
-def item_shape(item: Item) -> dict[str, Any]:
-    """Returns an item as the command line prints it as JSON."""
-    return {
-        "path": list(item.path),
-        "size": item.size,
-        "changes": item.changes,
-        "changed_at": None if item.changed_at is None else time_text(item.changed_at),
-    }
 
 
 def row_of(item: Item) -> tuple[str, str, str, str]:

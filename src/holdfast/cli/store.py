@@ -1,4 +1,4 @@
-"""Verbs on who shares a store: workers, groups."""
+"""Verbs for a store: init, status, scopes, check, copy, and who shares it: workers, groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 import holdfast
@@ -33,15 +32,20 @@ from holdfast.cli.printing import (
 from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
 from holdfast.core.event import CLOSED, to_datetime
-from holdfast.core.leases import Worker
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.names import split_name, without_secrets
-from holdfast.render import clean, show_time, time_text
+from holdfast.render.store import (
+    ScopeSummary,
+    check_document,
+    copy_document,
+    created_document,
+    groups_document,
+    scopes_document,
+    status_document,
+    workers_document,
+)
+from holdfast.render.text import clean, show_time
 from holdfast.store import Store
-
-# --- stores ---------------------------------------------------------------------------------------
-#
-# Verbs on a whole store: init, status, scopes, check, copy.
 
 
 def init(*, options: Options = DEFAULTS) -> None:
@@ -56,7 +60,7 @@ def init(*, options: Options = DEFAULTS) -> None:
     with store:
         facts = store.status()
     if options.json:
-        print_json({"made": made, "kind": facts["kind"], "place": facts["place"]})
+        print_json(created_document(facts, created=made))
         return
     what = "made" if made else "there is already"
     print_line(f"{what} a store of kind {facts['kind']} at {clean(facts['place'])}")
@@ -69,7 +73,7 @@ def status(*, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         facts = store.status()
         count = sum(1 for _ in stream_names(store))
-        document: dict[str, Any] = {**facts, "position": int(store.position), "scopes": count}
+        document = status_document(facts, position=int(store.position), scopes=count)
     if options.json:
         print_json(document)
         return
@@ -100,22 +104,22 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
         Only those of one level, such as team.
     """
     with open_reading(options) as store:
-        shapes = [
-            scope_shape(store, name)
+        found = [
+            summarize_scope(store, name)
             for name in stream_names(store)
             if level is None or name == level or name.startswith(f"{level}/")
         ]
     if options.json:
-        print_json({"scopes": [{**each, "time": time_text(each["time"])} for each in shapes]})
+        print_json(scopes_document(found))
         return
     rows = [
         (
-            shape["scope"],
-            str(shape["revision"]),
-            "expired" if shape["is_expired"] else "closed" if shape["is_closed"] else "open",
-            show_time(shape["time"]),
+            scope.name,
+            str(scope.revision),
+            "expired" if scope.is_expired else "closed" if scope.is_closed else "open",
+            show_time(scope.time),
         )
-        for shape in shapes
+        for scope in found
     ]
     if rows:
         print_table(("scope", "revision", "", "newest event"), rows)
@@ -123,29 +127,24 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
         print_note("no scopes")
 
 
-def scope_shape(store: Store, name: str) -> dict[str, Any]:
-    """Returns what the newest event says of a scope: nothing more is read, for there may be many.
+def summarize_scope(store: Store, name: str) -> ScopeSummary:
+    """Returns what the newest event tells about a scope; nothing else is read.
 
-    A closed scope takes no more events, so its newest one is the one that closed it. Of one that
-    has ended by itself the name and the head are left.
+    There may be many scopes. A closed scope takes no more events, so its newest event is the one
+    that closed it. An expired scope has only its name and its head left.
     """
     [head] = store._log.heads([name])
     if head is not None and store._log.expiry.has_ended(name, head):
         level, id = split_name(name)
-        shape = {"scope": name, "level": level, "id": id, "revision": head.revision}
-        return {**shape, "time": to_datetime(head.time), "is_closed": False, "is_expired": True}
+        time = to_datetime(head.time)
+        return ScopeSummary(name, level, id, head.revision, time, is_closed=False, is_expired=True)
     scope = find_scope(store, name)
     newest = newest_revision(store, scope)
     event = next(scope.history(after=newest - 1, until=newest))
-    return {
-        "scope": name,
-        "level": scope.level,
-        "id": scope.id,
-        "revision": newest,
-        "time": event.time,
-        "is_closed": event.type == CLOSED,
-        "is_expired": False,
-    }
+    is_closed = event.type == CLOSED
+    return ScopeSummary(
+        name, scope.level, scope.id, newest, event.time, is_closed=is_closed, is_expired=False
+    )
 
 
 def stream_names(store: Store) -> Iterator[str]:
@@ -166,7 +165,7 @@ def check(*, read_all: Flag = False, expect: str | None = None, options: Options
     with open_reading(options) as store:
         report = store.check(read_all=read_all, expect=expect)
     if options.json:
-        print_json({"ok": report.ok, **msgspec.to_builtins(report)})
+        print_json(check_document(report))
     else:
         print_report(report, options)
     return 0 if report.ok else CorruptError.exit_code
@@ -210,8 +209,7 @@ def copy_store(
         copied = copy(source, target, progress=progress)
         digest = target.check(read_all=False).digest
     if options.json:
-        names = {"from": without_secrets(a), "to": without_secrets(b)}
-        print_json({**names, **msgspec.to_builtins(copied), "digest": digest})
+        print_json(copy_document(without_secrets(a), without_secrets(b), copied, digest))
         return
     print_line(
         f"copied {copied.events} events in {copied.commits} commits and {copied.blobs} blobs, "
@@ -268,7 +266,7 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         found = store.suspects() if suspects else store.workers()
     if options.json:
-        print_json({"workers": [worker_shape(worker) for worker in found]})
+        print_json(workers_document(found))
         return
     rows = [
         (
@@ -287,37 +285,12 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
         print_note("no suspects" if suspects else "no workers")
 
 
-def worker_shape(worker: Worker) -> dict[str, object]:
-    return {
-        "id": worker.id,
-        "alive": worker.alive,
-        "silent_s": worker.silent_s,
-        "last_heartbeat": time_text(worker.last_heartbeat),
-        "host": worker.host,
-        "pid": worker.pid,
-        "actor": worker.actor,
-        "started": worker.started and time_text(worker.started),
-        "leases": worker.leases,
-        "claims": [{"index": index, "key": key} for index, key in worker.claims],
-    }
-
-
 def groups(*, options: Options = DEFAULTS) -> None:
     """List the consumer groups: where each is, who gets its deliveries, how far behind it is."""
     with open_reading(options) as store:
         found = store.groups()
     if options.json:
-        shapes = [
-            {
-                "group": group.name,
-                "position": None if group.position is None else int(group.position),
-                "member": group.member,
-                "lag_events": group.lag_events,
-                "waiting_since": group.waiting_since and time_text(group.waiting_since),
-            }
-            for group in found
-        ]
-        print_json({"groups": shapes})
+        print_json(groups_document(found))
         return
     rows = [
         (

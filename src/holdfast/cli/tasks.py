@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from msgspec.structs import asdict
 
-from holdfast.cli.decisions import Words, parse_priority
-from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.parsing import find_scope
+from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import print_facts, print_json, print_note, print_table
 from holdfast.errors import UsageError
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
-from holdfast.render import time_text
+from holdfast.render.record import one_task_document, tasks_document
 
 COLUMNS = ("scope", "id", "status", "priority", "owner", "title")
 UNCLOSED = ("open", "in_progress", "blocked")
@@ -116,7 +114,7 @@ def list_tasks(
             fits["status"] = status or (None if all else UNCLOSED)
             found = find_scope(store, scope).tasks.list(**fits)
     if options.json:
-        print_json({"scope": scope, "tasks": [task_shape(task) for task in found]})
+        print_json(tasks_document(scope, found))
     elif found:
         print_table(COLUMNS, [_row(task) for task in found])
     else:
@@ -156,7 +154,7 @@ def claim(
         name = owner or store._log.actor
         task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
         if options.json:
-            print_json({"scope": scope, "task": None if task is None else task_shape(task)})
+            print_json(one_task_document(scope, task))
         elif task is None:
             print_note("no task can be claimed")
         else:
@@ -273,20 +271,9 @@ def set_status(tasks: Tasks, id: str, status: str, owner: str, why: str | None) 
 def print_task(task: Task, options: Options) -> None:
     """Prints one task."""
     if options.json:
-        print_json({"scope": task.scope, "task": task_shape(task)})
+        print_json(one_task_document(task.scope, task))
     else:
         print_facts([("id", task.id), ("status", task.status), ("title", task.title)])
-
-
-def task_shape(task: Task) -> dict[str, Any]:
-    """Returns a task; `docs/cli.md` lists the fields."""
-    shape = asdict(task)
-    for name in ("order", "held_at"):
-        del shape[name]
-    for name in ("created_at", "started_at", "completed_at", "updated_at", "until", "heartbeat"):
-        shape[name] = None if shape[name] is None else time_text(shape[name])
-    shape["history"] = [{**asdict(state), "at": time_text(state.at)} for state in task.history]
-    return shape
 
 
 def _row(task: Task) -> tuple[str, ...]:

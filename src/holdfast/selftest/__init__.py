@@ -17,7 +17,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -158,25 +157,3 @@ def _remove(place: str) -> None:
     except KeyboardInterrupt:
         shutil.rmtree(place, ignore_errors=True)
         raise
-
-
-def document(report: Report) -> dict[str, Any]:
-    """Returns the report as plain data, for --json."""
-    return {
-        "ok": report.ok,
-        "verdict": report.verdict,
-        "disk": report.disk,
-        "seed": report.seed,
-        "seconds": report.seconds,
-        "checks": [
-            {
-                "check": each.check,
-                "verdict": each.verdict,
-                "found": each.found,
-                "fix": each.fix,
-                "numbers": each.numbers,
-            }
-            for each in report.checks
-        ],
-        "unproven": list(report.unproven),
-    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.cli.demo.agent import (
+from holdfast.contrib.demo.agent import (
     BEFORE_MISTAKE,
     DISPUTED,
     INBOX,
@@ -23,18 +23,15 @@ from holdfast.cli.demo.agent import (
     opening_state,
     read_outbox,
 )
-from holdfast.cli.demo.telling import Telling
-from holdfast.cli.history import change_row
+from holdfast.contrib.demo.story import Story
 from holdfast.core.draft import Draft
 from holdfast.errors import ConflictError, UnavailableError
+from holdfast.render.text import change_cells
 from holdfast.store import Store
 
-# --- agents ---------------------------------------------------------------------------------------
-#
-# Starting agents and commands as processes of their own, listening to them, killing one.
+# Agents and commands as processes of their own.
 
-
-AGENT = "holdfast.cli.demo.agent"
+AGENT = "holdfast.contrib.demo.agent"
 KILL_AFTER = 20
 MAILS = 200
 LETTERS_BEFORE_KILL = 5
@@ -139,30 +136,33 @@ def run_command(words: list[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def open_morning(store: Store, telling: Telling) -> None:
+# The scenes.
+
+
+def open_morning(store: Store, story: Story) -> None:
     """Scene: a team scope with tickets."""
-    telling.begin("A support team shares one scope")
+    story.begin("A support team shares one scope")
     team = store.scope(TEAM)
     revision = team.update(opening_state(), checkpoint=MORNING)
-    telling.say(f"{TEAM} has {len(SUBJECTS)} open tickets at revision {revision}.")
-    telling.say(f'That revision is the checkpoint "{MORNING}".')
-    telling.note(tickets=len(team.state["tickets"]), revision=revision)
-    telling.suggest(f"show {TEAM}")
+    story.say(f"{TEAM} has {len(SUBJECTS)} open tickets at revision {revision}.")
+    story.say(f'That revision is the checkpoint "{MORNING}".')
+    story.note(tickets=len(team.state["tickets"]), revision=revision)
+    story.suggest(f"show {TEAM}")
 
 
-def work_and_kill(store: Store, telling: Telling) -> tuple[str, int]:
+def work_and_kill(store: Store, story: Story) -> tuple[str, int]:
     """Scene: three agents at work, one killed in the middle; returns its inbox and its count."""
-    telling.begin("Three agents work at once; one is killed with SIGKILL")
+    story.begin("Three agents work at once; one is killed with SIGKILL")
     helpers = {name: start_agent(store.url, name, "triage") for name in ("ada", "cy")}
     inbox, count, mails, code = kill_importer(store.url, *helpers.values())
-    telling.say(f"bo imports {count} mails and says each one that was acknowledged.")
-    telling.say(f"bo was killed while writing: it said {len(mails)}, its exit code is {code}.")
+    story.say(f"bo imports {count} mails and says each one that was acknowledged.")
+    story.say(f"bo was killed while writing: it said {len(mails)}, its exit code is {code}.")
     for name, agent in helpers.items():
         tickets = acknowledged(read_lines(agent))
-        telling.say(f"{name} triaged {len(tickets)}: {', '.join(tickets) or 'none'}")
-        telling.note(**{name: tickets})
+        story.say(f"{name} triaged {len(tickets)}: {', '.join(tickets) or 'none'}")
+        story.note(**{name: tickets})
         owned = store.scope(TEAM).state["tickets"]
-        telling.claim(
+        story.claim(
             f"all that {name} was told is stored, under {name}'s name",
             agent.returncode == 0
             and all(
@@ -171,28 +171,28 @@ def work_and_kill(store: Store, telling: Telling) -> tuple[str, int]:
         )
     state = store.scope(TEAM).state
     triaged = [id for id, ticket in state["tickets"].items() if ticket["status"] == "triaged"]
-    telling.claim(
+    story.claim(
         f"{len(triaged)} tickets, each triaged once: the team counted {state['triaged']}",
         len(triaged) == len(SUBJECTS) == state["triaged"],
     )
-    telling.claim("bo died of SIGKILL", code == -signal.SIGKILL)
-    telling.note(inbox=inbox, wanted=count, acknowledged=mails, exit_code=code)
-    telling.suggest(f"log {TEAM}")
+    story.claim("bo died of SIGKILL", code == -signal.SIGKILL)
+    story.note(inbox=inbox, wanted=count, acknowledged=mails, exit_code=code)
+    story.suggest(f"log {TEAM}")
     return inbox, count
 
 
-def find_what_is_there(store: Store, telling: Telling, inbox: str) -> None:
+def find_what_is_there(store: Store, story: Story, inbox: str) -> None:
     """Scene: a new process reads what the dead one left."""
-    telling.begin("Nothing acknowledged is missing")
-    said: list[int] = telling.scenes[-2].facts["acknowledged"]
+    story.begin("Nothing acknowledged is missing")
+    said: list[int] = story.scenes[-2].facts["acknowledged"]
     words = ["--store", store.url, "get", inbox, "mails", "--json"]
     answer = run_command(words)
     found = [mail["number"] for mail in answer["value"]]
-    telling.say(f"bo had said {len(said)} mails; a new process finds {len(found)}.")
+    story.say(f"bo had said {len(said)} mails; a new process finds {len(found)}.")
     if len(found) > len(said):
-        telling.say("The last one was durable, but bo was killed before it could say so.")
-    telling.claim("every acknowledged mail is there", set(said) <= set(found))
-    telling.claim(
+        story.say("The last one was durable, but bo was killed before it could say so.")
+    story.claim("every acknowledged mail is there", set(said) <= set(found))
+    story.claim(
         "they are mails 1, 2, 3, … without a gap, none twice, at most one unsaid",
         found == list(range(1, len(found) + 1)) and len(found) - len(said) in (0, 1),
     )
@@ -202,76 +202,76 @@ def find_what_is_there(store: Store, telling: Telling, inbox: str) -> None:
         if scope.name.startswith(INBOX)
     )
     counted = store.scope(TEAM).state["mails"]
-    telling.claim(
+    story.claim(
         f"the team's counter says {counted} too: both scopes or neither, also when killed",
         counted == earlier,
     )
-    telling.note(acknowledged=len(said), found=len(found), counted=counted)
-    telling.suggest(f"get {inbox} 'mails[{len(found) - 1}]'", f"log {inbox} --limit 5")
+    story.note(acknowledged=len(said), found=len(found), counted=counted)
+    story.suggest(f"get {inbox} 'mails[{len(found) - 1}]'", f"log {inbox} --limit 5")
 
 
-def resume(store: Store, telling: Telling, inbox: str, count: int) -> None:
+def resume(store: Store, story: Story, inbox: str, count: int) -> None:
     """Scene: a new agent goes on where the dead one stood."""
-    telling.begin("A new process resumes where the dead one stood")
+    story.begin("A new process resumes where the dead one stood")
     before = len(store.scope(inbox).state["mails"])
     agent = start_agent(store.url, "bo", "import", inbox, str(count))
     lines = work_alone(agent)
     at, done = lines[0]["resumed_at"], acknowledged(lines)
-    telling.say(f"The new bo found {at} mails, began with {at + 1} and imported {len(done)}.")
+    story.say(f"The new bo found {at} mails, began with {at + 1} and imported {len(done)}.")
     mails = [mail["number"] for mail in store.scope(inbox).state["mails"]]
-    telling.claim(
+    story.claim(
         f"all {count} mails are there, each once, in order",
         mails == list(range(1, count + 1)) and at == before and agent.returncode == 0,
     )
-    telling.note(resumed_at=at, imported=len(done), total=len(mails))
-    telling.suggest(f"show {inbox} --at {at}", f"diff {inbox} {at} {at + 2}")
+    story.note(resumed_at=at, imported=len(done), total=len(mails))
+    story.suggest(f"show {inbox} --at {at}", f"diff {inbox} {at} {at + 2}")
 
 
-def kill_a_run(store: Store, telling: Telling, outbox: str) -> None:
+def kill_a_run(store: Store, story: Story, outbox: str) -> None:
     """Scene: a program dies between its acts, and a new process goes on in the middle of it."""
-    telling.begin("A program is killed in the middle; it goes on from the same line")
+    story.begin("A program is killed in the middle; it goes on from the same line")
     tickets = sorted(store.scope(TEAM).state["tickets"])
     said, code = kill_replier(store.url, outbox)
     before = [letter["ticket"] for letter in read_outbox(outbox)]
     journal = store.run(REPLIES).journal
     done = [e.path for e in journal.entries.values() if e.kind == "step" and e.state == "done"]
     open_acts = [entry.path for entry in journal.uncertain()]
-    telling.say(f"di runs a program that sends {len(tickets)} letters, one a ticket.")
-    telling.say(f"di was killed after it had sent {len(before)}; its exit code is {code}.")
-    telling.say(f"The journal knows {len(done)} as sent, and {len(open_acts)} as begun.")
-    telling.claim("di died of SIGKILL, in the middle", code == -signal.SIGKILL)
+    story.say(f"di runs a program that sends {len(tickets)} letters, one a ticket.")
+    story.say(f"di was killed after it had sent {len(before)}; its exit code is {code}.")
+    story.say(f"The journal knows {len(done)} as sent, and {len(open_acts)} as begun.")
+    story.claim("di died of SIGKILL, in the middle", code == -signal.SIGKILL)
     lines = work_alone(start_agent(store.url, "di", "reply", outbox))
     after = [letter["ticket"] for letter in read_outbox(outbox)]
-    telling.say(f"A new di resumes the run and sends {len(after) - len(before)} more.")
-    telling.claim(
+    story.say(f"A new di resumes the run and sends {len(after) - len(before)} more.")
+    story.claim(
         f"all {len(tickets)} letters left, each once: no letter was forgotten or sent twice",
         after == tickets and after[: len(before)] == before and set(said) <= set(before),
     )
-    telling.claim(
+    story.claim(
         "the run returned as if nothing had happened",
         lines[-1]["result"] == len(tickets) and store.run(REPLIES).status == "completed",
     )
-    telling.note(said=said, sent_before=len(before), sent=after, exit_code=code)
-    telling.suggest("runs list", f"runs show {REPLIES}", f"runs tail {REPLIES} --after 0")
+    story.note(said=said, sent_before=len(before), sent=after, exit_code=code)
+    story.suggest("runs list", f"runs show {REPLIES}", f"runs tail {REPLIES} --after 0")
 
 
-def refuse_and_retry(store: Store, telling: Telling) -> None:
+def refuse_and_retry(store: Store, story: Story) -> None:
     """Scene: a stale writer is refused, reads again, and succeeds."""
-    telling.begin("A conflict is refused, then retried")
+    story.begin("A conflict is refused, then retried")
     team, place = store.scope(TEAM), ("tickets", DISPUTED, "priority")
     seen, priority = team.revision, team.get(place)
-    telling.say(f"The lead reads {DISPUTED}: {priority}, at revision {seen}.")
+    story.say(f"The lead reads {DISPUTED}: {priority}, at revision {seen}.")
     work_alone(start_agent(store.url, "cy", "escalate"))
-    telling.say(f"Meanwhile cy, another process, makes {DISPUTED} urgent.")
+    story.say(f"Meanwhile cy, another process, makes {DISPUTED} urgent.")
     refused: ConflictError | None = None
     try:
         team.set(place, "low", expected=seen)
     except ConflictError as conflict:
         refused = conflict
-        telling.say(f'The lead sets it to "low", expecting revision {seen}. Refused:')
-        telling.say(f"ConflictError: {conflict.message}")
-        telling.say(f"expected {conflict.expected}, actual {conflict.actual}")
-    telling.claim(
+        story.say(f'The lead sets it to "low", expecting revision {seen}. Refused:')
+        story.say(f"ConflictError: {conflict.message}")
+        story.say(f"expected {conflict.expected}, actual {conflict.actual}")
+    story.claim(
         "nothing of the stale write is stored",
         refused is not None
         and refused.expected == seen
@@ -280,39 +280,39 @@ def refuse_and_retry(store: Store, telling: Telling) -> None:
     )
     now = team.revision
     written = team.set(("tickets", DISPUTED, "note"), "called the customer", expected=now)
-    telling.say(f"The lead reads again: urgent. It adds a note, expecting {now}.")
-    telling.claim(f"accepted as revision {written}", written == now + 1)
+    story.say(f"The lead reads again: urgent. It adds a note, expecting {now}.")
+    story.claim(f"accepted as revision {written}", written == now + 1)
     if refused is not None:
-        telling.note(expected=refused.expected, actual=refused.actual, written=written)
+        story.note(expected=refused.expected, actual=refused.actual, written=written)
     words = f"set {TEAM} tickets.{DISPUTED}.priority low --expected {seen}"
-    telling.suggest(f"get {TEAM} tickets.{DISPUTED}", words)
+    story.suggest(f"get {TEAM} tickets.{DISPUTED}", words)
 
 
-def rewind(store: Store, telling: Telling) -> None:
+def rewind(store: Store, story: Story) -> None:
     """Scene: a mistake, what it changed, and back again."""
-    telling.begin("State is rewound, diffed, and the rewind undone")
+    story.begin("State is rewound, diffed, and the rewind undone")
     team = store.scope(TEAM)
     good = team.state
     mark = team.checkpoint(BEFORE_MISTAKE)
     team.edit(call_everything_spam)
     bad = team.state
     changes = team.diff(mark)
-    telling.say(f'Checkpoint "{BEFORE_MISTAKE}"; then an agent calls everything spam.')
-    telling.say(f"The diff has {len(changes)} changes, among them:")
+    story.say(f'Checkpoint "{BEFORE_MISTAKE}"; then an agent calls everything spam.')
+    story.say(f"The diff has {len(changes)} changes, among them:")
     for change in changes[:2]:
-        telling.say("  " + " ".join(change_row(change)))
+        story.say("  " + " ".join(change_cells(change)))
     back = team.restore(mark)
-    telling.claim(f"restored as revision {back}: no difference is left", team.diff(mark) == [])
+    story.claim(f"restored as revision {back}: no difference is left", team.diff(mark) == [])
     undone = team.undo()
-    telling.claim(f"undo, revision {undone}: the mistake is back", team.state == bad)
+    story.claim(f"undo, revision {undone}: the mistake is back", team.state == bad)
     again = team.undo()
-    telling.claim(f"undo of the undo, revision {again}: all is well", team.state == good)
-    telling.claim(
+    story.claim(f"undo of the undo, revision {again}: all is well", team.state == good)
+    story.claim(
         "nothing was rewritten: every revision can still be read",
         team.at(mark.revision) == good and team.at(mark.revision + 1) == bad,
     )
-    telling.note(changes=len(changes), restored=back, undone=undone, redone=again)
-    telling.suggest(
+    story.note(changes=len(changes), restored=back, undone=undone, redone=again)
+    story.suggest(
         f'diff {TEAM} "{BEFORE_MISTAKE}" {mark.revision + 1}',
         f"log {TEAM} --limit 5",
         f"undo {TEAM}",
@@ -324,11 +324,11 @@ def call_everything_spam(draft: Draft) -> None:
         ticket["status"] = "spam"
 
 
-def check_everything(store: Store, telling: Telling) -> None:
+def check_everything(store: Store, story: Story) -> None:
     """Scene: every byte is read and every link recomputed."""
-    telling.begin("Every byte is checked")
+    story.begin("Every byte is checked")
     report = store.check(read_all=True)
-    telling.say(f"{report.events} events in {report.streams} streams, digest {report.digest}")
-    telling.claim("every link holds, nothing is damaged", report.ok and report.events > 0)
-    telling.note(events=report.events, streams=report.streams, digest=report.digest)
-    telling.suggest("check --read-all", "scopes", "doctor")
+    story.say(f"{report.events} events in {report.streams} streams, digest {report.digest}")
+    story.claim("every link holds, nothing is damaged", report.ok and report.events > 0)
+    story.note(events=report.events, streams=report.streams, digest=report.digest)
+    story.suggest("check --read-all", "scopes", "doctor")

@@ -1,7 +1,7 @@
-"""The documents that --json prints; `docs/cli.md` describes each. Pure.
+"""Values, times, paths and stored text in the forms that documents and people get. Pure.
 
 A stored value stands in a document in the form of the value domain: bytes, datetimes and the like
-are the tagged objects of decision 0003, so that what is printed can be given to `set` again.
+are tagged objects, so that what is printed can be given to `set` again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from msgspec import Raw
 
 from holdfast.core import codec
 from holdfast.core.arguments import Path
-from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.event import Change, Event
 from holdfast.core.tree import MISSING, List, Map
-from holdfast.errors import HoldfastError
 
 WIDTH_MAX = 60
 # C0 and C1 controls, line separators, bidirectional controls, lone surrogates, the byte order mark.
@@ -103,65 +102,15 @@ def show_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def indent(value: Any) -> str:
+    """Returns a value as indented JSON, safe to show."""
+    data = msgspec.json.format(codec.encode(value, size_max=sys.maxsize), indent=2)
+    return escape_json(data.decode())
+
+
 def time_text(moment: datetime) -> str:
     """Returns a time for programs: UTC, ISO 8601, to the microsecond."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def event_shape(event: Event) -> dict[str, Any]:
-    """Returns an event; `data` is its payload as stored, large values as references to blobs."""
-    event.data  # noqa: B018  a payload that cannot be decoded raises here, not at the reader's
-    return {
-        "scope": event.stream,
-        "revision": event.revision,
-        "position": int(event.position),
-        "time": time_text(event.time),
-        "type": event.type,
-        "actor": event.actor,
-        "checkpoint": event.checkpoint,
-        "key": event.key,
-        "link": event.link,
-        "data": Raw(event.record.payload),
-    }
-
-
-def change_shape(change: Change) -> dict[str, Any]:
-    """Returns a change; a side that was absent is left out."""
-    shape: dict[str, Any] = {
-        "scope": change.scope,
-        "revision": change.revision,
-        "path": list(change.path),
-    }
-    for name, value in (("old", change.old), ("new", change.new)):
-        if value is not MISSING:
-            shape[name] = encode_value(value)
-    return shape
-
-
-def checkpoint_shape(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "scope": checkpoint.stream,
-        "name": checkpoint.name,
-        "revision": checkpoint.revision,
-        "time": time_text(checkpoint.time),
-    }
-
-
-def error_shape(error: HoldfastError) -> dict[str, Any]:
-    """Returns an error with its ids, such as `expected` and `actual` of a conflict."""
-    ids = {
-        name: value if isinstance(value, str | int | bool | None) else list(value)
-        for name, value in vars(error).items()
-        if name not in ("message", "hint") and not name.startswith("_")
-    }
-    return {
-        "error": {
-            "class": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            **ids,
-        }
-    }
 
 
 def show_summary(event: Event) -> str:
@@ -216,3 +165,14 @@ def show_path(path: Path) -> str:
         if not shown:
             break
     return shown or json.dumps(list(path), ensure_ascii=False, separators=(",", ":"))
+
+
+def change_cells(change: Change) -> tuple[str, str, str, str]:
+    """Returns a change as a sign (+, - or ~), its path, the old value and the new one."""
+    is_new, is_gone = change.old is MISSING, change.new is MISSING
+    return (
+        "+" if is_new else "-" if is_gone else "~",
+        show_path(change.path),
+        "" if is_new else shorten(preview(change.old)),
+        "" if is_gone else shorten(preview(change.new)),
+    )

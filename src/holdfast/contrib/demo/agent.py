@@ -70,13 +70,10 @@ def write_mail(number: int) -> dict[str, Any]:
     return {"number": number, "text": f"mail {number}: {SUBJECTS[number % len(SUBJECTS)]}"}
 
 
-# --- letters --------------------------------------------------------------------------------------
-#
-# The run of the demo: a letter for each ticket, sent to an outbox that knows nothing of runs.
+# The run of the demo: it sends a letter for each ticket to an outbox that knows nothing of runs.
 #
 # The outbox stands for the outside world: a file to which each letter is appended. Sending is an
 # `effect`, so its intent is written down first; after a crash the verifier looks into the outbox.
-
 
 REPLIES = "replies"
 WRITING_S = 60.0

@@ -1,0 +1,118 @@
+"""Documents of what a scope holds and how it came to be: events, changes, checkpoints, states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.core.arguments import Path
+from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.tree import MISSING, Map
+from holdfast.record.audit import Item
+from holdfast.render.text import encode_value, time_text
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """Returns an event; `data` is its payload as stored, large values as references to blobs."""
+    event.data  # noqa: B018  a payload that cannot be decoded raises here, not at the reader's
+    return {
+        "scope": event.stream,
+        "revision": event.revision,
+        "position": int(event.position),
+        "time": time_text(event.time),
+        "type": event.type,
+        "actor": event.actor,
+        "checkpoint": event.checkpoint,
+        "key": event.key,
+        "link": event.link,
+        "data": Raw(event.record.payload),
+    }
+
+
+def events_document(
+    scope: str | None, events: Sequence[Event], before: int | None
+) -> dict[str, Any]:
+    """Returns a page of events; `before` is where the next page goes on, None after the last."""
+    return {
+        "scope": scope,
+        "events": [event_document(event) for event in events],
+        "before": before,
+    }
+
+
+def change_document(change: Change) -> dict[str, Any]:
+    """Returns a change; a side that was absent is left out."""
+    document: dict[str, Any] = {
+        "scope": change.scope,
+        "revision": change.revision,
+        "path": list(change.path),
+    }
+    for name, value in (("old", change.old), ("new", change.new)):
+        if value is not MISSING:
+            document[name] = encode_value(value)
+    return document
+
+
+def diff_document(scope: str, since: int, until: int, changes: Sequence[Change]) -> dict[str, Any]:
+    """Returns what differs between two revisions of a scope."""
+    documents = [change_document(change) for change in changes]
+    return {"scope": scope, "from": since, "to": until, "changes": documents}
+
+
+def restored_document(
+    scope: str, revision: int, to: int, changes: Sequence[Change]
+) -> dict[str, Any]:
+    """Returns what the return to an earlier revision changed."""
+    documents = [change_document(change) for change in changes]
+    return {"scope": scope, "revision": revision, "to": to, "changes": documents}
+
+
+def fork_document(scope: str, revision: int, origin: str, at: int) -> dict[str, Any]:
+    """Returns a new scope, and where in its origin it begins."""
+    return {"scope": scope, "revision": revision, "from": origin, "at": at}
+
+
+def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns a checkpoint."""
+    return {
+        "scope": checkpoint.stream,
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "time": time_text(checkpoint.time),
+    }
+
+
+def checkpoints_document(scope: str, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
+    """Returns the checkpoints of a scope."""
+    return {"scope": scope, "checkpoints": [checkpoint_document(each) for each in checkpoints]}
+
+
+def state_document(scope: str, revision: int, state: Map) -> dict[str, Any]:
+    """Returns the whole state of a scope at a revision."""
+    return {"scope": scope, "revision": revision, "state": encode_value(state)}
+
+
+def value_document(scope: str, revision: int, path: Path, value: Any) -> dict[str, Any]:
+    """Returns one value of a scope's state."""
+    return {**write_document(scope, revision, path), "value": encode_value(value)}
+
+
+def write_document(scope: str, revision: int, path: Path) -> dict[str, Any]:
+    """Returns where a value was set or deleted, and the revision that this made."""
+    return {"scope": scope, "revision": revision, "path": list(path)}
+
+
+def audit_document(scope: str, revision: int, items: Sequence[Item]) -> dict[str, Any]:
+    """Returns the keys of a scope's state, with their sizes and changes."""
+    documents = [
+        {
+            "path": list(item.path),
+            "size": item.size,
+            "changes": item.changes,
+            "changed_at": None if item.changed_at is None else time_text(item.changed_at),
+        }
+        for item in items
+    ]
+    return {"scope": scope, "revision": revision, "items": documents}

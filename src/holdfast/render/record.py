@@ -1,0 +1,122 @@
+"""Documents of the record: messages, tasks, decisions, facts, and what recovery did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from holdfast.core.intent import Recovery
+from holdfast.record.context import Stale
+from holdfast.record.decisions import Decision
+from holdfast.record.facts import Fact
+from holdfast.record.message_events import Message
+from holdfast.record.messages import Page
+from holdfast.record.task_events import Task
+from holdfast.render.text import encode_value, time_text
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    """Returns a message."""
+    return {
+        "id": message.id,
+        "revision": message.revision,
+        "time": time_text(message.time),
+        "actor": message.actor,
+        "role": message.role,
+        "text": encode_value(message.text),
+        "edited": message.is_edited,
+        "summary": message.is_summary,
+        "fields": encode_value(message.fields),
+    }
+
+
+def added_message_document(scope: str, message: Message) -> dict[str, Any]:
+    """Returns what names a message that was just added."""
+    return {"scope": scope, "revision": message.revision, "id": message.id}
+
+
+def messages_document(scope: str, page: Page) -> dict[str, Any]:
+    """Returns a page of messages, and the cursors of the pages before and after it."""
+    return {
+        "scope": scope,
+        "messages": [message_document(message) for message in page.messages],
+        "older": page.older,
+        "newer": page.newer,
+    }
+
+
+def task_document(task: Task) -> dict[str, Any]:
+    """Returns a task with its history."""
+    document = asdict(task)
+    for name in ("order", "held_at"):
+        del document[name]
+    _write_times(
+        document,
+        ("created_at", "started_at", "completed_at", "updated_at", "until", "heartbeat"),
+    )
+    document["history"] = [{**asdict(state), "at": time_text(state.at)} for state in task.history]
+    return document
+
+
+def one_task_document(scope: str, task: Task | None) -> dict[str, Any]:
+    """Returns the task that a verb was about; None if there was none to claim."""
+    return {"scope": scope, "task": None if task is None else task_document(task)}
+
+
+def tasks_document(scope: str | None, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Returns a list of tasks; `scope` is None if it is about every scope."""
+    return {"scope": scope, "tasks": [task_document(task) for task in tasks]}
+
+
+def decision_document(decision: Decision) -> dict[str, Any]:
+    """Returns a decision."""
+    document = asdict(decision)
+    _write_times(document, ("timestamp", "completed_at", "updated_at"))
+    document["links"] = [str(link) for link in decision.links]
+    document["output"] = encode_value(decision.output)
+    return document
+
+
+def decisions_document(
+    scope: str | None, decisions: Sequence[Decision], *, incomplete: bool
+) -> dict[str, Any]:
+    """Returns a list of decisions; `incomplete` if it holds open ones only."""
+    documents = [decision_document(decision) for decision in decisions]
+    return {"scope": scope, "incomplete": incomplete, "decisions": documents}
+
+
+def recovery_document(report: Recovery) -> dict[str, Any]:
+    """Returns what recovery found out about each act, and what it did."""
+    return {"acts": [asdict(act) for act in report.acts]}
+
+
+def fact_document(fact: Fact) -> dict[str, Any]:
+    """Returns a fact."""
+    document = asdict(fact)
+    _write_times(
+        document, ("stated_at", "updated_at", "valid_until", "verified_at", "contradicted_at")
+    )
+    return {**document, "value": encode_value(fact.value), "found": encode_value(fact.found)}
+
+
+def facts_document(scope: str, facts: Sequence[Fact]) -> dict[str, Any]:
+    """Returns the facts of a scope."""
+    return {"scope": scope, "facts": [fact_document(fact) for fact in facts]}
+
+
+def withdrawn_fact_document(scope: str, name: str) -> dict[str, Any]:
+    """Returns that a fact was withdrawn."""
+    return {"scope": scope, "name": name, "withdrawn": True}
+
+
+def stale_document(found: Sequence[Stale]) -> dict[str, Any]:
+    """Returns a list of what is stale."""
+    return {"stale": [{**asdict(one), "since": time_text(one.since)} for one in found]}
+
+
+def _write_times(document: dict[str, Any], names: Sequence[str]) -> None:
+    """Puts text in the place of each time that there is."""
+    for name in names:
+        document[name] = None if document[name] is None else time_text(document[name])
