@@ -49,7 +49,7 @@ def public(cls: type) -> dict[str, Any]:
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:
     ours, theirs = public(sync), public(async_)
     assert set(ours) <= set(theirs)
-    assert set(theirs) - {"written", "stored"} <= set(ours)
+    assert set(theirs) - {"result", "stored"} <= set(ours)
     for name, member in ours.items():
         assert isinstance(member, property) == isinstance(theirs[name], property), name
         if inspect.isfunction(member):

@@ -22,11 +22,11 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
     monkeypatch.setattr("holdfast.core.expiry._KNOWN_MAX", 50)
     with holdfast.open("memory:") as store:
         log: Any = store._log
-        log._folds_max = 50
+        log._states_max = 50
         for number in range(300):
             chat = store.conversation(f"c{number}", ttl_s=3600)
             chat.set("text", f"{number:09d}" * 8000)
-            log._folds.clear()
+            log._states.clear()
             assert chat.get("text")
         kept = {
             "origins": len(log._origins),
@@ -34,7 +34,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
             "blobs": len(log.blobs._known),
             "intended": len(log.expiry._intended),
             "ends": len(log.expiry._known),
-            "folds": len(log._folds),
+            "folds": len(log._states),
         }
     assert all(number <= 50 for number in kept.values()), kept
 

@@ -134,10 +134,10 @@ def test_a_missing_or_wrong_blob_is_corrupt(clock: FakeClock) -> None:
 
 def test_the_cache_of_folds_is_bounded(clock: FakeClock) -> None:
     hf = store_on(MemoryBackend(clock=clock), clock)
-    hf._log._folds_max = 10  # pyright: ignore[reportPrivateUsage]
+    hf._log._states_max = 10  # pyright: ignore[reportPrivateUsage]
     for n in range(50):
         hf.conversation(str(n)).set("n", n)
-    assert len(hf._log._folds) == 10  # pyright: ignore[reportPrivateUsage]
+    assert len(hf._log._states) == 10  # pyright: ignore[reportPrivateUsage]
     assert [hf.conversation(str(n)).state["n"] for n in range(50)] == list(range(50))
 
 

@@ -201,7 +201,7 @@ def grown(backend: MemoryBackend, clock: FakeClock) -> Store:
     store = store_on(backend, clock)
     for number in range(200):
         store.conversation("c").append("l", f"{number} " + "x" * 200)
-    store._log.snapshots.flush(vars(store._log)["_folds"])
+    store._log.snapshots.flush(vars(store._log)["_states"])
     assert store._log.snapshots.revisions("conversation/c") == [200]
     return store
 

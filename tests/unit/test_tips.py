@@ -233,7 +233,7 @@ def test_who_had_to_fold_a_long_stream_leaves_a_snapshot(backend: Counting) -> N
         backend.objects.delete("snapshot", name)
     reader = open_on(backend)
     assert reader.conversation("c").get("n") == 1
-    reader._log.snapshots.flush(reader._log._folds)  # pyright: ignore[reportPrivateUsage]
+    reader._log.snapshots.flush(reader._log._states)  # pyright: ignore[reportPrivateUsage]
     backend.records_read = 0
     assert open_on(backend).conversation("c").get("n") == 1
     assert backend.records_read <= 2

@@ -95,10 +95,10 @@ class PendingCommit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
-        proposed = self.proposed() if kind is None else None
+        proposed = self._proposed() if kind is None else None
         if proposed is not None:
             if self._waits:
-                self.finish(proposed, self._log.commit(proposed))
+                self._finish(proposed, self._log.commit(proposed))
             else:
                 self._request = self._log.submit(proposed)
         return False
@@ -108,11 +108,11 @@ class PendingCommit:
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
-            self.finish(self._request.work, self._log.wait(self._request))
+            self._finish(self._request.work, self._log.wait(self._request))
         assert self.result is not None, "BUG: finished without an answer"
         return self.result
 
-    def proposed(self) -> ProposedCommit | None:
+    def _proposed(self) -> ProposedCommit | None:
         """Returns what the block gathered; None if there is nothing to write."""
         fence = None
         if self._lease is not None:
@@ -121,21 +121,21 @@ class PendingCommit:
         parts: list[StreamWrite] = []
         reads: list[tuple[str, int]] = []
         for pending in self._scopes.values():
-            write = pending.write(self._key)
+            write = pending._write(self._key)
             if write is not None:
                 parts.append(write)
-            elif (expected := pending.guard()) is not None:
+            elif (expected := pending._guard()) is not None:
                 reads.append((pending.name, expected))
         if not parts and not self._marks:
             return None
         marks = tuple(self._marks.values())
         return ProposedCommit(tuple(parts), tuple(reads), fence, marks, tuple(self._watch))
 
-    def finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
+    def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""
         self.result = result
         for write, before, after in zip(proposed.writes, result.before, result.after, strict=True):
-            self._scopes[write.stream].subscribers.tell(write, before, after)
+            self._scopes[write.stream]._subscribers.tell(write, before, after)
 
 
 class PendingScope:
@@ -143,8 +143,8 @@ class PendingScope:
 
     def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
-        self.base: StreamState | None = None
-        self.subscribers = scope._subscribers
+        self._base: StreamState | None = None
+        self._subscribers = scope._subscribers
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []
@@ -154,13 +154,13 @@ class PendingScope:
     @property
     def state(self) -> Map:
         """The state as the commit would leave it; reading it guards the scope."""
-        if self.base is None:
-            self.base = self._log.newest(self.name)
-        root = self._log.show(self.base, self.name)
+        if self._base is None:
+            self._base = self._log.newest(self.name)
+        root = self._log.show(self._base, self.name)
         if not self._ops:
             return root
         return tree.apply(
-            root, self._ops, revision=self.base.revision + 1, blobs=self._log.blobs.read
+            root, self._ops, revision=self._base.revision + 1, blobs=self._log.blobs.read
         )
 
     def get(self, path: Path, default: Any = None) -> Any:
@@ -190,20 +190,20 @@ class PendingScope:
         """Guards the scope at a revision that was read elsewhere."""
         self._expected = check_expected(revision)
 
-    def write(self, key: str | None) -> StreamWrite | None:
+    def _write(self, key: str | None) -> StreamWrite | None:
         """Returns what the commit adds to this scope's stream, None if nothing."""
         if not self._ops and self._checkpoint is None:
             return None
         if not self._ops:
-            return self._scope._checkpoint_write(self._checkpoint, self.guard(), key)
-        return self._scope._change_write(self._ops, self.guard(), key, self._checkpoint)
+            return self._scope._checkpoint_write(self._checkpoint, self._guard(), key)
+        return self._scope._change_write(self._ops, self._guard(), key, self._checkpoint)
 
-    def guard(self) -> int | None:
+    def _guard(self) -> int | None:
         """Returns the revision that the scope must be at: the one expected, or the one read.
 
         Raises ConflictError if they differ: one of the two is stale already.
         """
-        read = None if self.base is None else self.base.revision
+        read = None if self._base is None else self._base.revision
         if self._expected is None or read is None:
             return read if self._expected is None else self._expected
         if self._expected != read:
@@ -222,17 +222,17 @@ class View:
 
     def state(self, scope: WritableScope) -> Map:
         """Returns the scope's state as it was at the view's moment."""
-        return self._log.show(self._folded(scope), scope.name)
+        return self._log.show(self._state_of(scope), scope.name)
 
     def revision(self, scope: WritableScope) -> int:
         """Returns the scope's revision at the view's moment."""
-        return self._folded(scope).revision
+        return self._state_of(scope).revision
 
     def get(self, scope: WritableScope, path: Path, default: Any = None) -> Any:
         """Returns one value of a scope at the view's moment."""
         return tree.get(self.state(scope), check_path(path), default)
 
-    def _folded(self, scope: WritableScope) -> StreamState:
+    def _state_of(self, scope: WritableScope) -> StreamState:
         head = self._log.head(_name_of(scope))
         if head is None:
             # Not asked again: by now another process may have made it, after this view.
