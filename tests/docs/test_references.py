@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GUARANTEES = ROOT / "docs/guarantees.md"
 CITED = re.compile(
-    r"\b(?P<kind>guarantee|rule|clause)s? +"
-    r"(?P<numbers>\d+(?:(?:, (?:and )?| and | or | to |-)\d+\b)*)",
+    r"\b(?P<kind>guarantee|rule|clause)s?\s+"
+    r"(?P<numbers>\d+(?:(?:,\s+(?:and\s+)?|\s+and\s+|\s+or\s+|\s+to\s+|-)\d+\b)*)",
     re.I,
 )
 HEADING = re.compile(r"^#+ +(?P<title>.+?) *$", re.M)
@@ -46,7 +46,7 @@ def cited(text: str) -> Iterator[str]:
         previous = 0
         for joint, digits in re.findall(r"(\D*)(\d+)", match["numbers"]):
             number = int(digits)
-            first = previous + 1 if joint in (" to ", "-") else number
+            first = previous + 1 if joint.strip() in ("to", "-") else number
             for each in range(first, number + 1):
                 yield f"{match['kind'].lower()}-{each}"
             previous = number
@@ -88,7 +88,7 @@ def test_documents_link_the_guarantees_that_they_cite():
         f"{page.relative_to(ROOT)}: {match[0]}"
         for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
         if page != GUARANTEES
-        for match in re.finditer(r"(?<!\[)\bguarantees? \d+", page.read_text("utf-8"), re.I)
+        for match in re.finditer(r"(?<!\[)\bguarantees?\s+\d+", page.read_text("utf-8"), re.I)
     ]
     assert not bare
 
