@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, ItemsView
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
@@ -70,24 +71,18 @@ encode_plain = _encoder.encode
 """Returns the JSON bytes of a value known to be plain JSON, such as our own envelopes."""
 
 
-def encode(value: Any, *, size_max: int = SIZE_MAX, path: Path = ()) -> bytes:
+def encode(
+    value: Any,
+    *,
+    size_max: int = SIZE_MAX,
+    path: Path = (),
+    encoder: msgspec.json.Encoder = _encoder,
+) -> bytes:
     """Returns the JSON bytes of any value of the domain; key order is kept.
 
     `path` is where the value will stand in a state: errors begin with it, and its length counts
     as depth. Raises ValueDomainError, which names the place inside the value.
     """
-    return _encode(value, _encoder, size_max, path)
-
-
-def encode_sorted(value: Any) -> bytes:
-    """Returns bytes that are equal for equal values, whatever the order of their keys.
-
-    For thumbprints and blob ids only: `1` and `1.0` still differ.
-    """
-    return _encode(value, _sorting_encoder, SIZE_MAX, ())
-
-
-def _encode(value: Any, encoder: msgspec.json.Encoder, size_max: int, path: Path) -> bytes:
     data = None
     if _is_ordinary(value, DEPTH_MAX - len(path)):
         try:
@@ -105,6 +100,13 @@ def _encode(value: Any, encoder: msgspec.json.Encoder, size_max: int, path: Path
     return data
 
 
+encode_sorted = partial(encode, encoder=_sorting_encoder)
+"""Returns bytes that are equal for equal values, whatever the order of their keys.
+
+For thumbprints and blob ids only: `1` and `1.0` still differ.
+"""
+
+
 def _is_ordinary(value: Any, depth: int) -> bool:
     """Says whether msgspec encodes the value faithfully as it stands."""
     kind = _type_of(value)
@@ -117,10 +119,8 @@ def _is_ordinary(value: Any, depth: int) -> bool:
     if depth <= 0:
         return False
     if kind is dict:
-        if len(value) == 1 and _is_tag(next(iter(value))):
-            return False
         for key, item in value.items():
-            if type(key) is not str:
+            if type(key) is not str or (key[:1] == "$" and len(value) == 1):
                 return False
             if type(item) not in _ALWAYS_PLAIN and not _is_ordinary(item, depth - 1):
                 return False

@@ -217,6 +217,17 @@ class LeaseKeeper(Handle):
             )
         return kept.passed_on or self._clock.boot_us() >= kept.sure_until_us
 
+    def is_sure(self, lease: Lease) -> bool:
+        """Says whether a lease was renewed so recently that nobody else can have taken it.
+
+        It is not sure of one that nobody renews any more, because it was dropped or the keeper is
+        closed.
+        """
+        kept = self._kept.get((lease.name, lease.epoch)) if self._dead is None else None
+        if kept is None or kept.passed_on:
+            return False
+        return self._clock.boot_us() < kept.sure_until_us
+
     # --- for what others do ----------------------------------------------------------------------
 
     def is_alive(self, owner: str) -> bool:
