@@ -12,6 +12,8 @@ BIN := .venv/bin
 QUICK ?=
 ONLY ?=
 MINUTES ?= 150
+FILE ?=
+COUNT ?= 50
 
 .PHONY: help
 help: ## Show this list
@@ -22,17 +24,25 @@ demo: .venv/.ready-cli ## See the point in under a minute; the data stays in ./d
 	@$(BIN)/holdfast demo
 	@echo 'In this checkout, holdfast is $(BIN)/holdfast.'
 
+.PHONY: check
+check: .venv/.ready-dev ## Lint, types and the tests nearest to what changed, in a minute; FILE=path for some
+	@$(BIN)/python tools/check.py $(FILE)
+
 .PHONY: test
-test: .venv/.ready-dev ## Lint, types, import contracts, all tests, the wheel, other interpreters
-	@$(BIN)/python tools/gate.py
+test: .venv/.ready-dev ## Lint, types, imports, tests of everything, the wheel; under 15 minutes
+	@$(BIN)/python tools/run_tests.py
+
+.PHONY: test-all
+test-all: .venv/.ready-dev ## Full shares, every planted fault, all interpreters, races COUNT=50 times; hours
+	@COUNT=$(COUNT) $(BIN)/python tools/run_tests.py --all
 
 .PHONY: lint
 lint: .venv/.ready-dev ## Style, types and import contracts only
-	@$(BIN)/python tools/gate.py style types imports
+	@$(BIN)/python tools/run_tests.py style types imports
 
 .PHONY: wheel-smoke
 wheel-smoke: .venv/.ready-dev ## Build the wheel and use it where nothing else is installed
-	@$(BIN)/python tools/gate.py wheel
+	@$(BIN)/python tools/run_tests.py wheel
 
 .PHONY: format
 format: .venv/.ready-dev ## Put the sources into shape

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.selection import CONCURRENT, starts_something, turn
+
 # One seed for all processes of a run, and the same at each run: what fails is what changed.
 # New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
 os.environ.setdefault("HOLDFAST_SEED", "429566")
@@ -23,11 +25,41 @@ settings.register_profile(
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+SLOWEST = 10
+"""How many directories, and how many modules, the closing table names."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--only-concurrent",
+        action="store_true",
+        help="run only what starts processes or threads (make test-all repeats it)",
+    )
+
+
+def pytest_configure() -> None:
+    turn()  # before there are workers, which must all collect the same tests
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the long tests first: whoever is done early then has short ones left to take over."""
     items.sort(key=lambda item: "tests/torture" not in item.nodeid)
+    if config.getoption("--only-concurrent"):
+        others = [item for item in items if not is_concurrent(item)]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def is_concurrent(item: pytest.Item) -> bool:
+    """Says whether a test, or a fixture that it asks for, starts a process or a thread."""
+    if item.nodeid.startswith(CONCURRENT):
+        return True
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # no public way to the functions
+    functions = [one.func for several in fixtures.values() for one in several]
+    return any(starts_something(one) for one in [item.function, *functions])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,20 +84,30 @@ def _tell_torture(terminal: pytest.TerminalReporter, rows: list[Any]) -> None:
         mine = [row for row in rows if row["programme"] == name]
         points, cases = (sum(row[what] for row in mine) for what in ("points", "cases"))
         seconds = sum(row["seconds"] for row in mine)
+        cut = "  time was up" if any(row.get("was_cut") for row in mine) else ""
         terminal.write_line(
-            f"{name:<18} {points:>8,} {cases:>10,} {seconds:>8.1f}  {mine[0]['seed']}"
+            f"{name:<18} {points:>8,} {cases:>10,} {seconds:>8.1f}  {mine[0]['seed']}{cut}"
         )
 
 
 def _tell_groups(terminal: pytest.TerminalReporter, reports: list[pytest.TestReport]) -> None:
     seconds: Counter[str] = Counter()
     tests: Counter[str] = Counter()
+    slow: Counter[str] = Counter()
     for report in reports:
-        group = report.nodeid.split("::")[0].rpartition("/")[0] or "tests"
+        file = report.nodeid.split("::")[0]
+        group = file.rpartition("/")[0] or "tests"
         seconds[group] += report.duration
+        slow[file] += report.duration
         tests[group] += report.when == "call"
     if len(tests) < 2:
         return
-    terminal.section("where the time went (seconds of both processors)")
-    for group in sorted(tests):
-        terminal.write_line(f"{group:<22} {tests[group]:>6,} tests {seconds[group]:>8.1f}")
+    terminal.section("where the time went (seconds, summed over all workers)")
+    for group, spent in seconds.most_common(SLOWEST):
+        terminal.write_line(f"{group:<42} {tests[group]:>6,} tests {spent:>8.1f}")
+    if others := seconds.total() - sum(spent for _, spent in seconds.most_common(SLOWEST)):
+        rest = tests.total() - sum(tests[group] for group, _ in seconds.most_common(SLOWEST))
+        terminal.write_line(f"{'all others':<42} {rest:>6,} tests {others:>8.1f}")
+    terminal.section("the slowest modules")
+    for file, spent in slow.most_common(SLOWEST):
+        terminal.write_line(f"{file:<55} {spent:>8.1f}")

@@ -21,7 +21,7 @@ def main(source: str, target: str) -> None:
         sys.stdin.readline()
 
     with holdfast.open(source, create=False) as one, holdfast.open(target) as other:
-        copying.copy(one._log, other._log, progress=say)
+        copying.copy_log(one._log, other._log, progress=say)
     print("done", flush=True)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
@@ -116,9 +117,10 @@ def _tell(programme: Programme, row: dict[str, Any]) -> None:
     print(f"\r{text}" if sys.stdout.isatty() else text, flush=True)
 
 
-def replay(programme: Programme, seed: int, numbers: range, plant: str, place: Path) -> int:
+def replay(programme: Programme, given: argparse.Namespace, numbers: range, place: Path) -> int:
     """Tries these points here and now, and says what came of it as one line of JSON at the end."""
-    result = run(programme, seed, numbers, plant, place)
+    seed: int = given.seed or 1
+    result = run(programme, seed, numbers, given.plant, place, given.seconds)
     if result.failure:
         print(f"FAILED {programme.name}: {programme.promise}\n{result.failure}")
         print(f"Replay it: {result.command}", flush=True)
@@ -147,6 +149,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="instead of a new one, or the one in progress")
     parser.add_argument("--point", type=int, help="try only this one")
     parser.add_argument("--points", help="try only these, A:B or A:B:STEP")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of --points, at most")
     parser.add_argument("--plant", default="", help="plant this fault first")
     parser.add_argument("--fresh", action="store_true", help="forget the progress kept")
     given = parser.parse_args(arguments)
@@ -165,7 +168,7 @@ def main(arguments: list[str]) -> int:
             parser.error("--point and --points need one name")
         text = given.points or f"{given.point}:{given.point + 1}"
         numbers = range(*(int(part) for part in text.split(":")))
-        code = replay(chosen[0], given.seed or 1, numbers, given.plant, place)
+        code = replay(chosen[0], given, numbers, place)
     else:
         until = time.monotonic() + given.minutes * 60
         kept = [_advance_all(one, progress, given, until, place) for one in chosen]

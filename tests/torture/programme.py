@@ -50,14 +50,17 @@ class Programme:
     trial: Callable[[Point], int]
     """Tries one point and returns how many cases that were; raises if a promise is broken.
 
-    Where `points` is None, 0 says that there is no such point any more, nor any behind it.
+    Where `points` is None, 0 says that there is no such point any more, nor any after it.
     """
     share: int | None
-    """How many points `make test` tries; None: all that there are."""
+    """How many points `make test-all` tries; None: all that there are."""
     points: int | None = None
     """How many points `make torture` tries; None: all that there are, until a trial returns 0."""
     parts: int = 1
-    """Into how many tests `make test` cuts its share: they run side by side."""
+    """Into how many tests `make test-all` cuts its share: they run side by side."""
+    turns: int = 4
+    """In how many turns `make test` tries the share: every nth point, and the next ones after the
+    next commit."""
     plants: Mapping[str, int] = field(default_factory=dict[str, int])
     """Faults that can be planted, and within how many points of seed 1 each must be found."""
     needs_root: bool = False

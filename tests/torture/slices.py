@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -22,18 +23,30 @@ class Result:
     cases: int = 0
     seconds: float = 0.0
     is_end: bool = False
-    """There are no points behind these."""
+    """There are no points after these."""
+    was_cut: bool = False
+    """The time was up before all points were tried."""
     failure: str = ""
     """Empty: no promise was broken."""
     command: str = ""
     """What does the failed point again."""
 
 
-def run(programme: Programme, seed: int, points: range, plant: str, place: Path) -> Result:
-    """Tries the points one after the other, up to the first failure."""
+def run(
+    programme: Programme,
+    seed: int,
+    points: range,
+    plant: str,
+    place: Path,
+    seconds_max: float = math.inf,
+) -> Result:
+    """Tries the points one after the other, up to the first failure; one at least."""
     result = Result()
     began = time.monotonic()
     for number in points:
+        if result.points and time.monotonic() - began > seconds_max:
+            result.was_cut = True
+            break
         scratch = Path(tempfile.mkdtemp(prefix=f"{programme.name}-{number}-", dir=place))
         point = Point(seed, number, scratch, plant)
         try:

@@ -99,7 +99,7 @@ class Run:
         behind = self.random.random() < 0.5
         mortal: Any = Mortal(other._log._backend, dies_at, behind=behind, end=end)
         log = Log(mortal, clock=other._log.clock, actor="copier")
-        copying.copy(one._log, log, progress=self._write(one) if self.is_alive else None)
+        copying.copy_log(one._log, log, progress=self._write(one) if self.is_alive else None)
 
     def _write(self, store: Store) -> Callable[[int, int], None]:
         def write(passed: int, total: int) -> None:
@@ -144,12 +144,12 @@ class Run:
 
     def finish(self, one: Store, other: Store) -> int:
         """Copies to the end, goes on in the source, catches up, and compares."""
-        copying.copy(one._log, other._log)
+        copying.copy_log(one._log, other._log)
         with one.commit() as tx:
             tx.scope(one.team("late")).set("large", "late " * 20_000)
             for mark in one.marks()[:1]:
                 tx.clear(mark.index, mark.key)
-        copying.copy(one._log, other._log)
+        copying.copy_log(one._log, other._log)
         return self.judge_equal(one, other)
 
     def judge_equal(self, one: Store, other: Store) -> int:

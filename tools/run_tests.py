@@ -1,14 +1,17 @@
-"""Runs what `make test` runs, group by group, and says how long each took.
+"""Runs what `make test` and `make test-all` run, group by group, and says how long each took.
 
-    python tools/gate.py              every group
-    python tools/gate.py style types  only these
-    python tools/gate.py interpreters the portable tests on every other interpreter of the machine
+    python tools/run_tests.py              every group of `make test`
+    python tools/run_tests.py style types  only these
+    python tools/run_tests.py --all        every group of `make test-all`
 
 The test suite runs in two groups, and every test in one of them: `core` holds the directories that
 reach the log and the embedded backends in this process, and measures that every line and branch of
-those was taken (tools/core.ini); `tests` holds all others. Both stream their output. The suites of
-the other interpreters are kept quiet unless they fail, so that the closing line of `tests` is the
-last one of pytest's that is shown.
+those was taken; `tests` holds all others. Both stream their output. The suites of the other
+interpreters are kept quiet unless they fail, so that the closing line of `tests` is the last one of
+pytest's that is shown.
+
+`--all` tries whole shares and every planted fault (tests/selection.py), runs all portable tests on
+every interpreter of the machine, and repeats what starts processes or threads COUNT times.
 """
 
 from __future__ import annotations
@@ -28,12 +31,37 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 11)
-PORTABLE = ["tests/unit", "tests/conformance", "tests/property"]
+COUNT = int(os.environ.get("COUNT") or 50)
+"""How often `--all` runs each test that starts processes or threads."""
+PORTABLE = ["tests/unit", "tests/conformance"]
 """What is run again on the other interpreters."""
+PORTABLE_ALL = [*PORTABLE, "tests/property"]
 SERVERS = [f"tests/conformance/test_{kind}.py" for kind in ("postgresql", "redis")]
 """What the oldest dependencies are spared: drivers are not among them."""
 CORE = ["tests/unit", "tests/conformance", "tests/acceptance", "tests/faults"]
 """What must take every branch of the core, without the help of chance or of a schedule."""
+MEASURED = "log"
+"""The highest layer of `holdfast.core` that the group `core` measures, and all below it."""
+MEASURED_BACKENDS = ["files/*", "handle.py", "judge.py", "liveness.py", "local_path.py", "sqlite/*"]
+COVERAGE = """\
+[run]
+branch = true
+core = ctrace
+include =
+    {files}
+
+[report]
+# A line that only a race between two processes reaches may be missed on a busy machine: the report
+# names it, and it gets a test of its own that needs no luck.
+precision = 2
+fail_under = 100
+show_missing = true
+skip_covered = true
+exclude_also =
+    if TYPE_CHECKING:
+    ^\\s*\\.\\.\\.$
+"""
+"""`pragma: no cover` and a reason after it excuse a line; tests/test_tidy.py counts those."""
 
 SMOKE = """
 import holdfast
@@ -88,13 +116,38 @@ def imports() -> None:
 
 
 def core() -> None:
-    pytest(BIN / "python", "--cov", "--cov-config=tools/core.ini", *CORE)
+    with tempfile.TemporaryDirectory(prefix="holdfast-coverage-") as scratch:
+        settings = Path(scratch) / "core.ini"
+        settings.write_text(COVERAGE.format(files="\n    ".join(measured())), "utf-8")
+        pytest(BIN / "python", "--cov", f"--cov-config={settings}", *CORE)
+
+
+def measured() -> list[str]:
+    """Returns the files whose every branch must be taken; the import contracts name the modules."""
+    contracts = tomllib.loads(PROJECT.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    [layers] = [one["layers"] for one in contracts if one.get("containers") == ["holdfast.core"]]
+    below = layers[layers.index(MEASURED) :]
+    modules = sorted(name.strip() for layer in below for name in layer.split("|"))
+    packages = ROOT / "src/holdfast/core"
+    files = [f"{name}/*" if (packages / name).is_dir() else f"{name}.py" for name in modules]
+    return [f"src/holdfast/core/{one}" for one in files] + [
+        f"src/holdfast/backends/{one}" for one in MEASURED_BACKENDS
+    ]
 
 
 def tests() -> None:
     others = (f"--ignore={suite}" for suite in CORE)
     # One more than there are processors: most of these wait for disks, servers and children.
     pytest(BIN / "python", "--dist", "worksteal", "tests", *others, workers=3)
+
+
+def repeat() -> None:
+    """Runs what starts processes or threads again and again: a rare order comes up in the end."""
+    for number in range(1, COUNT + 1):
+        began = time.monotonic()
+        selected = ("--only-concurrent", "--ignore=tests/torture", "-p", "no:cacheprovider")
+        pytest(BIN / "python", "--dist", "worksteal", *selected, "tests", workers=3, quiet=True)
+        print(f"round {number} of {COUNT}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def wheel() -> None:
@@ -153,7 +206,7 @@ def _probe(python: Path) -> tuple[int, int, int] | None:
 
 
 def portable(
-    name: str, python: Path | str, *requirements: str, without: Sequence[str] = ()
+    name: str, python: Path | str, *requirements: str, whole: bool, without: Sequence[str] = ()
 ) -> None:
     """Runs the portable tests in an environment of their own, `.venvs/NAME`."""
     environment = ROOT / ".venvs" / name
@@ -162,20 +215,21 @@ def portable(
         make = (ROOT / "tools/environment.sh", environment, "-e", ".[test]", *requirements)
         run(*make, quiet=True, PYTHON=str(python))
         ready.touch()
-    suites = [suite for suite in PORTABLE if (ROOT / suite).is_dir()]
+    suites = PORTABLE_ALL if whole else PORTABLE
     left_out = [f"--ignore={one}" for one in without]
     pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, *left_out, quiet=True)
     print(f"{', '.join(suites)} pass")
 
 
-def oldest() -> None:
+def oldest(*, whole: bool) -> None:
     """Runs the portable tests with the oldest dependencies that we say we work with."""
     asked = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
     pins = [f"{one.replace('>=', '==')}.*" for one in asked]
-    portable("oldest", sys.executable, *pins, without=SERVERS)
+    portable("oldest", sys.executable, *pins, whole=whole, without=SERVERS)
 
 
-def main(chosen: list[str]) -> int:
+def all_groups(*, whole: bool, chosen: Sequence[str]) -> dict[str, Callable[[], None]]:
+    """Returns every group by name, in the order in which they run."""
     groups: dict[str, Callable[[], None]] = {
         "style": style,
         "types": types,
@@ -183,34 +237,62 @@ def main(chosen: list[str]) -> int:
         "core": core,
         "tests": tests,
         "wheel": wheel,
-        "oldest": oldest,
+        "oldest": partial(oldest, whole=whole),
     }
-    # The newest one by default: what breaks between the oldest and it breaks in one of the two.
-    others = interpreters() if not chosen or "interpreters" in chosen else {}
+    # The newest one in `make test`: what breaks between the oldest and it breaks in one of the two.
+    others = interpreters() if not chosen or any("python" in name for name in chosen) else {}
     for minor, python in others.items():
         version = f"{minor[0]}.{minor[1]}"
-        if chosen or minor == max(others):
-            groups[f"python {version}"] = partial(portable, version, python)
-    rows: list[tuple[str, str, float]] = []
-    for name, group in groups.items():
-        if chosen and name not in chosen and not name.startswith("python "):
-            continue
-        print(f"\n== {name}", flush=True)
-        start = time.monotonic()
-        try:
-            group()
-            result = "ok"
-        except GroupFailed:
-            result = "FAILED"
-        rows.append((name, result, time.monotonic() - start))
+        if whole or minor == max(others):
+            groups[f"python {version}"] = partial(portable, version, python, whole=whole)
+    if whole:
+        groups["repeat"] = repeat
+    return groups
+
+
+def run_group(name: str, group: Callable[[], None]) -> tuple[str, str, float]:
+    """Runs a group; returns its row of the closing table."""
+    print(f"\n== {name}", flush=True)
+    start = time.monotonic()
+    try:
+        group()
+        result = "ok"
+    except GroupFailed:
+        result = "FAILED"
+    return name, result, time.monotonic() - start
+
+
+def main(words: list[str]) -> int:
+    whole = "--all" in words
+    chosen = [word for word in words if word != "--all"]
+    if whole:
+        os.environ["HOLDFAST_TESTS"] = "all"
+    groups = all_groups(whole=whole, chosen=chosen)
+    if unknown := set(chosen) - set(groups):
+        print(f"unknown groups: {', '.join(sorted(unknown))}; there are {', '.join(groups)}")
+        return 2
+    rows = [
+        run_group(name, group) for name, group in groups.items() if name in chosen or not chosen
+    ]
     print(f"\n{'group':<14} {'result':<8} {'seconds':>8}")
     for name, result, seconds in rows:
         print(f"{name:<14} {result:<8} {seconds:>8.1f}")
     print(f"{'total':<14} {'':<8} {sum(row[2] for row in rows):>8.1f}")
+    failed = [name for name, result, _ in rows if result != "ok"]
     mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
     also = [name.removeprefix("python ") for name, *_ in rows if name.startswith("python ")]
     print(f"interpreters: {', '.join([mine, *also])}")
-    return int(any(result != "ok" for _, result, _ in rows))
+    print(closing_line(whole=whole, failed=failed))
+    return int(bool(failed))
+
+
+def closing_line(*, whole: bool, failed: Sequence[str]) -> str:
+    command = "make test-all" if whole else "make test"
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    )
+    commit = f" at {done.stdout.strip()}" if done.returncode == 0 else ""
+    return f"{command}{commit}: {'FAILED: ' + ', '.join(failed) if failed else 'all green'}"
 
 
 if __name__ == "__main__":
