@@ -37,21 +37,20 @@ def judge(
         return Refusal("fenced", commit.fence.name)
     for append in commit.appends:
         head = head_of(append.stream)
-        if not _fits(append, head):
+        if append.fork or head is None:
+            fits = head is None and (append.fork or append.expected == 0)
+        else:
+            # The revision alone is not enough: a commit prepared on one that was refused meanwhile
+            # may find another writer's event at the very revision it expects. The link tells them
+            # apart.
+            fits = head.revision == append.expected and append.previous in (None, head.link)
+        if not fits:
             return Refusal("conflict", append.stream, append.expected, head)
     for stream, expected in commit.reads:
         head = head_of(stream)
         if _revision(head) != expected:
             return Refusal("conflict", stream, expected, head)
     return None
-
-
-def _fits(append: Append, head: Head | None) -> bool:
-    if append.fork or head is None:
-        return head is None and (append.fork or append.expected == 0)
-    # The revision alone is not enough: a commit laid on one that was refused meanwhile may find
-    # another writer's event at the very revision it expects. The link tells them apart.
-    return head.revision == append.expected and append.previous in (None, head.link)
 
 
 def check_shape(commit: Commit) -> None:

@@ -517,7 +517,10 @@ class Log:
         """Keeps the states that a durable commit made, and answers its request."""
         for append, state in zip(one.commit.appends, one.after, strict=True):
             stream = append.stream
-            self._remember(stream, state)
+            if stream in self._states and type(state) is StreamState:
+                self._states[stream] = state
+            else:
+                self._remember(stream, state)
             if append.expires_us:
                 self.expiry.know(stream, append.expires_us)
             if isinstance(state, StreamEnd):
@@ -611,7 +614,8 @@ class Log:
         state = self._states.get(stream)
         if state is None or (state.revision, state.link) != (head.revision, head.link):
             state = self._load(stream, head, head.revision)
-        self.expiry.check(stream, state.expires_us)
+        if state.expires_us:
+            self.expiry.check(stream, state.expires_us)
         return state
 
     def peek(self, stream: str) -> StreamState | None:
@@ -621,7 +625,8 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == head.revision and state.link == head.link:
-            self.expiry.check(stream, state.expires_us)
+            if state.expires_us:
+                self.expiry.check(stream, state.expires_us)
             return state
         return None
 
@@ -631,7 +636,8 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
-            self.expiry.check(stream, state.expires_us)
+            if state.expires_us:
+                self.expiry.check(stream, state.expires_us)
             return state
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:

@@ -10,9 +10,8 @@ import apsw
 import pytest
 
 from holdfast.backends.files import FilesBackend, catalog, index, tail
-from holdfast.backends.files.catalog import split_lines
-from holdfast.backends.files.index import Index
-from holdfast.backends.files.tail import Cursor, Tail
+from holdfast.backends.files.catalog import Tail, split_lines
+from holdfast.backends.files.index import Cursor, Index
 from holdfast.backends.files.text import BadLine, decode_line, encode_line
 from holdfast.backends.protocol import Mark
 from holdfast.errors import CorruptError
@@ -239,7 +238,6 @@ def test_heads_in_memory_are_bounded(
     tmp_path: Path, clock: FakeClock, build: RecordBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "HEADS_MAX", 4)
-    monkeypatch.setattr(tail, "HEADS_MAX", 4)
     backend = FilesBackend(tmp_path / "s", clock=clock)
     fill(backend, build, 120, streams=40)
     backend.catalog.flush()

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.backends.files import disk as disks
+from holdfast.backends.files import journal
 from holdfast.backends.files.directory import PAGE_BYTES, SharedPage, open_page
 from holdfast.backends.files.disk import Disk, read_file, write_all
 from holdfast.backends.files.text import Segments
 from holdfast.errors import CorruptError
+from holdfast.testing import FakeClock
 
 
 @pytest.fixture
@@ -88,14 +91,16 @@ def test_where_fsync_leaves_data_in_the_drive_the_drive_is_asked(
     assert asked == [(7, 51)]
 
 
-def test_where_nothing_can_be_begun_early_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("advice", [4, None])
+def test_where_nothing_can_be_begun_early_nothing_is(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, advice: int | None
+) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments))
-    Disk().start(7, 0, 512)
-    assert len(asked) == 1
-    monkeypatch.setattr(disks, "_NOT_NEEDED", None)
-    Disk().start(7, 0, 512)
-    assert len(asked) == 1
+    monkeypatch.setattr(Disk, "advise", lambda _disk, *arguments: asked.append(arguments))
+    monkeypatch.setattr(journal, "NOT_NEEDED", advice)
+    with holdfast.open(tmp_path / "s", clock=clock) as hf:
+        hf.global_().set("a", 1)
+    assert [arguments[3] for arguments in asked] == ([] if advice is None else [advice])
 
 
 @pytest.mark.parametrize(

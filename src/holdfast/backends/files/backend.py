@@ -12,8 +12,9 @@ from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
 
 from holdfast.backends.files import journal
-from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail, split_lines
 from holdfast.backends.files.directory import (
+    BUSY,
     CLOSED,
     END,
     NO_PAGE,
@@ -29,7 +30,6 @@ from holdfast.backends.files.inspection import FileInspection
 from holdfast.backends.files.leases import FileLeases, FileMarks
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
-from holdfast.backends.files.tail import Tail
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
 from holdfast.backends.handle import Handle
@@ -234,25 +234,25 @@ class FilesBackend(Handle):
     def writing(self) -> Generator[Opened]:
         """Holds the mutex and the store lock, with everything up to date."""
         self.check_open()
-        opened = self._writable()
+        opened = self.opened
+        if not isinstance(opened, Opened):
+            raise self._read_only_error()
         with self._committing:
             self.check_open()
             try:
-                opened.lock()
+                opened.store_lock.acquire()
+                opened.catch_up()
                 yield opened
             except OSError as exc:
                 raise self._unwritable(exc) from exc
             finally:
-                opened.unlock()
+                opened.store_lock.release()
 
-    def _writable(self) -> Opened:
-        opened = self.opened
-        if not isinstance(opened, Opened):
-            raise UsageError(
-                f'the store "{self.directory.path}" is open read-only, found a write',
-                hint="open it without read_only",
-            )
-        return opened
+    def _read_only_error(self) -> UsageError:
+        return UsageError(
+            f'the store "{self.directory.path}" is open read-only, found a write',
+            hint="open it without read_only",
+        )
 
     def _unwritable(self, exc: OSError, *, outcome_known: bool = True) -> UnavailableError:
         subject = f'the store "{self.directory.path}" cannot be written'
@@ -276,18 +276,24 @@ class FilesBackend(Handle):
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         # What `writing` does, without its frames: they would be a fifth of the work of a commit.
-        self.check_open()
-        opened = self._writable()
+        if self._dead is not None or self._poison is not None:
+            self.check_open()
+        opened = self.opened
+        if not isinstance(opened, Opened):
+            raise self._read_only_error()
         with self._committing:
             if self._dead is not None or self._poison is not None:
                 self.check_open()
             try:
-                opened.lock()
+                opened.store_lock.acquire()
+                words = opened.page_words
+                if words[BUSY] or words[END] != self.catalog.tail.cursor.end:
+                    opened.catch_up()
                 return self._commit(opened, commits)
             except OSError as exc:
                 raise self._unwritable(exc) from exc
             finally:
-                opened.unlock()
+                opened.store_lock.release()
 
     def _commit(self, opened: Opened, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         catalog = self.catalog
@@ -326,7 +332,7 @@ class FilesBackend(Handle):
         try:
             journal.write(text, cursor)
             # While the disk is at work: what only has to be shown when it is done.
-            more = Tail(cursor, catalog.head)
+            more = Tail(cursor, catalog.head, catalog.tail.heads)
             for line, length, commit in lines:
                 more.apply(line, length, commit)
             journal.sync()

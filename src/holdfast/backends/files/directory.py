@@ -22,7 +22,7 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as json_codec
 
 from holdfast.backends.files.disk import Disk, read_file, replace_file, reported, write_all
-from holdfast.backends.files.tail import Cursor
+from holdfast.backends.files.index import Cursor
 from holdfast.backends.local_path import check_private, refuse_network
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, FormatError, NotFoundError
@@ -71,7 +71,7 @@ class SharedPage:
 
     def __init__(self, disk: Disk, fd: int, *, read_only: bool) -> None:
         self._disk = disk
-        self._fd = fd
+        self.fd = fd
         access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
         self._map = mmap.mmap(fd, PAGE_BYTES, access=access)
         self._view = memoryview(self._map)
@@ -80,10 +80,6 @@ class SharedPage:
     def is_of(self, boot_id: str) -> bool:
         """Returns whether the page was made in this boot, by code that knows this layout."""
         return self.words[MAGIC] == _MAGIC and self.words[BOOT] == _boot_word(boot_id)
-
-    def is_removed(self) -> bool:
-        """Returns whether the file has lost its name, so that new processes use another one."""
-        return os.fstat(self._fd).st_nlink == 0
 
     def make(self, boot_id: str) -> None:
         """Clears every word and claims the page for this boot."""
@@ -96,12 +92,12 @@ class SharedPage:
 
     def close(self) -> None:
         """Unmaps the page, which has a descriptor of its own besides ours; done once."""
-        if self._fd >= 0:
+        if self.fd >= 0:
             self.words.release()
             self._view.release()
             self._map.close()
-            self._disk.close(self._fd)
-            self._fd = -1
+            self._disk.close(self.fd)
+            self.fd = -1
 
 
 def open_page(disk: Disk, *, at: int, read_only: bool) -> SharedPage | None:

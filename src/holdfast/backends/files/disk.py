@@ -26,12 +26,16 @@ OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 SMALL_BYTES_MAX = 64 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
-_NOT_NEEDED: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)  # macOS has none
+NOT_NEEDED: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)  # macOS has none
 
 
 def _sync_through(fd: int) -> None:
     # On macOS fsync leaves data in the drive's cache; only F_FULLFSYNC asks the drive to write it.
     fcntl.fcntl(fd, _FULL_SYNC or 0)
+
+
+def _no_advice(fd: int, offset: int, length: int, advice: int, /) -> None:
+    """Stands for posix_fadvise where there is none; nobody calls it then."""
 
 
 class Disk:
@@ -41,6 +45,7 @@ class Disk:
     pwrite = staticmethod(os.pwrite)
     sync = staticmethod(os.fdatasync if _FULL_SYNC is None else _sync_through)
     lock = staticmethod(fcntl.flock)
+    advise = staticmethod(getattr(os, "posix_fadvise", _no_advice))
 
     def open(self, name: str, flags: int, *, at: int, mode: int = 0o600) -> int:
         fd = os.open(name, flags | OPEN_FLAGS, mode, dir_fd=at)
@@ -75,15 +80,6 @@ class Disk:
 
     def sync_directory(self, fd: int) -> None:
         os.fsync(fd)
-
-    def start(self, fd: int, offset: int, length: int) -> None:
-        """Lets the kernel begin to write what `sync` will wait for, where that can be asked.
-
-        A hint: it promises nothing, and takes no error away from `sync`. To say that the bytes are
-        not needed makes Linux begin at once; they stay in memory until they are written.
-        """
-        if _NOT_NEEDED is not None:
-            os.posix_fadvise(fd, offset, length, _NOT_NEEDED)
 
     def reserve(self, fd: int, offset: int, length: int) -> None:
         """Sets blocks aside behind the end of a file without changing its size, where possible.

@@ -23,13 +23,40 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable
 from functools import cache
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import apsw.sqlite_extra
+from msgspec import Struct
 
-from holdfast.backends.files.tail import Cursor, Named, Place, Tail
+from holdfast.backends.files.text import (
+    DIGEST_START,
+)
 from holdfast.backends.protocol import Head, Mark, Position
+
+if TYPE_CHECKING:
+    from holdfast.backends.files.catalog import Tail
+
+Place = tuple[int, int, int]
+"""First revision of a line's section, log offset of the line, its length."""
+
+
+class Cursor(Struct, frozen=True, gc=False):
+    """A place in the log: the offset behind a line, its position, the store digest after it."""
+
+    end: int = 0
+    position: int = 0
+    digest: bytes = DIGEST_START
+
+
+class Named(Struct, frozen=True, gc=False):
+    """A record that has a key or a checkpoint name, and the position it was committed at."""
+
+    revision: int
+    name: str
+    time: int
+    position: int
+
 
 NAME = "index.sqlite"
 _LAYOUT = f"1-{sys.byteorder}"

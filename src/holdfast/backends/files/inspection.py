@@ -14,9 +14,8 @@ from holdfast.backends.files import journal
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.index import UNUSABLE, Index
+from holdfast.backends.files.index import UNUSABLE, Cursor, Index
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
-from holdfast.backends.files.tail import Cursor
 from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
 from holdfast.backends.protocol import Finding
 from holdfast.errors import CorruptError

@@ -26,6 +26,7 @@ it gave to the kernel; a power loss may. The text is then in no ring, which the 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from struct import Struct as Layout
@@ -46,8 +47,8 @@ from holdfast.backends.files.directory import (
     Directory,
     SharedPage,
 )
-from holdfast.backends.files.disk import Disk, read_file, replace_file, write_all
-from holdfast.backends.files.tail import Cursor
+from holdfast.backends.files.disk import NOT_NEEDED, Disk, read_file, replace_file, write_all
+from holdfast.backends.files.index import Cursor
 from holdfast.backends.files.text import SEGMENT_BYTES, Segments
 from holdfast.errors import UnavailableError
 
@@ -149,6 +150,58 @@ def read_batches(disk: Disk, store: str, *, at: int) -> list[Batch] | None:
     return None if data is None else find_batches(data, seed_of(store))
 
 
+_TURNS = 16
+"""Every so many commits a writer lets those in who wait."""
+
+
+class StoreLock:
+    """Lets one writer in at a time, of all processes; threads of one handle have a mutex before it.
+
+    `flock` has no queue: a writer that commits again and again can take it each time before one
+    that waits has got the processor, and on a busy machine that one waits for ever. So there is a
+    turnstile, a lock on the store's directory itself. Whoever has to wait does so inside it, and
+    everybody passes it at every 16th commit: after the one who waits. At every commit, each would
+    hand over to the next one by a switch of processes, which costs more than the commit.
+    """
+
+    def __init__(self, disk: Disk, lock_fd: int, turnstile_fd: int) -> None:
+        self._flock = disk.lock
+        self._lock_fd = lock_fd
+        self._turnstile_fd = turnstile_fd
+        self._turn = 0
+
+    def acquire(self) -> None:
+        """Takes the lock. The caller releases it whatever happens: an interrupt may come."""
+        self._turn = (self._turn + 1) % _TURNS
+        try:
+            if not self._turn:
+                raise BlockingIOError
+            self._flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait_in_turn()
+
+    def release(self) -> None:
+        self._flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def _wait_in_turn(self) -> None:
+        """Takes the lock, after whoever waits for it already."""
+        try:
+            self._flock(self._turnstile_fd, fcntl.LOCK_EX)
+            self._flock(self._lock_fd, fcntl.LOCK_EX)
+        finally:
+            self._flock(self._turnstile_fd, fcntl.LOCK_UN)
+
+    def __enter__(self) -> None:
+        try:
+            self._wait_in_turn()
+        except BaseException:
+            self.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class RingJournal:
     """The writing end of a store, used by whoever has the lock."""
 
@@ -163,9 +216,14 @@ class RingJournal:
     ) -> None:
         self._directory = directory
         self._disk: Disk = directory.disk
-        self._pwrite, self._start, self._sync = self._disk.pwrite, self._disk.start, self._disk.sync
+        self._pwrite, self._sync, self._advise = (
+            self._disk.pwrite,
+            self._disk.sync,
+            self._disk.advise,
+        )
         self._segments = segments
         self._page = page
+        self._page_fd = page.fd
         self._words = page.words
         self._full = full
         self._reach = reach
@@ -184,7 +242,10 @@ class RingJournal:
         words = self._words
         segments = self._segments
         end = before.end
-        self._check_names()
+        if os.fstat(self._page_fd).st_nlink == 0 or (
+            self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
+        ):
+            self._check_names()
         if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
             self._begin_segment(end)
         if not self._full:
@@ -220,7 +281,11 @@ class RingJournal:
             write_all(self._disk, self._ring_fd, batch, place)
         if reach is not None:
             reach("files.ring.written")
-        self._start(self._ring_fd, place, need)
+        if NOT_NEEDED is not None:
+            # A hint, so that the kernel begins to write what `sync` will wait for. It promises
+            # nothing, and takes no error away from `sync`. To say that the bytes are not needed
+            # makes Linux begin at once; they stay in memory until they are written.
+            self._advise(self._ring_fd, place, need, NOT_NEEDED)
         segments.append(end, text)
         if reach is not None:
             reach("files.text.appended")
@@ -359,7 +424,7 @@ class RingJournal:
         Checked at each write, for a microsecond: a second set of them would let two writers in at
         once, and what is written to a file without a name is gone when its last user ends.
         """
-        if self._page.is_removed() or (
+        if os.fstat(self._page_fd).st_nlink == 0 or (
             self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
         ):
             self.is_poisoned = True

@@ -4,12 +4,6 @@ Processes meet in two locks. `lock` is taken for each commit. `workers`, the dir
 shared mode by every open handle, so whoever could lock it alone is the only one: the first one in
 recovers, the last one out closes cleanly. Both questions are asked under `lock`, so the answer
 cannot change while it is used.
-
-`flock` has no queue: a writer that commits again and again can take it each time before one that
-waits has got the processor, and on a busy machine that one waits for ever. So there is a turnstile,
-a lock on the store's directory itself. Whoever has to wait does so inside it, and everybody passes
-it at every 16th commit: behind the one who waits. At every commit, each would hand over to the next
-one by a switch of processes, which costs more than the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from holdfast.backends.files import directory as shared
 from holdfast.backends.files import journal, recovery
@@ -34,7 +28,7 @@ from holdfast.backends.files.directory import (
     open_page,
 )
 from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.journal import RingJournal
+from holdfast.backends.files.journal import RingJournal, StoreLock
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import Segments
 from holdfast.clock import Clock
@@ -43,8 +37,6 @@ from holdfast.errors import UnavailableError
 # Less log than this behind the index is read faster than the index is written: a short visit to a
 # store leaves the index alone.
 WORTH_INDEXING_BYTES = 256 << 10
-_TURNS = 16
-"""Every so many commits a writer lets those in who wait."""
 
 
 class Opened:
@@ -63,12 +55,11 @@ class Opened:
         self.disk = directory.disk
         self.clock = clock
         self._reach = reach
-        self._turn = 0
         # Known before anything is created: a newer format is left untouched.
         if directory.has_identity():
             directory.identify(clock, create=False)
-        self._lock_fd = directory.open_lock()
-        with self.locked(), contextlib.ExitStack() as undo:
+        self.store_lock = StoreLock(self.disk, directory.open_lock(), directory.fd)
+        with self.store_lock, contextlib.ExitStack() as undo:
             directory.identify(clock, create=create)
             self._workers_fd = directory.folder("workers")
             segments = Segments(self.disk, directory.folder(LOG), read_only=False)
@@ -89,48 +80,13 @@ class Opened:
                 self.fresh()
             self._undo = undo.pop_all()
 
-    # --- the lock ---
-
-    @contextlib.contextmanager
-    def locked(self) -> Generator[None]:
-        """Holds the store lock; the caller has this handle's mutex."""
-        try:
-            self._wait_in_turn()
-            yield
-        finally:
-            self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
-
-    def lock(self) -> None:
-        """Takes the store lock, and leaves everything recovered and up to date."""
-        # Within the try: an interrupt right behind the call must not leave the lock taken.
-        try:
-            self._turn = (self._turn + 1) % _TURNS
-            try:
-                if not self._turn:
-                    raise BlockingIOError
-                self.disk.lock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._wait_in_turn()
-            words = self.page.words
-            if words[BUSY]:
-                self.recover(is_first=False)
-            elif words[END] != self.catalog.tail.cursor.end:
-                self.fresh()
-        except BaseException:
-            self.unlock()
-            raise
-
-    def _wait_in_turn(self) -> None:
-        """Takes the store lock, behind whoever waits for it already."""
-        turnstile = self.directory.fd
-        try:
-            self.disk.lock(turnstile, fcntl.LOCK_EX)
-            self.disk.lock(self._lock_fd, fcntl.LOCK_EX)
-        finally:
-            self.disk.lock(turnstile, fcntl.LOCK_UN)
-
-    def unlock(self) -> None:
-        self.disk.lock(self._lock_fd, fcntl.LOCK_UN)
+    def catch_up(self) -> None:
+        """Leaves everything recovered and up to date; the caller has the store lock."""
+        words = self.page.words
+        if words[BUSY]:
+            self.recover(is_first=False)
+        elif words[END] != self.catalog.tail.cursor.end:
+            self.fresh()
 
     def _is_alone(self) -> bool:
         try:
@@ -196,7 +152,7 @@ class Opened:
         """
         try:
             if not is_poisoned:
-                with contextlib.suppress(OSError), self.locked():
+                with contextlib.suppress(OSError), self.store_lock:
                     self._leave()
         finally:
             self.release()

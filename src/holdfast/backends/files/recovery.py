@@ -37,8 +37,8 @@ from holdfast.backends.files.directory import (
     SharedPage,
 )
 from holdfast.backends.files.disk import replace_file
+from holdfast.backends.files.index import Cursor
 from holdfast.backends.files.journal import Batch
-from holdfast.backends.files.tail import Cursor
 from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError

@@ -99,7 +99,12 @@ def encode_line(commit: Commit, position: int) -> tuple[bytes, LogLine]:
     name with a lone surrogate, a time outside the years 1 to 9999.
     """
     # One flat list of pieces, joined once: a payload is copied once, however deep it lies.
-    parts = [b'{"n":%d,"at":"' % position, format_time(commit.time), b'","by":']
+    seconds, micros = divmod(commit.time, 1_000_000)
+    known, moment = _formatted
+    if known == seconds:
+        parts = [b'{"n":%d,"at":"%b.%06dZ","by":' % (position, moment, micros)]
+    else:
+        parts = [b'{"n":%d,"at":"' % position, format_time(commit.time), b'","by":']
     try:
         parts += (_encode(commit.actor), b',"in":[')
         separator = b"["
@@ -213,7 +218,10 @@ def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     the same if it ends at the same place.
     """
     try:
-        line = _parse(encoded)
+        try:
+            line = _decode(encoded)
+        except DecodeError:
+            line = _parse(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
