@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.backends.files import FilesBackend, catalog, index, tail
+from holdfast.backends.files import FilesBackend, catalog, index
 from holdfast.backends.files.catalog import Tail, split_lines
 from holdfast.backends.files.index import Cursor, Index
 from holdfast.backends.files.text import BadLine, decode_line, encode_line
