@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from threading import Lock
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -115,6 +116,13 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
+Transform = Callable[[Map, str], Map]
+"""Given a scope's state and its name, returns the state as a reader is to see it."""
+
+Validator = Callable[[StreamWrite, StreamState, StreamState], None]
+"""Given a write and the states of its stream before and after, raises if it must not be made."""
+
+
 class Routes:
     """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
 
@@ -180,6 +188,7 @@ class Routes:
         return [] if self._routing is None else list(self._routing.parts)
 
 
+T = TypeVar("T")
 KNOWN_MAX = 65536
 BACK_CHUNK = 64
 READ_CHUNK = 1000
@@ -195,7 +204,10 @@ class Log:
         self._backend = backend
         self.expiry = Expiry(backend)
         self.show: Callable[[StreamState, str], Map] = state_of
-        """How a fold becomes the state that a reader is handed; an audit has it noted."""
+        """Returns the state that a reader is handed, through the transforms if there are any."""
+        self._transforms: tuple[Transform, ...] = ()
+        self._validators: tuple[Validator, ...] = ()
+        self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
         self.clock = clock
         self.actor = actor
@@ -215,6 +227,47 @@ class Log:
             blobs=self.blobs.read,
             report=self.reports.append,
         )
+
+    # --- what reads and writes pass --------------------------------------------------------------
+
+    def add_transform(self, transform: Transform) -> Callable[[], None]:
+        """Adds a step that every read of a state passes, after those that are there.
+
+        Returns the function that takes it away. While there is none, a read pays nothing.
+        """
+        with self._chains:
+            self._transforms = (*self._transforms, transform)
+            self.show = self._show_transformed
+
+        def remove() -> None:
+            with self._chains:
+                self._transforms = _without(self._transforms, transform)
+                if not self._transforms:
+                    self.show = state_of
+
+        return remove
+
+    def add_validator(self, validator: Validator) -> Callable[[], None]:
+        """Adds a check that every write passes before anything of its commit is written.
+
+        It is asked in the thread that commits, possibly for a caller in another one, and more than
+        once if other writers were faster: so it only looks at what it is given. What it raises, an
+        error of ours, is the caller's answer. Returns the function that takes it away.
+        """
+        with self._chains:
+            self._validators = (*self._validators, validator)
+
+        def remove() -> None:
+            with self._chains:
+                self._validators = _without(self._validators, validator)
+
+        return remove
+
+    def _show_transformed(self, state: StreamState, stream: str) -> Map:
+        root = state_of(state, stream)
+        for transform in self._transforms:
+            root = transform(root, stream)
+        return root
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -396,6 +449,8 @@ class Log:
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
             append, state = self._prepare_write(write, base, time)
+            for validate in self._validators:
+                validate(write, base, state)
             if append.expires_us and append.expected == 0:
                 marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
             appends.append(append)
@@ -936,6 +991,14 @@ class Log:
         self._queue.close()
         self.snapshots.flush(self._states)
         self._backend.close()
+
+
+def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:
+    """Returns the chain without the first step that is this very one."""
+    for place, step in enumerate(chain):
+        if step is one:
+            return (*chain[:place], *chain[place + 1 :])
+    return chain
 
 
 def _without_aborted(prepared: list[PreparedCommit]) -> list[PreparedCommit]:
