@@ -282,7 +282,8 @@ def main(words: list[str]) -> int:
     mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
     also = [name.removeprefix("python ") for name, *_ in rows if name.startswith("python ")]
     print(f"interpreters: {', '.join([mine, *also])}")
-    print(closing_line(whole=whole, failed=failed))
+    if not chosen:
+        print(closing_line(whole=whole, failed=failed))
     return int(bool(failed))
 
 

@@ -22,13 +22,16 @@ import holdfast.store
 from holdfast import Store
 from holdfast.core.leases import RETURNED
 from tests.crash.children import Child, tell
+from tests.selection import this_turn
 
 HEARTBEAT_S = 0.2
 """Of a child: on a server its death is known when three of these are over."""
 WATCHED_S = 0.7
 """The same of one that is to be seen alive before: its heart must not miss three beats on a machine
 that has much else to do."""
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+TURNS = 4
+"""In how many commits of the history `make test` has been to every place, on a server."""
 
 Work = Callable[[str], object]
 
@@ -95,15 +98,24 @@ def run_child(work: Work, url: str, kill: tuple[int, str] | None = None) -> int:
     return 0 if kill else child.lines[-1]["commits"]
 
 
-def kill_everywhere(work: Work, fresh: Callable[[], str]) -> Iterator[Kill]:
-    """Yields a store for each place that the work was killed at; `fresh` makes and prepares one."""
-    commits = run_child(work, fresh())
+def kill_everywhere(
+    work: Work, fresh: Callable[[], str], *, in_turns: bool = False
+) -> Iterator[Kill]:
+    """Yields a store for each place that the work was killed at; `fresh` makes and prepares one.
+
+    `in_turns`: on servers `make test` takes some of the places, and others after the next commit.
+    """
+    first = fresh()
+    commits = run_child(work, first)
     assert commits, "expected an operation that commits"
-    for nth in range(1, commits + 1):
-        for when in ("before", "after"):
-            url = fresh()
-            run_child(work, url, (nth, when))
-            yield Kill(url, nth, when, commits)
+    whens: tuple[Literal["before", "after"], ...] = ("before", "after")
+    places = [(nth, when) for nth in range(1, commits + 1) for when in whens]
+    if in_turns and first.startswith(("postgresql:", "redis:")):
+        places = this_turn(places, min(TURNS, len(places)))
+    for nth, when in places:
+        url = fresh()
+        run_child(work, url, (nth, when))
+        yield Kill(url, nth, when, commits)
 
 
 def open_dying(url: str) -> Store:

@@ -222,7 +222,7 @@ def test_an_act_killed_anywhere_is_done_exactly_once(durable: str, tmp_path: Pat
             note(place, "paid", d.key)
             d.outcome("paid")
 
-    for kill in kill_everywhere(work, fresh):
+    for kill in kill_everywhere(work, fresh, in_turns=True):
         place = newest(tmp_path)
         with judged(kill) as hf:
             known = hf.decisions(scope="conversation/c")
@@ -255,7 +255,7 @@ def test_a_recovery_killed_anywhere_is_finished_by_the_next(durable: str, tmp_pa
     def work(url: str) -> None:
         open_dying(url).recover()
 
-    for kill in kill_everywhere(work, fresh):
+    for kill in kill_everywhere(work, fresh, in_turns=True):
         place = newest(tmp_path)
         with judged(kill) as hf:
             was_open = hf.decisions(incomplete=True)
@@ -283,7 +283,7 @@ def test_other_operations_killed_anywhere_leave_all_or_nothing(
         except ZeroDivisionError:
             pass
 
-    for kill in kill_everywhere(work, lambda: new_url(durable, tmp_path)):
+    for kill in kill_everywhere(work, lambda: new_url(durable, tmp_path), in_turns=True):
         with judged(kill) as hf:
             chat = hf.conversation("c")
             hf.recover()

@@ -23,6 +23,7 @@ from holdfast.backends.protocol import Lease
 from holdfast.core.consumers import Delivery
 from holdfast.core.leases import Worker
 from tests.concurrency.player import PATIENCE_S, SHARED, Player
+from tests.selection import RUNS_ALL
 from tests.servers import postgresql, redis
 
 EMBEDDED = ("files", "sqlite")
@@ -140,7 +141,7 @@ def test_killed_consumers_skip_nothing_and_redelivery_is_bounded_and_marked(url:
     seed = int(os.environ["HOLDFAST_SEED"])
     print(f"seed {seed}")
     chance = random.Random(seed)
-    batch, total, seen = 4, 30, 0
+    batch, total, seen = 4, 30 if RUNS_ALL else 15, 0
     with holdfast.open(url) as store:
         expected: list[str] = []
         for n in range(total):
