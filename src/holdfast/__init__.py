@@ -35,6 +35,7 @@ from holdfast.record.facts import Contradicted, Fact, Holds
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.repair import repair
 from holdfast.record.sessions import Session
+from holdfast.record.verifier_commands import load_verifiers
 from holdfast.record.task_events import Task
 from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
 from holdfast.scope import ConversationState, GlobalState, Scope, State, TeamState, WorkflowState

@@ -42,9 +42,8 @@ from holdfast.core.event import (
 )
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.names import GLOBAL, RESERVED, Levels, check_name, split_name
-from holdfast.record import keyed_item as things
-from holdfast.record import tasks as backlog
+from holdfast.names import GLOBAL, Levels, check_name, split_name
+from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -54,12 +53,12 @@ from holdfast.record.decisions import (
     OpenDecision,
     check_effect,
 )
-from holdfast.record.facts import Facts, put_away
+from holdfast.record.facts import Facts, marks_at_close
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
 from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
-from holdfast.record.tasks import Tasks
+from holdfast.record.tasks import Tasks, cancel_tasks, has_open_tasks, restore_tasks
 
 RESTORE_RETRIES = 8
 CLOSE_RETRIES = 100
@@ -451,19 +450,19 @@ class Scope:
         keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
         for _ in range(CLOSE_RETRIES):
             Decisions(self._context).abandon(self, "the scope was closed")
-            backlog.end(self._context, self, "the scope was closed")
+            cancel_tasks(self._context, self, "the scope was closed")
             if keep:
                 self.memory.end("session")
             # Whatever another writer opens from here on makes the commit a conflict; what it opened
             # before is seen. Nothing is left open in a scope where nobody could ever close it.
             revision = self.revision
-            if Decisions(self._context).left_in(self.name) or backlog.left_in(
+            if Decisions(self._context).has_open(self.name) or has_open_tasks(
                 self._context, self.name
             ):
                 continue
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
             write = self._write((new_event,), revision, None, None)
-            marks = put_away(self._context, self.name, keep=keep)
+            marks = marks_at_close(self._context, self.name, keep=keep)
             with suppress(ConflictError):
                 result = self._log.commit(ProposedCommit((write,), marks=marks))
                 self._subscribers.tell(write, result.before[0], result.after[0])
@@ -659,11 +658,11 @@ class Scope:
     def _commit_restored(self, write: StreamWrite, to: int | None) -> int:
         """Commits a restore to a revision, or with None that of the state alone."""
         # Taking back one change of the state is no word about tasks: only a restore brings them.
-        back = None if to is None else backlog.restored(self._context, self.name, to)
+        back = None if to is None else restore_tasks(self._context, self.name, to)
         if back is None:
             return self._commit(write).revision
         write = replace(write, new_events=(*write.new_events, back.new_event), key=back.key)
-        result = things.append(self._log, back.events, back.number, write, marks=back.marks)
+        result = keyed_item.append(self._log, back.events, back.number, write, marks=back.marks)
         self._subscribers.tell(write, result.before[0], result.after[0])
         return result.revision
 

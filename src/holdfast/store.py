@@ -41,13 +41,13 @@ from holdfast.names import (
     without_secrets,
 )
 from holdfast.record import sessions
-from holdfast.record import tasks as backlog
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Mode, Policy
+from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
+from holdfast.record.tasks import open_tasks, stale_tasks
 from holdfast.runs import admin
 from holdfast.runs.admin import RunSummary, recovered_steps
 from holdfast.runs.define import is_run
@@ -86,7 +86,7 @@ class Store:
         self._levels = levels or Levels()
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
-        self._context.stale_sources.append(lambda: backlog.stale_tasks(self._context))
+        self._context.stale_sources.append(lambda: stale_tasks(self._context))
         self._context.stale_sources.append(lambda: sessions.stale_sessions(self._context))
         self._engine = Engine(self)
 
@@ -442,7 +442,7 @@ class Store:
 
         They are found by their marks; `suspect=True` are those whose owner is silent.
         """
-        return backlog.unclosed(
+        return open_tasks(
             self._context,
             status=status,
             owner=owner,
@@ -454,7 +454,7 @@ class Store:
 
     def sessions(self) -> list[Session]:
         """Returns the sessions that have not ended, active or crashed, oldest first."""
-        return sessions.unended(self._context)
+        return sessions.unended_sessions(self._context)
 
     def audit(self, scope: Scope | str) -> Audit:
         """Returns the audit of a scope's state: what changes how often, and in its block what is
@@ -463,7 +463,7 @@ class Store:
         name = scope.name if isinstance(scope, Scope) else scope
         return Audit(self._context, self.scope(name))
 
-    def policy(self, mode: Mode) -> Policy:
+    def policy(self, mode: PolicyMode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
 
         It counts for this handle from now on, or for the block if it is used as one. Each such

@@ -9,18 +9,23 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
-from holdfast.aio.record import AsyncFacts, AsyncMemory, AsyncOpenDecision, AsyncShelf, AsyncTasks
+from holdfast.aio.record import (
+    AsyncFacts,
+    AsyncMemory,
+    AsyncMemorySection,
+    AsyncOpenDecision,
+    AsyncTasks,
+)
 from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
 from holdfast.core.transaction import PendingCommit, View
 from holdfast.record.audit import Audit
 from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
-from holdfast.record.memory import Memory, Shelf
+from holdfast.record.memory import Memory, MemorySection
 from holdfast.record.tasks import Tasks
 from holdfast.scope import Scope
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
-SYNC_ONLY |= {"enter", "leave", "settle", "place", "places", "check_item"}
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def public(cls: type) -> dict[str, Any]:
         (Facts, AsyncFacts),
         (Tasks, AsyncTasks),
         (Memory, AsyncMemory),
-        (Shelf, AsyncShelf),
+        (MemorySection, AsyncMemorySection),
         (OpenDecision, AsyncOpenDecision),
         (Audit, AsyncAudit),
         (PendingCommit, AsyncPendingCommit),

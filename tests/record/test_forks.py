@@ -125,14 +125,14 @@ def test_nothing_is_opened_while_a_scope_is_being_closed(
         "order": lambda: late.decide("late", standing=True),
         "task": lambda: late.tasks.add("late"),
     }
-    put_away, calls = facts.put_away, [opens[what]]
+    marks_at_close, calls = facts.marks_at_close, [opens[what]]
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         if calls:
             calls.pop()()
-        return put_away(*args, **kwargs)
+        return marks_at_close(*args, **kwargs)
 
-    monkeypatch.setattr("holdfast.scope.put_away", slow)
+    monkeypatch.setattr("holdfast.scope.marks_at_close", slow)
     chat.close()
     assert chat.is_closed
     assert (hf.decisions(incomplete=True), hf.tasks(), chat.recall().orders) == ([], [], [])

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, NotDone, Store, UsageError
-from holdfast.record.commands import load_verifiers
+from holdfast.record.verifier_commands import load_verifiers
 from holdfast.testing import FakeClock
 from tests.crash.children import Child
 from tests.record.kills import open_dying

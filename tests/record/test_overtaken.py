@@ -280,7 +280,7 @@ def test_what_was_given_up_here_is_not_taken_from_a_living_worker(tmp_path: Path
         [did] = hf.recover().acts
         assert did.did == "left open"
         decisions = Decisions(other.conversation("c")._context)
-        decisions.take(decisions.get(did.id), "recover")
+        decisions.take_over(decisions.get(did.id), "recover")
         meanwhile.append(lambda _: "a second time")
         assert hf.recover().acts == []
         meanwhile.clear()
@@ -294,7 +294,7 @@ def test_a_decision_whose_scope_expires_while_its_verifier_is_asked() -> None:
             scope.decide("x", verify=not_done, act=act, key="k")
             clock.advance(1)
         context = hf.conversation("long")._context
-        context.given_up.update(("k@conversation/short", "k@conversation/long"))
+        context.unfinished_recoveries.update(("k@conversation/short", "k@conversation/long"))
         meanwhile[:] = [lambda _: "done", lambda _: clock.advance(10)]
         assert [did.owner for did in hf.recover().acts] == ["conversation/long"]
         assert meanwhile == []

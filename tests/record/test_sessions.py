@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import ClosedError, Store, aio
 from holdfast.contrib import task_lifetimes
-from holdfast.contrib.task_lifetimes import SessionJob, let_go
+from holdfast.contrib.task_lifetimes import SessionJob, end_abandoned
 from holdfast.record.sessions import SESSION_CRASHED
 from holdfast.scope import Scope
 from tests.crash.children import Child, tell
@@ -78,7 +78,7 @@ def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_
         assert (session.status, session.ended_at, session.keep) == ("crashed", None, True)
         [stale] = hf.stale()
         assert (stale.kind, stale.scope, stale.why) == ("session", "conversation/s", "owner silent")
-        assert let_go(hf) == [], "it is kept"
+        assert end_abandoned(hf) == [], "it is kept"
         assert chat.get("n") == 1
         with kept(url).begin("s") as session:
             session.increment("n")

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import ClosedError, ExistsError, NotFoundError, UnavailableError, UsageError
 from holdfast.contrib import task_lifetimes
-from holdfast.contrib.task_lifetimes import let_go, write_whole
+from holdfast.contrib.task_lifetimes import end_abandoned, write_whole
 from holdfast.scope import Scope
 from tests.crash.children import Child, tell
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
@@ -82,7 +82,7 @@ def test_an_output_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     def unfit(data: object) -> object:
         return object()
 
-    with pytest.raises(UsageError, match="is no JSON"):
+    with pytest.raises(UsageError, match="is not JSON"):
         unfit.run(source, target)
     with pytest.raises(UsageError, match="takes text or bytes"):
         unfit.run(source, tmp_path / "out.txt")
@@ -90,7 +90,7 @@ def test_an_output_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no file"):
         double.run(tmp_path / "none.json", target)
     source.write_text("{")
-    with pytest.raises(UsageError, match="is no JSON"):
+    with pytest.raises(UsageError, match="is not JSON"):
         double.run(source, target)
     with pytest.raises(UnavailableError, match="cannot be opened"):
         write_whole(tmp_path / "nowhere" / "out", b"x")
@@ -128,7 +128,7 @@ def test_texts_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert (tmp_path / "out.bin").read_bytes() == "grüße".encode("utf-16-le")
         assert len(words(tmp_path)) == 3
     (tmp_path / "in.txt").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="is no UTF-8 text"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         shout.run(tmp_path / "in.txt", tmp_path / "out.txt")
 
 
@@ -262,7 +262,7 @@ def test_a_session_killed_anywhere_is_let_go_by_the_next_one(durable: str, tmp_p
         with holdfast.open(kill.url) as hf:
             await_deaths(hf)
             marked = [mark.group for mark in hf.marks("session")]
-            assert let_go(hf) == marked, kill
+            assert end_abandoned(hf) == marked, kill
             assert hf.marks("session") == [], kill
             for scope in hf.scopes("conversation"):
                 with pytest.raises(ClosedError):
@@ -290,7 +290,7 @@ def test_the_living_are_left_alone(durable: str, tmp_path: Path) -> None:
         first.set("n", 1)
         second.set("n", 2)
     with holdfast.open(url) as hf:
-        assert let_go(hf) == []
+        assert end_abandoned(hf) == []
 
 
 def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
                 _ = hf.conversation("s").state
             except NotFoundError:
                 break
-        assert let_go(hf) == ["conversation/s"]
+        assert end_abandoned(hf) == ["conversation/s"]
         assert hf.marks("session") == []
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import ConflictError, ExistsError, LeaseLostError, NotFoundError, Task, UsageError
-from holdfast.record.task_events import Table, project
+from holdfast.record.task_events import TaskTable, project
 from holdfast.scope import Scope
 
 NAMES = ["a", "b", "c", "d"]
@@ -188,7 +188,7 @@ class Tasks(RuleBasedStateMachine):
     def every_way_to_fold_it_is_the_same(self) -> None:
         mine = {task.id: bare(task) for task in self.scope.tasks.list()}
         assert project(self.scope.history()) == mine
-        fresh = Table(self.store._log, self.scope.name)
+        fresh = TaskTable(self.store._log, self.scope.name)
         fresh.refresh()
         assert fresh.tasks == mine
         changed = {

@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.core.event import from_datetime
 from holdfast.errors import ExpiredError
-from holdfast.record import task_events as tables
+from holdfast.record import task_events
 from holdfast.record.task_events import project
 from holdfast.testing import FakeClock
 from tests.record.stores import begun_and_seen
@@ -356,7 +356,7 @@ def test_the_tasks_of_a_scope_that_ended_by_itself_are_gone(hf: Store) -> None:
 def test_boot_82_a_snapshot_bounds_what_is_folded(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "SNAPSHOT_EVENTS", 8)
+    monkeypatch.setattr(task_events, "SNAPSHOT_EVENTS", 8)
     with holdfast.open(url) as hf:
         tasks = hf.team("t").tasks
         for n in range(30):
@@ -365,14 +365,14 @@ def test_boot_82_a_snapshot_bounds_what_is_folded(
         tasks.close("t7", "done")
         expected = tasks.list()
         read: list[int] = []
-        fold = tables.Table._fold  # pyright: ignore[reportPrivateUsage]
+        fold = task_events.TaskTable._fold  # pyright: ignore[reportPrivateUsage]
 
         def counted(self: Any, record: Any) -> None:
             read.append(record.revision)
             fold(self, record)
 
-        monkeypatch.setattr(tables.Table, "_fold", counted)
-        fresh = tables.Table(hf._log, "team/t")
+        monkeypatch.setattr(task_events.TaskTable, "_fold", counted)
+        fresh = task_events.TaskTable(hf._log, "team/t")
         fresh.refresh()
         assert [bare(task) for task in expected] == [fresh.tasks[task.id] for task in expected]
         assert len(read) < 8
@@ -383,7 +383,7 @@ def test_boot_82_a_snapshot_bounds_what_is_folded(
         assert data is not None
         objects.put("snapshot", name, data.replace(b"task 3", b"task X"))
         read.clear()
-        again = tables.Table(hf._log, "team/t")
+        again = task_events.TaskTable(hf._log, "team/t")
         again.refresh()
         assert again.tasks == fresh.tasks
         assert len(read) == 31
@@ -406,7 +406,7 @@ def test_tasks_are_found_in_a_long_stream_without_reading_it(
         return records
 
     monkeypatch.setattr(type(hf._log._backend), "read", counted)
-    fresh = tables.Table(hf._log, "team/t")
+    fresh = task_events.TaskTable(hf._log, "team/t")
     fresh.refresh()
     assert len(fresh.tasks) == 5
     assert sum(read) < 120

@@ -324,14 +324,14 @@ def test_an_item_added_while_a_merge_brings_it_is_there_once(
     chat = hf.conversation("c")
     hf.conversation("other").messages.add_many(ITEMS)
     messages = chat.messages
-    guarded = messages._guarded  # pyright: ignore[reportPrivateUsage]
+    guarded = messages._commit_at  # pyright: ignore[reportPrivateUsage]
 
     def slower(*given: Any) -> Any:
-        monkeypatch.setattr(messages, "_guarded", guarded)
+        monkeypatch.setattr(messages, "_commit_at", guarded)
         hf.conversation("c").messages.add(**ITEMS[1])
         return guarded(*given)
 
-    monkeypatch.setattr(messages, "_guarded", slower)
+    monkeypatch.setattr(messages, "_commit_at", slower)
     assert [one.text for one in messages.merge(hf.conversation("other"))] == ["item 0", "item 2"]
     messages.add_many(ITEMS)
     assert sorted(texts(hf)) == ["item 0", "item 1", "item 2"]

@@ -23,7 +23,7 @@ from holdfast.core.consumers import STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
-from holdfast.record.memory import Memory, Shelf
+from holdfast.record.memory import Memory, MemorySection
 from holdfast.record.message_events import Message
 from holdfast.record.messages import History, Messages
 from holdfast.record.sessions import OpenTurn
@@ -96,14 +96,14 @@ class AsyncDeciding:
     async def __aenter__(self) -> AsyncOpenDecision:
         self._opened = await self._open()
         # In the caller's own context, not in the one of the hop: what runs in the block is covered.
-        self._opened.sync.enter()
+        self._opened.sync._enter()
         return self._opened
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, _: object
     ) -> Literal[False]:
-        self._opened.sync.leave()
-        await self._loop.hop_shielded(self._opened.sync.settle, error)
+        self._opened.sync._leave()
+        await self._loop.hop_shielded(self._opened.sync._settle, error)
         return False
 
 
@@ -141,18 +141,18 @@ class AsyncTasks:
     reopen = mirror(Tasks.reopen)
 
 
-class AsyncShelf:
-    """The things of one kind at hand; see `Shelf` for what each method does."""
+class AsyncMemorySection:
+    """The things of one kind at hand; see `MemorySection` for what each method does."""
 
-    def __init__(self, loop: Loop, shelf: Shelf) -> None:
+    def __init__(self, loop: Loop, section: MemorySection) -> None:
         self._loop = loop
         self.sync = shelf
 
-    put = mirror(Shelf.put)
-    add = mirror(Shelf.add)
-    get = mirror(Shelf.get)
-    list = mirror(Shelf.list)
-    drop = mirror(Shelf.drop)
+    put = mirror(MemorySection.put)
+    add = mirror(MemorySection.add)
+    get = mirror(MemorySection.get)
+    list = mirror(MemorySection.list)
+    drop = mirror(MemorySection.drop)
 
 
 class AsyncMemory:
@@ -163,24 +163,24 @@ class AsyncMemory:
         self.sync = memory
 
     @property
-    def files(self) -> AsyncShelf:
-        return AsyncShelf(self._loop, self.sync.files)
+    def files(self) -> AsyncMemorySection:
+        return AsyncMemorySection(self._loop, self.sync.files)
 
     @property
-    def notes(self) -> AsyncShelf:
-        return AsyncShelf(self._loop, self.sync.notes)
+    def notes(self) -> AsyncMemorySection:
+        return AsyncMemorySection(self._loop, self.sync.notes)
 
     @property
-    def results(self) -> AsyncShelf:
-        return AsyncShelf(self._loop, self.sync.results)
+    def results(self) -> AsyncMemorySection:
+        return AsyncMemorySection(self._loop, self.sync.results)
 
     @property
-    def errors(self) -> AsyncShelf:
-        return AsyncShelf(self._loop, self.sync.errors)
+    def errors(self) -> AsyncMemorySection:
+        return AsyncMemorySection(self._loop, self.sync.errors)
 
     @property
-    def settings(self) -> AsyncShelf:
-        return AsyncShelf(self._loop, self.sync.settings)
+    def settings(self) -> AsyncMemorySection:
+        return AsyncMemorySection(self._loop, self.sync.settings)
 
     end = mirror(Memory.end)
 
@@ -302,10 +302,10 @@ class AsyncMessages(AsyncHistory):
         """Adds by way of the queue; None if that would have to write a blob first."""
         key, expected = options["key"], options["expected"]
         try:
-            said = self.sync.prepare(items, key=key, expected=expected, spill=_refuse)
+            prepared = self.sync._prepare(items, key=key, expected=expected, spill=_refuse)
         except _Large:
             return None
-        return await self._loop.commit(said.wanted, partial(self.sync.made, said))
+        return await self._loop.commit(prepared.commit, partial(self.sync._committed, prepared))
 
     def turn(self) -> AsyncTurn:
         return AsyncTurn(self, self.sync.turn())

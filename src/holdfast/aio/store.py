@@ -31,8 +31,8 @@ from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
-from holdfast.record.audit import Attempt, Audit, Place, Trial, Tried
-from holdfast.record.decisions import Mode, Policy
+from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
+from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run
 from holdfast.store import Store
 
@@ -59,20 +59,20 @@ class AsyncAudit:
         return self.sync.__exit__()
 
     @property
-    def reads(self) -> list[Place]:
+    def reads(self) -> list[StatePath]:
         return self.sync.reads
 
     items = mirror(Audit.items)
     unread = mirror(Audit.unread)
 
-    async def without(self, path: Path, job: Job) -> Trial:
+    async def without(self, path: Path, job: Job) -> Comparison:
         check_call(job, "a job")
-        place = await self._loop.hop(self.sync.check_item, path)
+        place = await self._loop.hop(self.sync._check_item, path)
         whole = await self._attempt(job, place, with_it=True)
-        return Trial(place, whole, await self._attempt(job, place, with_it=False))
+        return Comparison(place, whole, await self._attempt(job, place, with_it=False))
 
-    async def _attempt(self, job: Job, item: Place, *, with_it: bool) -> Tried:
-        attempt = await self._loop.hop_shielded(Attempt, self.sync.scope, item, with_it=with_it)
+    async def _attempt(self, job: Job, item: StatePath, *, with_it: bool) -> TrialOutcome:
+        attempt = await self._loop.hop_shielded(TrialRun, self.sync._scope, item, with_it=with_it)
         returned: Any = None
         failure: Exception | None = None
         try:
@@ -353,7 +353,7 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
-    def policy(self, mode: Mode) -> Policy:
+    def policy(self, mode: PolicyMode) -> Policy:
         return self._store.policy(mode)
 
     async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:

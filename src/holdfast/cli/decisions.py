@@ -11,6 +11,7 @@ from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, o
 from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.record.commands import FILE, load_verifiers
+from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.record.decisions import Decision
 from holdfast.render.record import decision_document, decisions_document, recovery_document
 from holdfast.render.text import show_time

@@ -22,7 +22,7 @@ from holdfast.cli.printing import (
 from holdfast.core import codec
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
-from holdfast.record.audit import Item
+from holdfast.record.audit import AuditItem
 from holdfast.render.history import (
     audit_document,
     state_document,
@@ -261,7 +261,7 @@ def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
         print_note(f"{scope} has no state")
 
 
-def row_of(item: Item) -> tuple[str, str, str, str]:
+def row_of(item: AuditItem) -> tuple[str, str, str, str]:
     """Returns an item as a row of a table."""
     show = show_time if is_terminal() else time_text
     changed = "" if item.changed_at is None else show(item.changed_at)

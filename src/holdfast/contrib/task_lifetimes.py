@@ -119,7 +119,7 @@ class SessionJob(Job[P, T]):
             raise ExistsError(
                 f'there was a session "{id}" already, and it was not kept', hint="use another id"
             )
-        sessions.begin(scope._context, scope, keep=self._keep)
+        sessions.begin_session(scope._context, scope, keep=self._keep)
         return scope
 
 
@@ -204,23 +204,23 @@ def end(store: Store, scope: Scope, *, keep: bool) -> None:
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
             scope.close(keep=keep)
-    store._log.commit(ProposedCommit((), marks=(sessions.unmarked(scope.name),)))
+    store._log.commit(ProposedCommit((), marks=(sessions.cleared_mark(scope.name),)))
 
 
 def let_go(store: Store) -> list[str]:
     """Ends the sessions whose worker is dead, but for those that are kept; returns their names."""
     context = store.global_()._context
-    gone: list[str] = []
-    for name, session in list(sessions.marked(context)):
+    ended: list[str] = []
+    for name, session in list(sessions.marked_sessions(context)):
         if session is not None and store.lease_keeper.is_alive(session.worker):
             continue
         if session is not None and session.status != "completed":
             if session.keep:
                 continue
-            sessions.note_crash(context, name)
-        end(store, store.scope(name), keep=False)
-        gone.append(name)
-    return gone
+            sessions.record_crash(context, name)
+        end_session(store, store.scope(name), keep=False)
+        ended.append(name)
+    return ended
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -15,5 +15,6 @@ repair          a history made fit for the next request to a model; pure
 sessions        sessions and turns, and whether their workers died in them
 memory          working memory: what an agent keeps at hand, each kind for its own time
 audit           what of a scope's state is never read, and what depends on it
-commands        verifiers that are commands of the project's configuration
+verifier_commands
+                verifiers that are commands of the project's configuration
 """

@@ -27,47 +27,47 @@ from holdfast.core.tree import MISSING, Lazy, List, Map, Op
 from holdfast.core.tree.frozen import enter_level
 from holdfast.errors import ClosedError, NotFoundError, UsageError, show_error, show_value
 from holdfast.names import GLOBAL, new_id
-from holdfast.record.context import Note, RecordContext
+from holdfast.record.context import ReadObserver, RecordContext
 from holdfast.record.in_run import refuse_in_body
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
-Place = tuple[str | int, ...]
-Job = Callable[["Scope"], Any]
+StatePath = tuple[str | int, ...]
+TrialJob = Callable[["Scope"], Any]
 
 _lock = Lock()
 
 
-class Item(Struct, frozen=True):
+class AuditItem(Struct, frozen=True):
     """A place of a scope's state: how large it is, and how often it changes.
 
     `changes` and `changed_at` are those of the key of the state that it lies under. `read` is None
     where no reads were noted.
     """
 
-    path: Place
+    path: StatePath
     size: int
     changes: int
     changed_at: datetime | None
     read: bool | None
 
 
-class Tried(Struct, frozen=True):
+class TrialOutcome(Struct, frozen=True):
     """What became of a job: what it returned or raised, and what it left in its scope."""
 
     returned: Any
     error: str | None
-    changes: dict[Place, Any]
+    changes: dict[StatePath, Any]
     said: list[tuple[str, str]]
 
 
-class Trial(Struct, frozen=True):
+class Comparison(Struct, frozen=True):
     """A job, tried with everything and without one item."""
 
-    path: Place
-    whole: Tried
-    without: Tried
+    path: StatePath
+    whole: TrialOutcome
+    without: TrialOutcome
 
     @property
     def is_same(self) -> bool:
@@ -79,10 +79,10 @@ class Audit:
     """What `store.audit(scope)` returns; reads are noted in its block."""
 
     def __init__(self, context: RecordContext, scope: Scope) -> None:
-        self.scope = scope
+        self._scope = scope
         self.name = scope.name
         self._context = context
-        self._noted: dict[Place, bool] | None = None
+        self._reads: dict[StatePath, bool] | None = None
 
     def __repr__(self) -> str:
         return f"<Audit of {self.name}>"
@@ -90,95 +90,97 @@ class Audit:
     # --- noting ----------------------------------------------------------------------------------
 
     def __enter__(self) -> Audit:
-        self._noted = self._noted or {}
-        readers = self._context.readers
+        self._reads = self._reads or {}
+        read_observers = self._context.read_observers
         with _lock:
-            readers.setdefault(self.name, []).append(self._note)
-            self._context.log.show = partial(_show, readers)
+            read_observers.setdefault(self.name, []).append(self._record_read)
+            self._context.log.show = partial(_show, read_observers)
         return self
 
     def __exit__(self, *_: object) -> Literal[False]:
-        readers = self._context.readers
+        read_observers = self._context.read_observers
         with _lock:
-            readers[self.name].remove(self._note)
-            if not readers[self.name]:
-                del readers[self.name]
-            if not readers:
+            read_observers[self.name].remove(self._record_read)
+            if not read_observers[self.name]:
+                del read_observers[self.name]
+            if not read_observers:
                 self._context.log.show = state_of
         return False
 
-    def _note(self, path: Place, is_whole: bool) -> None:
-        noted = cast("dict[Place, bool]", self._noted)
-        if is_whole or path not in noted:
-            noted[path] = is_whole
+    def _record_read(self, path: StatePath, is_whole: bool) -> None:
+        reads = cast("dict[StatePath, bool]", self._reads)
+        if is_whole or path not in reads:
+            reads[path] = is_whole
 
     # --- telling ---------------------------------------------------------------------------------
 
     @property
-    def reads(self) -> list[Place]:
+    def reads(self) -> list[StatePath]:
         """The places that were read, those on the way to them included, in the order of reading."""
-        return list(self._check_noted())
+        return list(self._check_begun())
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[AuditItem]:
         """Returns every key of the state as it is now, the largest first."""
-        frequency = _frequency(self.scope)
-        noted = self._noted
+        change_counts = _change_counts(self._scope)
+        reads = self._reads
         found = [
-            _item((key,), kept, frequency, None if noted is None else (key,) in noted)
+            _item((key,), kept, change_counts, None if reads is None else (key,) in reads)
             for key, kept in self._root().kept()
         ]
         return sorted(found, key=_by_size)
 
-    def unread(self) -> list[Item]:
+    def unread(self) -> list[AuditItem]:
         """Returns what was never read, the largest first: not its value, nor that it is there.
 
         Where nothing below a place was read it is told of as one, a list always.
         """
-        self._check_noted()
-        frequency = _frequency(self.scope)
-        found = [_item(*one, frequency, False) for one in self._unread(self._root(), ())]
+        self._check_begun()
+        change_counts = _change_counts(self._scope)
+        found = [_item(*one, change_counts, False) for one in self._unread(self._root(), ())]
         return sorted(found, key=_by_size)
 
-    def _unread(self, node: Map, path: Place) -> Iterator[tuple[Place, Any]]:
-        noted = self._check_noted()
+    def _unread(self, node: Map, path: StatePath) -> Iterator[tuple[StatePath, Any]]:
+        reads = self._check_begun()
         for key, kept in node.kept():
             place = (*path, key)
-            if place not in noted:
+            if place not in reads:
                 yield place, kept
-            elif not noted[place]:
+            elif not reads[place]:
                 value = kept.force() if type(kept) is Lazy else kept
                 if isinstance(value, Map):
                     yield from self._unread(value, place)
 
-    def _check_noted(self) -> dict[Place, bool]:
-        if self._noted is None:
+    def _check_begun(self) -> dict[StatePath, bool]:
+        if self._reads is None:
             raise UsageError(
                 f'no reads of "{self.name}" were noted: the audit was not begun',
                 hint="let the work run in its block: with store.audit(scope) as audit: …",
             )
-        return self._noted
+        return self._reads
 
     def _root(self) -> Map:
         return state_of(self._context.log.newest(self.name), self.name)
 
     # --- trying ----------------------------------------------------------------------------------
 
-    def without(self, path: Path, job: Job) -> Trial:
+    def without(self, path: Path, job: TrialJob) -> Comparison:
         """Runs job(scope) on two forks, one of them without an item, and tells what each did.
 
         The forks have everything else, messages and scopes above included, and are let go
         afterwards. What the job does outside of its scope is really done, twice.
         """
         check_call(job, "a job")
-        place = self.check_item(path)
-        whole = _attempt(Attempt(self.scope, place, with_it=True), job)
-        return Trial(place, whole, _attempt(Attempt(self.scope, place, with_it=False), job))
+        place = self._check_item(path)
+        whole = _run_trial(TrialRun(self._scope, place, with_it=True), job)
+        return Comparison(
+            place, whole, _run_trial(TrialRun(self._scope, place, with_it=False), job)
+        )
 
-    def check_item(self, path: Path) -> Place:
+    def _check_item(self, path: Path) -> StatePath:
         """Returns the place of an item that can be left out, or raises."""
         refuse_in_body("trying a job without an item")
         place = check_path(path)
-        if self.scope.level == GLOBAL:
+        if self._scope.level == GLOBAL:
             raise UsageError(
                 "there is one global scope, which cannot be forked: nothing can be tried in it",
                 hint="keep what is to be tried in a scope of another level",
@@ -192,10 +194,10 @@ class Audit:
         return place
 
 
-class Attempt:
+class TrialRun:
     """A fork for one run of a job, with an item or without it."""
 
-    def __init__(self, scope: Scope, item: Place, *, with_it: bool) -> None:
+    def __init__(self, scope: Scope, item: StatePath, *, with_it: bool) -> None:
         self.scope = scope.fork(f"audit-{new_id(scope._context.log.clock)}")
         if with_it:
             self.scope.checkpoint("audit")  # so that revisions are the same with and without it
@@ -204,7 +206,7 @@ class Attempt:
         self._begun = self.scope.revision
         self._item = item
 
-    def end(self, returned: Any, failure: Exception | None) -> Tried:
+    def end(self, returned: Any, failure: Exception | None) -> TrialOutcome:
         """Returns what the job did, and lets the fork go."""
         changes = {change.path: change.new for change in self.scope.diff(self._begun)}
         if changes.get(self._item) is MISSING:
@@ -216,7 +218,9 @@ class Attempt:
                     break
                 said.insert(0, (message.role, message.text))
         self.drop()
-        return Tried(returned, None if failure is None else show_error(failure), changes, said)
+        return TrialOutcome(
+            returned, None if failure is None else show_error(failure), changes, said
+        )
 
     def drop(self) -> None:
         """Lets the fork go."""
@@ -224,7 +228,7 @@ class Attempt:
             self.scope.close(keep=False)
 
 
-def _attempt(attempt: Attempt, job: Job) -> Tried:
+def _run_trial(attempt: TrialRun, job: TrialJob) -> TrialOutcome:
     returned: Any = None
     failure: Exception | None = None
     try:
@@ -250,39 +254,39 @@ class _Entries(dict[str, Any]):
     __slots__ = ("_notes", "_path")
 
     def __init__(
-        self, kept: Iterable[tuple[str, Any]], path: Place, notes: tuple[Note, ...]
+        self, kept: Iterable[tuple[str, Any]], path: StatePath, notes: tuple[ReadObserver, ...]
     ) -> None:
         super().__init__(kept)
         self._path = path
         self._notes = notes
 
-    def _tell(self, key: str, is_whole: bool) -> None:
+    def _report(self, key: str, is_whole: bool) -> None:
         for note in self._notes:
             note((*self._path, key), is_whole)
 
-    def _hand_out(self, key: str, kept: Any) -> Any:
+    def _child(self, key: str, kept: Any) -> Any:
         value = kept.force() if type(kept) is Lazy else kept
         if isinstance(value, Map) and len(value):
-            self._tell(key, False)
+            self._report(key, False)
             return Map(_Entries(value.kept(), (*self._path, key), self._notes))
-        self._tell(key, True)
+        self._report(key, True)
         return value
 
     def __getitem__(self, key: str) -> Any:
-        return self._hand_out(key, super().__getitem__(key))
+        return self._child(key, super().__getitem__(key))
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key] if super().__contains__(key) else default
 
     def __iter__(self) -> Iterator[str]:
         for key in super().__iter__():
-            self._tell(key, False)
+            self._report(key, False)
             yield key
 
     def items(self) -> ItemsView[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         # Whoever asks for these takes all there is, without asking the maps below.
         for key in super().__iter__():
-            self._tell(key, True)
+            self._report(key, True)
         return super().items()
 
     def copy(self) -> _Entries:
@@ -294,17 +298,19 @@ class _Entries(dict[str, Any]):
         return both
 
 
-def _show(readers: dict[str, list[Note]], folded: StreamState, name: str) -> Map:
+def _show(
+    read_observers: dict[str, list[ReadObserver]], stream_state: StreamState, name: str
+) -> Map:
     """Returns a scope's state, noting its readers if somebody wants to know."""
-    root = state_of(folded, name)
-    notes = tuple(readers.get(name, ()))
+    root = state_of(stream_state, name)
+    notes = tuple(read_observers.get(name, ()))
     return Map(_Entries(root.kept(), (), notes)) if notes else root
 
 
 # --- what is stored ------------------------------------------------------------------------------
 
 
-def _frequency(scope: Scope) -> dict[str | int, tuple[int, int]]:
+def _change_counts(scope: Scope) -> dict[str | int, tuple[int, int]]:
     """Returns for each key how many events changed it, and when the newest did."""
     found: dict[str | int, tuple[int, int]] = {}
     for event in scope.history():
@@ -326,10 +332,10 @@ def _level(scope: Scope, op: Op) -> list[str]:
 
 
 def _item(
-    path: Place, kept: Any, frequency: dict[str | int, tuple[int, int]], read: bool | None
-) -> Item:
-    changes, time = frequency.get(path[0], (0, 0))
-    return Item(path, _size(kept), changes, to_datetime(time) if time else None, read)
+    path: StatePath, kept: Any, change_counts: dict[str | int, tuple[int, int]], read: bool | None
+) -> AuditItem:
+    changes, time = change_counts.get(path[0], (0, 0))
+    return AuditItem(path, _size(kept), changes, to_datetime(time) if time else None, read)
 
 
 def _size(kept: Any) -> int:
@@ -345,5 +351,5 @@ def _size(kept: Any) -> int:
     return len(codec.encode(kept))
 
 
-def _by_size(item: Item) -> tuple[int, str]:
+def _by_size(item: AuditItem) -> tuple[int, str]:
     return -item.size, repr(item.path)

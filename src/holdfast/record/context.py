@@ -15,11 +15,11 @@ from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
 from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.message_scan import Scans
-from holdfast.record.task_events import Tables
+from holdfast.record.task_events import TaskTables
 
-_KNOWN_MAX = 65536
+_NUMBERS_MAX = 65536
 
-Note = Callable[[tuple[str | int, ...], bool], None]
+ReadObserver = Callable[[tuple[str | int, ...], bool], None]
 """Is told of a place of a state that was read, and whether with everything below it."""
 
 
@@ -30,9 +30,9 @@ class RecordContext:
         self.log = log
         self.lease_keeper = lease_keeper
         self.policy = "off"
-        self.open_here: dict[str, str] = {}
+        self.open_decisions: dict[str, str] = {}
         """The ids of decisions that this worker opened and has not closed, with their scopes."""
-        self.given_up: set[str] = set()
+        self.unfinished_recoveries: set[str] = set()
         """Decisions that this worker took over to do them again, and came to no outcome: though
         their owner lives, the next recovery may try once more."""
         self._recovering: set[str] = set()
@@ -41,20 +41,20 @@ class RecordContext:
         """The decisions whose blocks the running code stands in."""
         self.stale_sources: list[Callable[[], Iterable[Any]]] = []
         """What else lists things that a silent worker left in progress (`stale.py`)."""
-        self.numbers: dict[KeyedItem, int] = {}
+        self.known_numbers: dict[KeyedItem, int] = {}
         """How many events things had when they were last looked at."""
         self.scans = Scans(log)
         """Which messages conversations have, as far as somebody looked."""
-        self.tables = Tables(log)
+        self.tables = TaskTables(log)
         """The tasks of the scopes that somebody asked for."""
-        self.readers: dict[str, list[Note]] = {}
+        self.read_observers: dict[str, list[ReadObserver]] = {}
         """By scope, who wants to know what of its state is read (`audit.py`)."""
 
-    def know(self, thing: KeyedItem, number: int) -> None:
+    def remember_number(self, item: KeyedItem, number: int) -> None:
         """Keeps in mind how many events a thing has, of the things that were asked for last."""
-        if thing not in self.numbers and len(self.numbers) >= _KNOWN_MAX:
-            self.numbers.pop(next(iter(self.numbers)), None)
-        self.numbers[thing] = number
+        if item not in self.known_numbers and len(self.known_numbers) >= _NUMBERS_MAX:
+            self.known_numbers.pop(next(iter(self.known_numbers)), None)
+        self.known_numbers[item] = number
 
     @contextmanager
     def recovering(self, id: str) -> Generator[bool]:
@@ -73,7 +73,7 @@ class RecordContext:
         return self.lease_keeper.worker
 
 
-Why = Literal["past its time", "contradicted", "owner silent"]
+StaleReason = Literal["past its time", "contradicted", "owner silent"]
 
 
 class Stale(Struct, frozen=True):
@@ -82,6 +82,6 @@ class Stale(Struct, frozen=True):
     kind: str  # "fact", "decision", …
     id: str  # a fact's name, a decision's id
     scope: str
-    why: Why
+    why: StaleReason
     text: str
     since: datetime

@@ -55,9 +55,9 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import check_name, new_id
-from holdfast.record import keyed_item as things
+from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.in_run import is_within, next_place, unjournalled
+from holdfast.record.in_run import is_in_run, next_place, unjournalled
 from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ CLOSED = "decision.closed"
 PRIORITIZED = "decision.prioritized"
 SUPERSEDED = "decision.superseded"
 NO_OUTCOME = "no outcome stated"
-LINKED = ("message", "task", "file", "commit", "decision")
+LINK_KINDS = ("message", "task", "file", "commit", "decision")
 
 
 DecisionStatus = Literal["open", "standing", "closed", "superseded", "abandoned"]
@@ -157,9 +157,9 @@ def parse_link(link: object) -> Link:
     elif isinstance(link, tuple):
         pair = cast("tuple[object, ...]", link)
         kind, to = pair if len(pair) == 2 else (None, None)
-    if kind not in LINKED or not isinstance(to, str) or not to:
+    if kind not in LINK_KINDS or not isinstance(to, str) or not to:
         raise UsageError(
-            f'a link is text such as "file:src/a.py", of {", ".join(LINKED)}, '
+            f'a link is text such as "file:src/a.py", of {", ".join(LINK_KINDS)}, '
             f"found {show_value(cast('object', link))}"
         )
     return Link(str(kind), to)
@@ -306,19 +306,19 @@ def upcast(type: str, data: Any) -> tuple[str, dict[str, Any]]:
     return type, data
 
 
-def _made(data: dict[str, Any]) -> dict[str, Any]:
+def _convert_opened(data: dict[str, Any]) -> dict[str, Any]:
     made = {"decision": data.get("decision", data.get("text", ""))}
     if "priority" in data:
         made["priority"] = _old_priority(data["priority"])
     return {**{name: data[name] for name in ("key", "rationale") if name in data}, **made}
 
 
-def _ended(data: dict[str, Any]) -> dict[str, Any]:
+def _convert_closed(data: dict[str, Any]) -> dict[str, Any]:
     outcome = data.get("result", data.get("outcome"))
     return {"key": data["decision_id"], "outcome": outcome, "how": "stated"}
 
 
-def _prioritized(data: dict[str, Any]) -> dict[str, Any]:
+def _convert_prioritized(data: dict[str, Any]) -> dict[str, Any]:
     return {"key": data["decision_id"], "priority": _old_priority(data["priority"])}
 
 
@@ -327,10 +327,10 @@ def _old_priority(priority: Any) -> int:
 
 
 _OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "decision_made": (OPENED, _made),
-    "decision_outcome": (CLOSED, _ended),
-    "decision_result": (CLOSED, _ended),
-    "decision_prioritized": (PRIORITIZED, _prioritized),
+    "decision_made": (OPENED, _convert_opened),
+    "decision_outcome": (CLOSED, _convert_closed),
+    "decision_result": (CLOSED, _convert_closed),
+    "decision_prioritized": (PRIORITIZED, _convert_prioritized),
 }
 
 
@@ -345,7 +345,7 @@ _OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 
 BREACHED = "policy.breached"
 
-Mode = Literal["off", "warn", "refuse"]
+PolicyMode = Literal["off", "warn", "refuse"]
 
 
 class UndecidedWarning(UserWarning):
@@ -355,10 +355,10 @@ class UndecidedWarning(UserWarning):
 class Policy:
     """What `store.policy(mode)` returns: it counts from then on, or for a block if used as one."""
 
-    def __init__(self, context: RecordContext, mode: Mode) -> None:
-        if mode not in get_args(Mode):
+    def __init__(self, context: RecordContext, mode: PolicyMode) -> None:
+        if mode not in get_args(PolicyMode):
             raise UsageError(
-                f"a policy is one of {', '.join(get_args(Mode))}, found {show_value(mode)}"
+                f"a policy is one of {', '.join(get_args(PolicyMode))}, found {show_value(mode)}"
             )
         self._context = context
         self._before = context.policy
@@ -373,9 +373,9 @@ class Policy:
 
 def is_covered(context: RecordContext, scope: Scope) -> bool:
     """Says whether an open decision stands behind what is done in this scope now."""
-    if any(id in context.open_here for id in context.deciding.get()):
+    if any(id in context.open_decisions for id in context.deciding.get()):
         return True
-    return scope.name in context.open_here.values()
+    return scope.name in context.open_decisions.values()
 
 
 def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
@@ -383,10 +383,10 @@ def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     mode = context.policy
     if mode == "off" or is_covered(context, scope):
         return
-    said = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
-    part = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(said)),))
+    data = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
+    write = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(data)),))
     with unjournalled():
-        context.log.commit(ProposedCommit((part,)))
+        context.log.commit(ProposedCommit((write,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
     if mode == "refuse":
         raise UndecidedError(message, hint="decide() first, and do it inside the block")
@@ -437,7 +437,7 @@ class Decisions:
         for given, what in ((alternatives, "alternatives"), (links, "links")):
             if not isinstance(given, list | tuple):
                 raise UsageError(f"{what} is a list, found {show_value(given)}")
-        said: dict[str, Any] = {
+        data: dict[str, Any] = {
             "decision": check_text(decision, "a decision"),
             "rationale": check_text(because, "because", optional=True),
             "planned_action": check_text(action, "action", optional=True),
@@ -449,48 +449,48 @@ class Decisions:
             "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
         }
-        said = {name: value for name, value in said.items() if value not in (None, [], False)}
-        if key is not None and "@" in things.check_thing_name(key, "a decision's key"):
+        data = {name: value for name, value in data.items() if value not in (None, [], False)}
+        if key is not None and "@" in keyed_item.check_item_name(key, "a decision's key"):
             raise UsageError(f"a decision's key has no @, found {show_value(key)}")
         place = next_place()
         if place is not None:
-            said["place"] = place
+            data["place"] = place
         name = key or place
         self.context.lease_keeper.beat()
         while True:
-            found = None if name is None else self._named(scope.name, name)
+            found = None if name is None else self._find_by_key(scope.name, name)
             if found is not None:
-                return self._attach(found, said, if_exists)
+                return self._attach(found, data, if_exists)
             if supersedes is not None:
                 self._check_superseded(supersedes)
             try:
-                return self._open(scope, name or new_id(self.log.clock), said)
+                return self._open(scope, name or new_id(self.log.clock), data)
             except ConflictError:
                 continue  # another writer decided with that very key: what it wrote is found now
 
-    def _named(self, stream: str, key: str) -> Decision | None:
+    def _find_by_key(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
-        for name, until in things.lineage(self.log, stream):
+        for name, until in keyed_item.lineage(self.log, stream):
             found = self._read(KeyedItem(KIND, name, key))
             if found is not None and (until is None or found.revision <= until):
                 return found
         return None
 
-    def _open(self, scope: Scope, key: str, said: dict[str, Any]) -> OpenDecision:
-        thing = KeyedItem(KIND, scope.name, key)
-        said = {"key": key, **said, "owner": self.context.worker}
-        index = INDEX_STANDING if said.get("standing") else INDEX_OPEN
+    def _open(self, scope: Scope, key: str, data: dict[str, Any]) -> OpenDecision:
+        item = KeyedItem(KIND, scope.name, key)
+        data = {"key": key, **data, "owner": self.context.worker}
+        index = INDEX_STANDING if data.get("standing") else INDEX_OPEN
         now_us = self.log.clock.now_us()
-        marks = [thing.mark(index, due=now_us, priority=said.get("priority", 0))]
-        if "supersedes" in said:
-            marks.append(thing.mark(INDEX_SUPERSEDING, due=now_us))
-        part = scope._event_write(NewEvent(OPENED, codec.encode(said)), key=thing.key(1))
-        written = things.append(self.log, thing, 1, part, marks=tuple(marks))
-        after = written.after[0]
+        marks = [item.mark(index, due=now_us, priority=data.get("priority", 0))]
+        if "supersedes" in data:
+            marks.append(item.mark(INDEX_SUPERSEDING, due=now_us))
+        write = scope._event_write(NewEvent(OPENED, codec.encode(data)), key=item.key(1))
+        result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
+        after = result.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
-        entry = self._look(opened(envelope, said))
+        entry = self._with_liveness(opened(envelope, data))
         if entry.is_open:
-            self.context.open_here[entry.id] = entry.scope
+            self.context.open_decisions[entry.id] = entry.scope
         if entry.supersedes is not None:
             self.supersede(entry)
         return OpenDecision(self, entry)
@@ -500,7 +500,7 @@ class Decisions:
         entry = self.get(id)
         _check_not_closed(entry)
         if entry.is_open:
-            self._check_mine(entry)
+            self._check_owner(entry)
 
     def supersede(self, newer: Decision) -> None:
         """Closes what a decision supersedes, in a commit of its own.
@@ -510,22 +510,22 @@ class Decisions:
         could lose a standing order and have nothing in its place.
         """
         assert newer.supersedes is not None, "BUG: a decision that supersedes none"
-        done = _thing(newer).cleared(INDEX_SUPERSEDING)
+        done = _keyed_item(newer).cleared(INDEX_SUPERSEDING)
         while True:
             try:
                 older = self.get(newer.supersedes)
                 if older.status not in ("open", "standing"):
                     break
-                cleared = [_thing(older).cleared(_index(older))]
+                cleared = [_keyed_item(older).cleared(_index(older))]
                 if older.scope == newer.scope:  # else it may be kept by another backend
                     cleared.append(done)
-                said = {"key": older.key, "by": newer.id}
-                self._next(older, SUPERSEDED, said, *cleared)
+                data = {"key": older.key, "by": newer.id}
+                self._append(older, SUPERSEDED, data, *cleared)
             except ConflictError:
                 continue  # on what another writer made of it meanwhile
             except (ClosedError, ExpiredError):
                 break  # its scope has ended, and it with that
-            self.context.open_here.pop(older.id, None)
+            self.context.open_decisions.pop(older.id, None)
             if done in cleared:
                 return
         self.log.commit(ProposedCommit((), marks=(done,)))
@@ -537,27 +537,27 @@ class Decisions:
                 with suppress(ExistsError):  # its owner was faster
                     self.close_entry(entry, why, how="abandoned")
 
-    def left_in(self, scope: str) -> bool:
+    def has_open(self, scope: str) -> bool:
         """Says whether anything still counts in a scope."""
         found = (self._marked(index, scope) for index in (INDEX_OPEN, INDEX_STANDING))
         return any(any(True for _ in entries) for entries in found)
 
-    def superseding(self) -> list[Decision]:
+    def pending_supersedes(self) -> list[Decision]:
         """Returns the decisions that a crash kept from closing what they supersede."""
         return list(self._marked(INDEX_SUPERSEDING, None))
 
-    def _attach(self, found: Decision, said: dict[str, Any], if_exists: IfExists) -> OpenDecision:
+    def _attach(self, found: Decision, data: dict[str, Any], if_exists: IfExists) -> OpenDecision:
         """Returns the handle of a decision that is there, if it is the same and free to take.
 
         The place in a run that made it gets it back, whichever worker the run is with by now.
         """
-        is_own = found.place is not None and found.place == said.get("place")
+        is_own = found.place is not None and found.place == data.get("place")
         if if_exists == "raise" and not is_own:
             raise ExistsError(
                 f'decision "{found.id}" was made already',
                 hint='use a new key, or if_exists="attach"',
             )
-        if (found.decision, found.planned_action) != (said["decision"], said.get("planned_action")):
+        if (found.decision, found.planned_action) != (data["decision"], data.get("planned_action")):
             raise UsageError(
                 f'decision "{found.id}" is another one: it says {show_value(found.decision)}, '
                 f"and as its action {show_value(found.planned_action)}",
@@ -565,16 +565,16 @@ class Decisions:
             )
         while found.is_open and found.owner != self.context.worker:
             if not is_own:
-                self._check_mine(found)
+                self._check_owner(found)
             try:
-                found = self.take(found, "resume" if is_own else "attach")
+                found = self.take_over(found, "resume" if is_own else "attach")
             except ConflictError:
                 found = self.get(found.id)  # what became of it meanwhile is judged anew
         if found.is_open:
-            self.context.given_up.discard(
+            self.context.unfinished_recoveries.discard(
                 found.id
             )  # whoever attaches is at work on it from here on
-            self.context.open_here[found.id] = found.scope
+            self.context.open_decisions[found.id] = found.scope
         return OpenDecision(self, found)
 
     def close(self, id: str, outcome: str) -> Decision:
@@ -585,66 +585,66 @@ class Decisions:
         self, entry: Decision, outcome: str, *, how: str = "stated", output: Any = None
     ) -> Decision:
         """Closes a decision that was read before, unless something happened to it since."""
-        said: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
-        said |= {"by": self.context.worker, "how": how}
+        data: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
+        data |= {"by": self.context.worker, "how": how}
         if output is not None:
-            said["output"] = output
+            data["output"] = output
         while True:
             _check_not_closed(entry)
             if entry.is_open and how != "abandoned":
-                self._check_mine(entry)
-            cleared = _thing(entry).cleared(_index(entry))
+                self._check_owner(entry)
+            cleared = _keyed_item(entry).cleared(_index(entry))
             try:
-                closed = self._next(entry, CLOSED, said, cleared)
+                closed = self._append(entry, CLOSED, data, cleared)
             except ConflictError:
                 # Each turn is another writer's event of this very decision: they are few.
                 entry = self.get(entry.id)
             else:
-                self.context.open_here.pop(entry.id, None)
+                self.context.open_decisions.pop(entry.id, None)
                 return closed
 
     def fail(self, entry: Decision, error: BaseException) -> Decision:
         """Records that the act raised; the decision stays open."""
         text = show_error(error)[:TEXT_CHARACTERS_MAX]
-        said = {"key": entry.key, "error": text, "by": self.context.worker}
+        data = {"key": entry.key, "error": text, "by": self.context.worker}
         while entry.is_open:
-            if entry.error == text and is_within():
+            if entry.error == text and is_in_run():
                 return entry  # said by an earlier pass of the run
             try:
-                return self._next(entry, FAILED, said)
+                return self._append(entry, FAILED, data)
             except ConflictError:
                 entry = self.get(entry.id)
         return entry
 
-    def take(self, entry: Decision, why: str) -> Decision:
+    def take_over(self, entry: Decision, why: str) -> Decision:
         """Makes this worker the owner; ConflictError if anything happened to it meanwhile."""
         self.context.lease_keeper.beat()
-        said = {"key": entry.key, "owner": self.context.worker, "why": why}
-        return self._next(entry, TAKEN, said)
+        data = {"key": entry.key, "owner": self.context.worker, "why": why}
+        return self._append(entry, TAKEN, data)
 
     def prioritise(self, id: str, priority: int | str) -> Decision:
         """Gives a decision that is not closed another priority."""
-        said = {"priority": parse_priority(priority)}
+        data = {"priority": parse_priority(priority)}
         while True:
             entry = self.get(id)
             _check_not_closed(entry)
             due = from_datetime(entry.timestamp)
-            mark = _thing(entry).mark(_index(entry), due=due, priority=said["priority"])
+            mark = _keyed_item(entry).mark(_index(entry), due=due, priority=data["priority"])
             try:
-                return self._next(entry, PRIORITIZED, {"key": entry.key, **said}, mark)
+                return self._append(entry, PRIORITIZED, {"key": entry.key, **data}, mark)
             except ConflictError:
                 continue  # on what another writer made of it meanwhile
 
-    def _next(
-        self, entry: Decision, type: str, said: dict[str, Any], *marks: Mark | Cleared
+    def _append(
+        self, entry: Decision, type: str, data: dict[str, Any], *marks: Mark | Cleared
     ) -> Decision:
-        thing, number = _thing(entry), entry.events + 1
-        part = things.next_part(thing, number, NewEvent(type, codec.encode(said)))
-        written = things.append(self.log, thing, number, part, marks=marks)
-        time = to_datetime(written.after[0].time)
-        return self._look(advance(entry, time, type, said))
+        item, number = _keyed_item(entry), entry.events + 1
+        write = keyed_item.next_write(item, number, NewEvent(type, codec.encode(data)))
+        result = keyed_item.append(self.log, item, number, write, marks=marks)
+        time = to_datetime(result.after[0].time)
+        return self._with_liveness(advance(entry, time, type, data))
 
-    def _check_mine(self, entry: Decision) -> None:
+    def _check_owner(self, entry: Decision) -> None:
         if entry.owner != self.context.worker and self.context.lease_keeper.is_alive(entry.owner):
             raise ConflictError(
                 f'decision "{entry.id}" belongs to worker "{entry.owner}", which lives',
@@ -666,18 +666,18 @@ class Decisions:
             )
         return entry
 
-    def _read(self, thing: KeyedItem) -> Decision | None:
-        found = fold(Event(record) for record in things.records_of(self.log, thing))
-        return None if found is None else self._look(found)
+    def _read(self, item: KeyedItem) -> Decision | None:
+        found = fold(Event(record) for record in keyed_item.records_of(self.log, item))
+        return None if found is None else self._with_liveness(found)
 
     def _read_old(self, id: str, stream: str) -> Decision | None:
         key = split_id(id)[0]
         if not key.isdecimal():
             return None
         found = project(map(Event, self.log.records(stream))).get(id)
-        return None if found is None else self._look(found)
+        return None if found is None else self._with_liveness(found)
 
-    def _look(self, entry: Decision) -> Decision:
+    def _with_liveness(self, entry: Decision) -> Decision:
         """Returns the decision with what only this moment can tell: does its owner live?"""
         alive = self.context.lease_keeper.is_alive(entry.owner) if entry.is_open else None
         return replace(entry, owner_alive=alive)
@@ -701,11 +701,11 @@ class Decisions:
         if incomplete:
             found = self._marked(INDEX_OPEN, stream)
         elif stream is not None:
-            found = self._made_in(stream, before)
+            found = self._decided_in(stream, before)
         elif before is not None:
             raise UsageError("before is a revision of one scope: name the scope too")
         else:
-            found = self._made_anywhere(limit)
+            found = self._decided_anywhere(limit)
         if older_than is not None:
             latest = older_bound(self.log.clock.now_us(), older_than)
             found = (entry for entry in found if entry.updated_at <= latest)
@@ -716,31 +716,31 @@ class Decisions:
         found: list[Decision] = []
         marks = self.log.marks.list(INDEX_STANDING, limit=_ALL)
         for stream in streams:
-            for name, until in things.lineage(self.log, stream):
-                made = self._of_marks(INDEX_STANDING, [m for m in marks if m.group == name])
+            for name, until in keyed_item.lineage(self.log, stream):
+                made = self._read_marks(INDEX_STANDING, [m for m in marks if m.group == name])
                 found += (entry for entry in made if until is None or entry.revision <= until)
         return found
 
     def recent(self, scope: Scope, limit: int) -> list[Decision]:
         """Returns the newest decisions of a scope that are no standing orders, newest first."""
-        made = self._made_in(scope.name, None)
+        made = self._decided_in(scope.name, None)
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
         marks = self.log.marks.list(index, limit=_ALL)
-        return self._of_marks(index, [m for m in marks if stream in (None, m.group)])
+        return self._read_marks(index, [m for m in marks if stream in (None, m.group)])
 
-    def _of_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
+    def _read_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
         for mark in marks:
             try:
-                entry = self._read(things.of_mark(KIND, mark))
+                entry = self._read(KeyedItem.from_mark(KIND, mark))
             except ExpiredError:
                 continue  # its scope has ended by itself, and what was open in it
             # It may have been closed since the marks were listed.
             if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
                 yield entry
 
-    def _made_in(self, stream: str, before: int | None) -> Iterator[Decision]:
+    def _decided_in(self, stream: str, before: int | None) -> Iterator[Decision]:
         """Yields the decisions of one stream, newest first, reading no further than is asked for.
 
         It goes backwards, so what happened to a decision is met before the decision itself.
@@ -753,7 +753,7 @@ class Decisions:
             records = self.log.records(stream, after=max(newest - PAGE, 0), until=newest)
             for record in reversed(records):
                 if is_old(record.type):
-                    yield from self._made_in_old(stream, min(record.revision, last))
+                    yield from self._decided_in_old_form(stream, min(record.revision, last))
                     return
                 if not is_of_decision(record.type):
                     continue
@@ -767,25 +767,25 @@ class Decisions:
                     if record.stream != stream and _index(entry):
                         # Inherited by a fork. It is one act in the world, so what counts is what
                         # has become of it by now, in the scope that it was made in.
-                        entry = self._read(_thing(entry)) or entry
-                    yield self._look(entry)
+                        entry = self._read(_keyed_item(entry)) or entry
+                    yield self._with_liveness(entry)
             newest -= PAGE
 
-    def _made_in_old(self, stream: str, last: int) -> Iterator[Decision]:
+    def _decided_in_old_form(self, stream: str, last: int) -> Iterator[Decision]:
         """Yields those up to a revision of a stream with old events, which count from its start."""
         entries = project(map(Event, self.log.records(stream))).values()
         for entry in reversed(entries):
             if entry.revision <= last:
-                yield self._look(entry)
+                yield self._with_liveness(entry)
 
-    def _made_anywhere(self, limit: int) -> Iterator[Decision]:
+    def _decided_anywhere(self, limit: int) -> Iterator[Decision]:
         """Yields the newest of every scope together. It reads them all: name a scope if you can."""
         found: list[Decision] = []
         for name in self.log.streams():
             if name.startswith(_NO_SCOPES):
                 continue
             with suppress(ExpiredError):
-                found += islice(self._made_in(name, None), limit)
+                found += islice(self._decided_in(name, None), limit)
         # A fork tells of what it inherited: that is counted once.
         unique = {entry.id: entry for entry in found}
         yield from sorted(unique.values(), key=lambda entry: entry.timestamp, reverse=True)
@@ -800,7 +800,7 @@ class _Envelope(Struct, frozen=True):
     actor: str
 
 
-def _thing(entry: Decision) -> KeyedItem:
+def _keyed_item(entry: Decision) -> KeyedItem:
     return KeyedItem(KIND, entry.scope, entry.key)
 
 
@@ -812,9 +812,9 @@ def _index(entry: Decision) -> str:
 def _check_not_closed(entry: Decision) -> None:
     if entry.status in ("open", "standing"):
         return
-    said = "" if entry.outcome is None else f": {show_value(entry.outcome)}"
+    outcome = "" if entry.outcome is None else f": {show_value(entry.outcome)}"
     raise ExistsError(
-        f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{said}',
+        f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{outcome}',
         hint="an outcome is never replaced; make a new decision that supersedes it",
     )
 
@@ -823,8 +823,8 @@ def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
     """Yields the open decisions whose worker is silent."""
     for entry in decisions.list(incomplete=True):
         if not entry.owner_alive:
-            said = f'worker "{entry.owner}" is silent: {entry.decision}'
-            yield Stale("decision", entry.id, entry.scope, "owner silent", said, entry.updated_at)
+            text = f'worker "{entry.owner}" is silent: {entry.decision}'
+            yield Stale("decision", entry.id, entry.scope, "owner silent", text, entry.updated_at)
 
 
 # --- open_decision --------------------------------------------------------------------------------
@@ -832,7 +832,7 @@ def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
 # The handle of a decision that this worker answers for.
 
 
-FOUND_OUT = ("verified", "done again")
+CLOSED_BY_RECOVERY = ("verified", "done again")
 """How recovery closes a decision."""
 
 
@@ -856,7 +856,9 @@ class OpenDecision:
         A handle that was attached to a closed decision may say the same once more: a program that
         is run again from its start does. What recovery found out meanwhile stands.
         """
-        if self._was_closed and (text == self.stored.outcome or self.stored.how in FOUND_OUT):
+        if self._was_closed and (
+            text == self.stored.outcome or self.stored.how in CLOSED_BY_RECOVERY
+        ):
             return self.stored
         self.stored = self._decisions.close_entry(self.stored, text, output=output)
         return self.stored
@@ -866,7 +868,7 @@ class OpenDecision:
         self.stored = self._decisions.prioritise(self.id, priority)
         return self.stored
 
-    def enter(self) -> None:
+    def _enter(self) -> None:
         """Says that what runs in this context from here on is covered by this decision."""
         if self.stored.status == "standing":
             raise UsageError(
@@ -876,15 +878,15 @@ class OpenDecision:
         deciding = self._decisions.context.deciding
         self._token = deciding.set((*deciding.get(), self.id))
 
-    def leave(self) -> None:
-        """Ends what `enter` began."""
+    def _leave(self) -> None:
+        """Ends what `_enter` began."""
         self._decisions.context.deciding.reset(self._token)
 
-    def settle(self, error: BaseException | None) -> None:
+    def _settle(self, error: BaseException | None) -> None:
         """Records how the block ended. Never hides the error that ended it."""
         if not self.stored.is_open:
             return
-        if error is not None and not isinstance(error, Exception) and is_within():
+        if error is not None and not isinstance(error, Exception) and is_in_run():
             return  # a run that waits, or is stopped: it comes back to this block
         try:
             if error is None:
@@ -901,12 +903,12 @@ class OpenDecision:
             error.add_note(f'decision "{self.id}" is open, without this error: {trouble}')
 
     def __enter__(self) -> OpenDecision:
-        self.enter()
+        self._enter()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> Literal[False]:
-        self.leave()
-        self.settle(error)
+        self._leave()
+        self._settle(error)
         return False
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.record import keyed_item as things
+from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
 from holdfast.record.keyed_item import KeyedItem
@@ -97,7 +97,7 @@ class Fact(Struct, frozen=True, kw_only=True):
         return self.name
 
 
-class Found(Struct, frozen=True):
+class FactCheck(Struct, frozen=True):
     """What a verifier said of a fact when it was asked just now."""
 
     fact: Fact
@@ -126,29 +126,29 @@ class Facts:
         `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
         """
         refuse_in_body("a fact")
-        thing = KeyedItem(KIND, self._scope.name, things.check_thing_name(name, "a fact's name"))
-        said: dict[str, Any] = {"name": name, "by": self._context.worker}
+        item = KeyedItem(KIND, self._scope.name, keyed_item.check_item_name(name, "a fact's name"))
+        data: dict[str, Any] = {"name": name, "by": self._context.worker}
         if about is not None:
-            said["about"] = check_text(about, "about")
+            data["about"] = check_text(about, "about")
         if verify is not None:
-            said["verify"] = verifiers.name(verify)
+            data["verify"] = verifiers.name(verify)
         if valid_for is not None:
-            said["valid_s"] = check_duration(valid_for, "valid_for")
-            said["at"] = self._log.clock.now_us()
+            data["valid_s"] = check_duration(valid_for, "valid_for")
+            data["at"] = self._log.clock.now_us()
         op = Op("set", ("value",), Raw(codec.encode(value)))
-        raw = self._log.blobs.spill(op, thing.stream).value
-        parts = {key: Raw(codec.encode(part)) for key, part in said.items()}
-        new_event = NewEvent(STATED, codec.encode_plain({**parts, "value": raw}))
+        raw = self._log.blobs.spill(op, item.stream).value
+        fields = {field: Raw(codec.encode(one)) for field, one in data.items()}
+        new_event = NewEvent(STATED, codec.encode_plain({**fields, "value": raw}))
 
         def make(number: int, _of: int) -> StreamWrite:
-            return self._scope._event_write(new_event, thing.key(number))
+            return self._scope._event_write(new_event, item.key(number))
 
-        append(self._context, thing, make, _due(said.get("at", 0), said.get("valid_s")))
+        append(self._context, item, make, _due(data.get("at", 0), data.get("valid_s")))
         return self.get(name)
 
     def get(self, name: str) -> Fact:
         """Returns a fact, marked stale if its time is over or a verifier contradicted it."""
-        fact = self._find(things.check_thing_name(name, "a fact's name"))
+        fact = self._find(keyed_item.check_item_name(name, "a fact's name"))
         if fact is None:
             raise NotFoundError(
                 f'"{self._scope.name}" has no fact {show_value(name)}',
@@ -158,10 +158,10 @@ class Facts:
 
     def list(self, *, older_than: object = None) -> list[Fact]:
         """Returns the facts of the scope by name; only those not updated for a while if asked."""
-        things.check_kept(self._log, self._scope.name)
-        streams = [stream for stream, _ in things.lineage(self._log, self._scope.name)]
+        keyed_item.check_not_dropped(self._log, self._scope.name)
+        streams = [stream for stream, _ in keyed_item.lineage(self._log, self._scope.name)]
         names = {
-            things.of_mark(KIND, mark).name
+            KeyedItem.from_mark(KIND, mark).name
             for index in (INDEX, INDEX_KEPT)
             for mark in self._log.marks.list(index, limit=_ALL)
             if mark.group in streams
@@ -179,48 +179,49 @@ class Facts:
         if fact.scope == self._scope.name:
             return check_fact(self._context, fact).fact
         # Inherited: the original's stream is not this scope's to write to.
-        return _as_found(fact, ask(fact))
+        return _with_verdict(fact, ask_verifier(fact))
 
     def withdraw(self, name: str) -> None:
         """Takes a fact back; its history stays."""
         refuse_in_body("withdrawing a fact")
         fact = self.get(name)
-        thing = KeyedItem(KIND, self._scope.name, fact.name)
-        said = {"name": fact.name, "by": self._context.worker}
-        append(self._context, thing, _about(thing, WITHDRAWN, said), None)
+        item = KeyedItem(KIND, self._scope.name, fact.name)
+        data = {"name": fact.name, "by": self._context.worker}
+        append(self._context, item, _event_about(item, WITHDRAWN, data), None)
 
     def _find(self, name: str) -> Fact | None:
-        for stream, until in things.lineage(self._log, self._scope.name):
-            thing = KeyedItem(KIND, stream, name)
-            records = read(self._context, thing, until)
+        for stream, until in keyed_item.lineage(self._log, self._scope.name):
+            item = KeyedItem(KIND, stream, name)
+            records = read_records(self._context, item, until)
             if records is not None:
                 return fold(self._context, *records)
         return None
 
 
-def read(
-    context: RecordContext, thing: KeyedItem, until: int | None = None
+def read_records(
+    context: RecordContext, item: KeyedItem, until: int | None = None
 ) -> tuple[Record, Record] | None:
     """Returns the statement that counts and the newest event about it; None if it has none."""
-    found = _standing(context, thing, until)
+    found = _current(context, item, until)
     return None if found is None else found[1:]
 
 
-def _standing(
-    context: RecordContext, thing: KeyedItem, until: int | None = None
+def _current(
+    context: RecordContext, item: KeyedItem, until: int | None = None
 ) -> tuple[int, Record, Record] | None:
     """The same, with the number of the statement before them."""
-    known = context.numbers.get(thing, 0)
-    newest = things.newest_of(context.log, thing, known=known, until=until)
+    known = context.known_numbers.get(item, 0)
+    newest = keyed_item.newest_record(context.log, item, known=known, until=until)
     if newest is None:
         return None
     number, record = newest
     if until is None:
-        context.know(thing, number)
+        context.remember_number(item, number)
     if record.type in (STATED, WITHDRAWN):
         return number, record, record
     of = _data(context, record)["of"]
-    return of, things.record_at(context.log, thing, things.find(context.log, thing, of)), record
+    revision = keyed_item.find_event(context.log, item, of)
+    return of, keyed_item.record_at(context.log, item, revision), record
 
 
 def fold(context: RecordContext, stated: Record, newest: Record) -> Fact | None:
@@ -229,13 +230,13 @@ def fold(context: RecordContext, stated: Record, newest: Record) -> Fact | None:
         return None
     data, later = _data(context, stated), _data(context, newest)
     valid_s = data.get("valid_s")
-    said, record = (later, newest) if newest.type == VERIFIED else (data, stated)
-    since_us = said.get("at", record.time)
+    since, record = (later, newest) if newest.type == VERIFIED else (data, stated)
+    since_us = since.get("at", record.time)
     reason = None
     if newest.type == CONTRADICTED:
         reason = _reason(data.get("verify"), later.get("found"))
     elif valid_s is not None:
-        reason = _past_its_time(since_us, valid_s, context.log.clock.now_us())
+        reason = _expiry_reason(since_us, valid_s, context.log.clock.now_us())
     return Fact(
         name=data["name"],
         value=data["value"],
@@ -257,7 +258,7 @@ def fold(context: RecordContext, stated: Record, newest: Record) -> Fact | None:
 
 def append(
     context: RecordContext,
-    thing: KeyedItem,
+    item: KeyedItem,
     make: Callable[[int, int], StreamWrite],
     due: int | None,
     *,
@@ -268,28 +269,30 @@ def append(
     `due` is when the fact's time is over; None takes its mark away. With `about` it is written only
     while that statement counts: what a verifier said of one is no word about the next.
     """
-    mark = thing.cleared(INDEX) if due is None else thing.mark(INDEX, due=due)
+    mark = item.cleared(INDEX) if due is None else item.mark(INDEX, due=due)
     while True:
         of, number = 0, 0
-        newest = things.newest_of(context.log, thing, known=context.numbers.get(thing, 0))
+        newest = keyed_item.newest_record(
+            context.log, item, known=context.known_numbers.get(item, 0)
+        )
         if newest is not None:
             number, record = newest
             of = number if record.type == STATED else _data(context, record)["of"]
             if about is not None and (of != about or record.type == WITHDRAWN):
                 return
         try:
-            things.append(context.log, thing, number + 1, make(number + 1, of), marks=(mark,))
+            keyed_item.append(context.log, item, number + 1, make(number + 1, of), marks=(mark,))
         except ConflictError:
             continue  # another worker said something about it first: this comes behind
-        context.know(thing, number + 1)
+        context.remember_number(item, number + 1)
         return
 
 
-def marked(context: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
+def marked_facts(context: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
     for mark in _marks(context, due_before):
         try:
-            records = read(context, things.of_mark(KIND, mark))
+            records = read_records(context, KeyedItem.from_mark(KIND, mark))
         except ExpiredError:
             continue  # its scope has ended by itself
         fact = None if records is None else fold(context, *records)
@@ -297,54 +300,56 @@ def marked(context: RecordContext, *, due_before: int | None = None) -> Iterator
             yield fact
 
 
-def put_away(context: RecordContext, stream: str, *, keep: bool) -> tuple[Mark | Cleared, ...]:
+def marks_at_close(
+    context: RecordContext, stream: str, *, keep: bool
+) -> tuple[Mark | Cleared, ...]:
     """Returns what becomes of the marks of a scope's facts when it is closed."""
     changed: list[Mark | Cleared] = []
     for mark in _marks(context, None):
         if mark.group == stream:
-            thing = things.of_mark(KIND, mark)
-            changed.append(thing.cleared(INDEX))
-            changed += [thing.mark(INDEX_KEPT, due=mark.due)] * keep
+            item = KeyedItem.from_mark(KIND, mark)
+            changed.append(item.cleared(INDEX))
+            changed += [item.mark(INDEX_KEPT, due=mark.due)] * keep
     return tuple(changed)
 
 
-def check_fact(context: RecordContext, fact: Fact) -> Found:
+def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
     """Asks a fact's verifier and records what it said, if that is news.
 
     That a fact without a time limit still holds is no news; an answer that nobody can give
     changes nothing.
     """
-    thing = KeyedItem(KIND, fact.scope, fact.name)
-    found = _standing(context, thing)
+    item = KeyedItem(KIND, fact.scope, fact.name)
+    found = _current(context, item)
     now = None if found is None else fold(context, *found[1:])
     if found is None or now is None:
-        return Found(fact, Unknown("it was withdrawn"))
-    fact, verdict = now, ask(now)
-    if things.is_closed(context.log, fact.scope):
-        return Found(_as_found(fact, verdict), verdict)
+        return FactCheck(fact, Unknown("it was withdrawn"))
+    fact, verdict = now, ask_verifier(now)
+    if keyed_item.is_closed(context.log, fact.scope):
+        return FactCheck(_with_verdict(fact, verdict), verdict)
     contradicted = isinstance(verdict, Contradicted)
     was_contradicted = fact.contradicted_at is not None
     is_news = contradicted != was_contradicted or fact.valid_until is not None
     if isinstance(verdict, Unknown) or not is_news:
-        return Found(fact, verdict)
-    said: dict[str, Any] = {"name": fact.name, "by": context.worker}
+        return FactCheck(fact, verdict)
+    data: dict[str, Any] = {"name": fact.name, "by": context.worker}
     if verdict.found is not None:
-        said["found"] = verdict.found
+        data["found"] = verdict.found
     type = CONTRADICTED if contradicted else VERIFIED
     due = 0
     if not contradicted:
-        said["at"] = context.log.clock.now_us()
-        due = _due(said["at"], fact.valid_s)
+        data["at"] = context.log.clock.now_us()
+        due = _due(data["at"], fact.valid_s)
     try:
-        append(context, thing, _about(thing, type, said), due, about=found[0])
+        append(context, item, _event_about(item, type, data), due, about=found[0])
     except ClosedError:  # meanwhile
-        return Found(_as_found(fact, verdict), verdict)
-    records = read(context, thing)
+        return FactCheck(_with_verdict(fact, verdict), verdict)
+    records = read_records(context, item)
     assert records is not None, "BUG: a fact that was just written is not there"
-    return Found(fold(context, *records) or fact, verdict)
+    return FactCheck(fold(context, *records) or fact, verdict)
 
 
-def ask(fact: Fact) -> Holds | Contradicted | Unknown:
+def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
     """Asks the fact's verifier; never raises: what it cannot answer is `Unknown`.
 
     A verifier of facts answers True or False too.
@@ -368,12 +373,14 @@ def ask(fact: Fact) -> Holds | Contradicted | Unknown:
     )
 
 
-def _about(thing: KeyedItem, type: str, said: dict[str, Any]) -> Callable[[int, int], StreamWrite]:
+def _event_about(
+    item: KeyedItem, type: str, data: dict[str, Any]
+) -> Callable[[int, int], StreamWrite]:
     """Returns what makes the event of that type about a statement."""
 
     def make(number: int, of: int) -> StreamWrite:
-        new_event = NewEvent(type, codec.encode({**said, "of": of}))
-        return things.next_part(thing, number, new_event)
+        new_event = NewEvent(type, codec.encode({**data, "of": of}))
+        return keyed_item.next_write(item, number, new_event)
 
     return make
 
@@ -382,7 +389,7 @@ def _reason(verify: str | None, found: Any) -> str:
     return f"contradicted by {verify}" + ("" if found is None else f": {show_value(found)}")
 
 
-def _as_found(fact: Fact, verdict: Holds | Contradicted | Unknown) -> Fact:
+def _with_verdict(fact: Fact, verdict: Holds | Contradicted | Unknown) -> Fact:
     """Returns a fact as a verdict shows it that is not recorded."""
     if not isinstance(verdict, Contradicted):
         return fact
@@ -394,7 +401,7 @@ def _due(since_us: int, valid_s: float | None) -> int:
     return NEVER_US if valid_s is None else min(since_us + round(valid_s * 1e6), NEVER_US)
 
 
-def _past_its_time(since_us: int, valid_s: float, now_us: int) -> str | None:
+def _expiry_reason(since_us: int, valid_s: float, now_us: int) -> str | None:
     """Returns why a fact with a time limit does not count now; None if it does.
 
     A moment that lies further ahead than the fact may last was told by a wrong clock: nobody knows
@@ -417,8 +424,8 @@ def _data(context: RecordContext, record: Record) -> dict[str, Any]:
         return codec.decode(context.log.blobs.read(name, size))
 
     data = codec.decode(record.payload, blob=blob)
-    wanted = ("name", "value", "by") if record.type == STATED else ("name", "of", "by")
-    if not isinstance(data, dict) or not all(field in data for field in wanted):
+    required = ("name", "value", "by") if record.type == STATED else ("name", "of", "by")
+    if not isinstance(data, dict) or not all(field in data for field in required):
         raise CorruptError(
             f'event {record.revision} of "{record.stream}" is not what "{record.type}" holds',
             stream=record.stream,
@@ -433,7 +440,7 @@ def stale_facts(context: RecordContext, *, verify: bool) -> Iterator[Stale]:
     A verifier that says a fact still holds makes it fresh again, also one past its time.
     """
     due_before = None if verify else context.log.clock.now_us()
-    for fact in marked(context, due_before=due_before):
+    for fact in marked_facts(context, due_before=due_before):
         if verify and fact.verify is not None:
             try:
                 fact = check_fact(context, fact).fact

@@ -4,7 +4,7 @@ The writes of a body are journalled, and a replay must make the same ones. What 
 says who wrote it and when, and is judged against what is there, so it differs each time. Therefore:
 
 - A decision, and a task that is added, is named by its place in the run: a replay finds it by that
-  name, and takes it up. Such things guard themselves (`thing.py`): their commits are fenced by the
+  name, and takes it up. Such things guard themselves (`item.py`): their commits are fenced by the
   run's lease, and are not journalled.
 - What has no such name (turns, facts, changes of tasks, working memory, whatever changes messages
   that are there or looks for them) is refused in a body, before it can make the run diverge when it
@@ -52,7 +52,7 @@ def next_place() -> str | None:
     return place
 
 
-def is_within() -> bool:
+def is_in_run() -> bool:
     """Says whether a run, or a step of one, is what runs here."""
     return WRITER.get() is not None
 

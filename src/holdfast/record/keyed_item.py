@@ -39,6 +39,11 @@ class KeyedItem(Struct, frozen=True):
     stream: str
     name: str
 
+    @classmethod
+    def from_mark(cls, kind: str, mark: Mark) -> KeyedItem:
+        """Returns the item that a mark names."""
+        return cls(kind, mark.group, mark.key.partition(":")[2])
+
     def key(self, number: int) -> str:
         """Returns the idempotency key of the thing's event of that number."""
         return f"{self.kind}#{number}:{self.name}"
@@ -55,12 +60,7 @@ class KeyedItem(Struct, frozen=True):
         return Cleared(index, self.mark_key)
 
 
-def of_mark(kind: str, mark: Mark) -> KeyedItem:
-    """Returns the thing that a mark names."""
-    return KeyedItem(kind, mark.group, mark.key.partition(":")[2])
-
-
-def check_thing_name(name: object, what: str) -> str:
+def check_item_name(name: object, what: str) -> str:
     """Returns a name that fits into keys with what stands before it, or raises UsageError."""
     name = check_name(name, what)
     if len(name.encode()) > NAME_BYTES_MAX - _PREFIX_BYTES:
@@ -71,44 +71,44 @@ def check_thing_name(name: object, what: str) -> str:
     return name
 
 
-def find(log: Log, thing: KeyedItem, number: int, until: int | None = None) -> int:
+def find_event(log: Log, item: KeyedItem, number: int, until: int | None = None) -> int:
     """Returns the revision of a thing's event, 0 if it has none of that number up to `until`."""
-    found = log.find(thing.stream, key=thing.key(number))
+    found = log.find(item.stream, key=item.key(number))
     if not found:
         return 0
     revision = found[0].revision
     if until is not None and revision >= until:
         # Just there the key may stand on the event before the thing's own one (`record_at`).
-        is_later = revision > until or record_at(log, thing, revision).revision > until
+        is_later = revision > until or record_at(log, item, revision).revision > until
         return 0 if is_later else revision
     return revision
 
 
-def record_at(log: Log, thing: KeyedItem, revision: int) -> Record:
+def record_at(log: Log, item: KeyedItem, revision: int) -> Record:
     """Returns the event whose key was found at a revision of the thing's stream.
 
     A key stands on the first event of its commit. That may be the one that gave the scope its
     parent, and then the event is the next.
     """
-    records = log.read(thing.stream, after=revision - 1, until=revision + 1)
+    records = log.read(item.stream, after=revision - 1, until=revision + 1)
     return records[records[0].type == event.OPENED]
 
 
-def records_of(log: Log, thing: KeyedItem) -> list[Record]:
+def records_of(log: Log, item: KeyedItem) -> list[Record]:
     """Returns all events of a thing, oldest first; none if there is no such thing.
 
     Raises ExpiredError if its scope has ended by itself.
     """
     records: list[Record] = []
-    if log.head(thing.stream) is None:
+    if log.head(item.stream) is None:
         return records
-    while revision := find(log, thing, len(records) + 1):
-        records.append(record_at(log, thing, revision))
+    while revision := find_event(log, item, len(records) + 1):
+        records.append(record_at(log, item, revision))
     return records
 
 
-def newest_of(
-    log: Log, thing: KeyedItem, *, known: int = 0, until: int | None = None
+def newest_record(
+    log: Log, item: KeyedItem, *, known: int = 0, until: int | None = None
 ) -> tuple[int, Record] | None:
     """Returns number and record of a thing's newest event up to a revision; None if it has none.
 
@@ -116,26 +116,26 @@ def newest_of(
     stated a million times costs 40 looks, one whose number is known from the last look costs one.
     Raises ExpiredError if its scope has ended by itself.
     """
-    if log.head(thing.stream) is None:
+    if log.head(item.stream) is None:
         return None
     low, revision, leap = 0, 0, 1
-    if known and (revision := find(log, thing, known, until)):
+    if known and (revision := find_event(log, item, known, until)):
         low = known
-    while at := find(log, thing, low + leap, until):
+    while at := find_event(log, item, low + leap, until):
         low, revision, leap = low + leap, at, leap * 2
     high = low + leap  # has no event
     while high - low > 1:
         middle = (low + high) // 2
-        at = find(log, thing, middle, until)
+        at = find_event(log, item, middle, until)
         low, revision, high = (middle, at, high) if at else (low, revision, middle)
-    return (low, record_at(log, thing, revision)) if low else None
+    return (low, record_at(log, item, revision)) if low else None
 
 
 def append(
     log: Log,
-    thing: KeyedItem,
+    item: KeyedItem,
     number: int,
-    part: StreamWrite,
+    write: StreamWrite,
     *,
     marks: tuple[Mark | Cleared, ...] = (),
 ) -> CommitResult:
@@ -146,14 +146,14 @@ def append(
     """
     try:
         with unjournalled():
-            return log.commit(ProposedCommit((part,), marks=marks))
+            return log.commit(ProposedCommit((write,), marks=marks))
     except UsageError as refused:
-        if not find(log, thing, number):
+        if not find_event(log, item, number):
             raise
         raise ConflictError(
-            f'{thing.kind} "{thing.name}" of "{thing.stream}" changed: another worker wrote its '
+            f'{item.kind} "{item.name}" of "{item.stream}" changed: another worker wrote its '
             f"event {number}",
-            stream=thing.stream,
+            stream=item.stream,
             expected=number - 1,
             actual=number,
         ) from refused
@@ -179,15 +179,15 @@ def is_closed(log: Log, stream: str) -> bool:
     return newest.type == event.CLOSED
 
 
-def check_kept(log: Log, stream: str) -> None:
+def check_not_dropped(log: Log, stream: str) -> None:
     """Raises ClosedError if what a scope had was let go when it was closed."""
     if is_closed(log, stream):
         state_of(log.newest(stream), stream)
 
 
-def next_part(thing: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite:
+def next_write(item: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite:
     """Returns what a commit adds to a stream that is there: the thing's event of that number."""
-    return StreamWrite(thing.stream, (new_event,), key=thing.key(number))
+    return StreamWrite(item.stream, (new_event,), key=item.key(number))
 
 
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}

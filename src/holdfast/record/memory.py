@@ -37,44 +37,46 @@ KEY = "working_memory"
 RETRIES = 1000
 ERRORS_MAX = 100
 
-Lifetime = Literal["turn", "session", "project", "forever"]
-LIFETIMES: tuple[str, ...] = get_args(Lifetime)
+MemoryLifetime = Literal["turn", "session", "project", "forever"]
+LIFETIMES: tuple[str, ...] = get_args(MemoryLifetime)
 
 
-class Kept(Struct, frozen=True):
+class MemoryItem(Struct, frozen=True):
     """One thing at hand, as it was when it was read."""
 
     kind: str
     name: str
     value: Any
-    lifetime: Lifetime
+    lifetime: MemoryLifetime
     scope: str
     updated_at: datetime
 
 
-class Kind(Struct, frozen=True):
+class MemoryKind(Struct, frozen=True):
     """A kind of things, how long they are kept, and how many of them."""
 
     name: str
-    lifetime: Lifetime
-    most: int | None = None
+    lifetime: MemoryLifetime
+    max_items: int | None = None
 
 
-FILES = Kind("files", "session")
-NOTES = Kind("notes", "project")
-RESULTS = Kind("results", "project")
-ERRORS = Kind("errors", "project", ERRORS_MAX)
-SETTINGS = Kind("settings", "forever")
+FILES = MemoryKind("files", "session")
+NOTES = MemoryKind("notes", "project")
+RESULTS = MemoryKind("results", "project")
+ERRORS = MemoryKind("errors", "project", ERRORS_MAX)
+SETTINGS = MemoryKind("settings", "forever")
 
 
-class Shelf:
+class MemorySection:
     """The things of one kind that a scope has at hand, those of the scopes above it included."""
 
-    def __init__(self, memory: Memory, kind: Kind) -> None:
+    def __init__(self, memory: Memory, kind: MemoryKind) -> None:
         self._memory = memory
         self._kind = kind
 
-    def put(self, name: str, value: Any = None, *, lifetime: Lifetime | None = None) -> Kept:
+    def put(
+        self, name: str, value: Any = None, *, lifetime: MemoryLifetime | None = None
+    ) -> MemoryItem:
         """Keeps a value under a name, in place of an earlier one; durable when it returns.
 
         It is kept for this kind's usual time, or for a turn, session, project or forever.
@@ -82,40 +84,40 @@ class Shelf:
         refuse_in_body("a change of working memory")
         name = check_name(name, f"a name among {self._kind.name}")
         lifetime = _check_lifetime(lifetime or self._kind.lifetime)
-        scope = self._memory.place(lifetime)
-        at = to_datetime(self._memory.context.log.clock.now_us())
+        scope = self._memory._scope_for(lifetime)
+        at = to_datetime(self._memory._context.log.clock.now_us())
         entry = {"value": value, "lifetime": lifetime, "at": at}
         # One name is one thing: what was kept under it for another time is taken away first, so
         # that a crash in between leaves too little at hand, never two answers.
-        for other in self._memory.places:
+        for other in self._memory._scopes:
             if other != scope and name in self._read(other):
                 other.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
-        if self._kind.most is None:
+        if self._kind.max_items is None:
             scope.set((KEY, self._kind.name, name), entry)
         else:
             scope.edit(lambda draft: self._put_bounded(draft, name, entry), retries=RETRIES)
-        return Kept(self._kind.name, name, value, lifetime, scope.name, at)
+        return MemoryItem(self._kind.name, name, value, lifetime, scope.name, at)
 
-    def add(self, value: Any, *, lifetime: Lifetime | None = None) -> Kept:
+    def add(self, value: Any, *, lifetime: MemoryLifetime | None = None) -> MemoryItem:
         """Keeps a value under a name of its own, which sorts by time."""
-        return self.put(new_id(self._memory.context.log.clock), value, lifetime=lifetime)
+        return self.put(new_id(self._memory._context.log.clock), value, lifetime=lifetime)
 
-    def get(self, name: str) -> Kept:
+    def get(self, name: str) -> MemoryItem:
         """Returns what is kept under a name, here or else above."""
         for kept in self.list():
             if kept.name == name:
                 return kept
         raise NotFoundError(
-            f'"{self._memory.scope.name}" has no {show_value(name)} among its {self._kind.name}',
+            f'"{self._memory._scope.name}" has no {show_value(name)} among its {self._kind.name}',
             hint="list() shows what it has",
         )
 
-    def list(self, *, older_than: object = None) -> list[Kept]:
+    def list(self, *, older_than: object = None) -> list[MemoryItem]:
         """Returns what is kept, oldest first; `older_than` a length of time if given."""
-        found: dict[str, Kept] = {}
-        for scope in self._memory.places:
+        found: dict[str, MemoryItem] = {}
+        for scope in self._memory._scopes:
             for name, entry in self._read(scope).items():
-                kept = Kept(
+                kept = MemoryItem(
                     self._kind.name,
                     name,
                     entry["value"],
@@ -127,13 +129,13 @@ class Shelf:
         kept = sorted(found.values(), key=lambda kept: kept.updated_at)
         if older_than is None:
             return kept
-        latest = older_bound(self._memory.context.log.clock.now_us(), older_than)
+        latest = older_bound(self._memory._context.log.clock.now_us(), older_than)
         return [one for one in kept if one.updated_at <= latest]
 
     def drop(self, name: str) -> None:
         """Takes away what is kept under a name; its history stays."""
         kept = self.get(name)
-        for scope in self._memory.places:
+        for scope in self._memory._scopes:
             if scope.name == kept.scope:
                 scope.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
 
@@ -141,12 +143,12 @@ class Shelf:
         return scope.get((KEY, self._kind.name), {})
 
     def _put_bounded(self, draft: Draft, name: str, entry: dict[str, Any]) -> None:
-        shelf: Any = draft.setdefault(KEY, {}).setdefault(self._kind.name, {})
-        shelf[name] = entry
-        most = cast("int", self._kind.most)
-        names = sorted(shelf, key=lambda one: (shelf[one]["at"], one))
-        for old in names[: max(len(names) - most, 0)]:
-            del shelf[old]
+        section: Any = draft.setdefault(KEY, {}).setdefault(self._kind.name, {})
+        section[name] = entry
+        max_items = cast("int", self._kind.max_items)
+        names = sorted(section, key=lambda one: (section[one]["at"], one))
+        for old in names[: max(len(names) - max_items, 0)]:
+            del section[old]
 
 
 class Memory:
@@ -155,42 +157,42 @@ class Memory:
     def __init__(
         self, context: RecordContext, scope: Scope, upwards: Callable[[], Iterator[Scope]]
     ) -> None:
-        self.context = context
-        self.scope = scope
+        self._context = context
+        self._scope = scope
         self._upwards = upwards
-        self._places: list[Scope] = []
+        self._found_scopes: list[Scope] = []
 
     @property
-    def places(self) -> list[Scope]:
+    def _scopes(self) -> list[Scope]:
         """The scopes that it is kept in: this one, and those above it, nearest first."""
-        if not self._places:
-            self._places = list(self._upwards())
-        return self._places
+        if not self._found_scopes:
+            self._found_scopes = list(self._upwards())
+        return self._found_scopes
 
     @property
-    def files(self) -> Shelf:
+    def files(self) -> MemorySection:
         """Files being discussed or modified."""
-        return Shelf(self, FILES)
+        return MemorySection(self, FILES)
 
     @property
-    def notes(self) -> Shelf:
+    def notes(self) -> MemorySection:
         """What research found."""
-        return Shelf(self, NOTES)
+        return MemorySection(self, NOTES)
 
     @property
-    def results(self) -> Shelf:
+    def results(self) -> MemorySection:
         """Results of tests, and metrics."""
-        return Shelf(self, RESULTS)
+        return MemorySection(self, RESULTS)
 
     @property
-    def errors(self) -> Shelf:
+    def errors(self) -> MemorySection:
         """What went wrong, and what was done about it."""
-        return Shelf(self, ERRORS)
+        return MemorySection(self, ERRORS)
 
     @property
-    def settings(self) -> Shelf:
+    def settings(self) -> MemorySection:
         """Configuration and preferences."""
-        return Shelf(self, SETTINGS)
+        return MemorySection(self, SETTINGS)
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -200,36 +202,38 @@ class Memory:
         finally:
             self.end("turn")
 
-    def end(self, lifetime: Lifetime) -> None:
+    def end(self, lifetime: MemoryLifetime) -> None:
         """Takes away what was kept for that long. The end of a session is also that of a turn."""
         ended = ("turn", "session") if _check_lifetime(lifetime) == "session" else (lifetime,)
-        scope = self.place(lifetime)
+        scope = self._scope_for(lifetime)
 
         def forget(draft: Draft) -> None:
-            shelves: Any = draft.get(KEY, {})  # another writer may have gone back before it
-            for kind in list(shelves):
-                for name in list(shelves[kind]):
-                    if shelves[kind][name]["lifetime"] in ended:
-                        del shelves[kind][name]
+            sections: Any = draft.get(KEY, {})  # another writer may have gone back before it
+            for kind in list(sections):
+                for name in list(sections[kind]):
+                    if sections[kind][name]["lifetime"] in ended:
+                        del sections[kind][name]
 
-        shelves: Any = scope.get(KEY, {})
-        if any(entry["lifetime"] in ended for kind in shelves for entry in shelves[kind].values()):
+        sections: Any = scope.get(KEY, {})
+        if any(
+            entry["lifetime"] in ended for kind in sections for entry in sections[kind].values()
+        ):
             scope.edit(forget, retries=RETRIES)
 
-    def place(self, lifetime: str) -> Scope:
+    def _scope_for(self, lifetime: str) -> Scope:
         """Returns the scope that things of a lifetime are kept in."""
         if lifetime in ("turn", "session"):
-            return self.scope
-        lasting = [scope for scope in self.places if scope.level not in (CONVERSATION, GLOBAL)]
-        return lasting[-1] if lifetime == "project" and lasting else self.places[-1]
+            return self._scope
+        lasting = [scope for scope in self._scopes if scope.level not in (CONVERSATION, GLOBAL)]
+        return lasting[-1] if lifetime == "project" and lasting else self._scopes[-1]
 
 
 def _drop(draft: Draft, kind: str, name: str) -> None:
     draft.get(KEY, {}).get(kind, {}).pop(name, None)
 
 
-def _check_lifetime(lifetime: object) -> Lifetime:
+def _check_lifetime(lifetime: object) -> MemoryLifetime:
     if lifetime not in LIFETIMES:
         known = ", ".join(LIFETIMES)
         raise UsageError(f"a lifetime is one of {known}, found {show_value(lifetime)}")
-    return cast("Lifetime", lifetime)
+    return cast("MemoryLifetime", lifetime)

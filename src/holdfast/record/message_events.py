@@ -78,10 +78,10 @@ class FileChange(Struct, frozen=True):
 class Message:
     """One message. Its bytes are decoded when something in it is first asked for."""
 
-    __slots__ = ("_blobs", "_edits", "_fields", "record")
+    __slots__ = ("_blobs", "_edits", "_fields", "_record")
 
     def __init__(self, record: Record, blobs: ReadBlob, edits: Iterable[bytes] = ()) -> None:
-        self.record = record
+        self._record = record
         self._blobs = blobs
         self._edits = tuple(edits)
         self._fields: dict[str, Any] | None = None
@@ -95,8 +95,8 @@ class Message:
         return fields
 
     def _decode(self) -> dict[str, Any]:
-        data = self._value(self.record.payload)
-        if self.record.type == COMPACTED:
+        data = self._value(self._record.payload)
+        if self._record.type == COMPACTED:
             data = data["summary"]
         for edit in self._edits:
             for name, value in self._value(edit)["set"].items():
@@ -110,8 +110,8 @@ class Message:
         data = codec.decode(payload, blob=self._value_of_blob)
         if not isinstance(data, dict):
             raise CorruptError(
-                f'event {self.revision} of "{self.record.stream}" is no message\'s',
-                stream=self.record.stream,
+                f'event {self.revision} of "{self._record.stream}" is no message\'s',
+                stream=self._record.stream,
                 revision=self.revision,
             )
         return cast("dict[str, Any]", data)
@@ -126,14 +126,14 @@ class Message:
     @property
     def role(self) -> str:
         """Who speaks: user, assistant, system, tool, or whatever the conversation calls them."""
-        return self.fields.get("role") or str(_of_foreign(self.fields, "role") or "")
+        return self.fields.get("role") or str(_foreign_field(self.fields, "role") or "")
 
     @property
     def content(self) -> str | None:
         """The text; that of a foreign item if none was given beside it."""
         content = self.fields.get("content")
         if content is None:
-            content = _of_foreign(self.fields, "content")
+            content = _foreign_field(self.fields, "content")
         return content if isinstance(content, str) else None
 
     @property
@@ -142,10 +142,10 @@ class Message:
         content = self.content
         if content is not None:
             return content
-        foreign = _of_foreign(self.fields, "content")
+        foreign = _foreign_field(self.fields, "content")
         parts = self.parts or (cast("list[Any]", foreign) if isinstance(foreign, list) else [])
-        said = [cast("dict[str, Any]", part).get("text") for part in parts if type(part) is dict]
-        return "\n".join(text for text in said if isinstance(text, str))
+        texts = [cast("dict[str, Any]", part).get("text") for part in parts if type(part) is dict]
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def parts(self) -> list[Any]:
@@ -194,20 +194,20 @@ class Message:
     @property
     def revision(self) -> int:
         """The event that added it: its place in the stream, which never changes."""
-        return self.record.revision
+        return self._record.revision
 
     @property
     def time(self) -> datetime:
         """When it was said; a merged message keeps the time of the conversation it came from."""
-        return to_datetime(self.time_us)
+        return to_datetime(self._time_us)
 
     @property
-    def time_us(self) -> int:
-        return self.fields.get("said_at", self.record.time)
+    def _time_us(self) -> int:
+        return self.fields.get("said_at", self._record.time)
 
     @property
     def actor(self) -> str:
-        return self.record.actor
+        return self._record.actor
 
     @property
     def is_edited(self) -> bool:
@@ -216,7 +216,7 @@ class Message:
     @property
     def is_summary(self) -> bool:
         """Says whether it stands for those that a compaction took out of sight."""
-        return self.record.type == COMPACTED
+        return self._record.type == COMPACTED
 
     @property
     def item(self) -> Any:
@@ -249,19 +249,19 @@ class Message:
         }
 
     def __repr__(self) -> str:
-        return f"<Message {self.record.stream}@{self.revision} {self.role}>"
+        return f"<Message {self._record.stream}@{self.revision} {self.role}>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        mine = (self.record.stream, self.revision, self._edits)
-        return mine == (other.record.stream, other.revision, other._edits)
+        mine = (self._record.stream, self.revision, self._edits)
+        return mine == (other._record.stream, other.revision, other._edits)
 
     def __hash__(self) -> int:
-        return hash((self.record.stream, self.revision))
+        return hash((self._record.stream, self.revision))
 
 
-def _of_foreign(fields: dict[str, Any], name: str) -> Any:
+def _foreign_field(fields: dict[str, Any], name: str) -> Any:
     foreign = fields.get("foreign")
     return cast("dict[str, Any]", foreign).get(name) if isinstance(foreign, dict) else None
 
@@ -291,7 +291,7 @@ def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("foreign") is not None:
         fields["foreign"] = given["foreign"]
         if "role" not in fields:
-            role = _of_foreign(fields, "role")
+            role = _foreign_field(fields, "role")
             if not (isinstance(role, str) and role):
                 raise UsageError("a message needs a role: the foreign item has none either")
     elif "role" not in fields:
@@ -391,7 +391,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-def key_of(foreign_id: str, again: int = 0) -> str:
+def foreign_id_key(foreign_id: str, again: int = 0) -> str:
     """Returns the idempotency key of a foreign item.
 
     `again` is the revision that added it before, if it was taken away since: an item that was

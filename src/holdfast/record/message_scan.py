@@ -40,24 +40,24 @@ CHUNK_MAX = 4096
 KEPT_BYTES_MAX = 32 << 20
 SCANS_MAX = 256
 _RECORD_BYTES = 300
-_JUMPS = frozenset((CLEARED, REWOUND, MERGED, event.RESTORED))
-_MET = _JUMPS | {EDITED, DELETED, POPPED, COMPACTED, event.CLOSED}
+_REWINDS = frozenset((CLEARED, REWOUND, MERGED, event.RESTORED))
+_CHANGES = _REWINDS | {EDITED, DELETED, POPPED, COMPACTED, event.CLOSED}
 
 
-class _At(Struct):
+class _AtData(Struct):
     at: int
 
 
-class _To(Struct):
+class _ToData(Struct):
     to: int
     undo: bool = False
 
 
-class _Through(Struct):
+class _ThroughData(Struct):
     through: int
 
 
-class _Closed(Struct):
+class _ClosedData(Struct):
     keep: bool = True
 
 
@@ -103,7 +103,7 @@ class Scan:
         """Returns the newest n, oldest of them first."""
         chunk = max(n - self.count, CHUNK_MIN)
         while self.count < n and not self.done:
-            self._more(chunk)
+            self._scan_more(chunk)
             chunk = min(chunk * 2, CHUNK_MAX)
         if len(self._tail) >= n:
             return self._tail[-n:] if n else []
@@ -115,7 +115,7 @@ class Scan:
         width = max(CHUNK_MIN, 2 * n)
         while True:
             low = max(high - width, -1)
-            self._reach(low)
+            self._scan_down_to(low)
             found = self._between(low, high)
             if len(found) >= n or low < max(self.floor, 0) or low < 0:
                 return found[-n:] if n else []
@@ -123,7 +123,7 @@ class Scan:
 
     def after(self, place: int, n: int) -> list[Record]:
         """Returns the oldest n that stand behind a place; -1 is before the first."""
-        self._reach(place)
+        self._scan_down_to(place)
         low, width = place, max(CHUNK_MIN, 2 * n)
         found: list[Record] = []
         while len(found) < n and low < self.until:
@@ -139,12 +139,12 @@ class Scan:
 
     def finish(self) -> None:
         """Looks to the end."""
-        self._reach(-1)
+        self._scan_down_to(-1)
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Looks at the newest events, if nobody has yet: they say whether anything is left."""
         if self._frontier == self.until and not self.done:
-            self._more(CHUNK_MIN)
+            self._scan_more(CHUNK_MIN)
 
     def place(self, record: Record) -> int:
         """Returns where a message stands among the others: revisions, but for a summary."""
@@ -158,7 +158,7 @@ class Scan:
         return self.edits.get(record.revision, [])[::-1]
 
     @property
-    def seam(self) -> int:
+    def last_rewind(self) -> int:
         """The newest event that rewound the stream, as far as was looked; 0 if there was none."""
         return self._segments[0].low if len(self._segments) > 1 else 0
 
@@ -178,7 +178,7 @@ class Scan:
                 return
             else:
                 with self.mutex:
-                    self._more(CHUNK_MIN)
+                    self._scan_more(CHUNK_MIN)
 
     # --- going back ------------------------------------------------------------------------------
 
@@ -186,15 +186,15 @@ class Scan:
     def _frontier(self) -> int:
         return self._segments[-1].low
 
-    def _reach(self, low: int) -> None:
+    def _scan_down_to(self, low: int) -> None:
         """Looks until everything above a revision is known."""
         while not self.done and self._frontier > low:
-            self._more(self._frontier - max(low, 0))
+            self._scan_more(self._frontier - max(low, 0))
 
-    def _more(self, wanted: int) -> None:
+    def _scan_more(self, count: int) -> None:
         """Looks at the next events, and keeps the messages among them."""
         segment = self._segments[-1]
-        low = max(segment.low - min(wanted, CHUNK_MAX), self.floor)
+        low = max(segment.low - min(count, CHUNK_MAX), self.floor)
         found: list[Record] = []
         jump: int | None = None
         for record in reversed(self._read(low, segment.low)):
@@ -203,8 +203,8 @@ class Scan:
             if record.type == ADDED:
                 if record.revision not in self.removed:
                     found.append(record)
-            elif record.type in _MET:
-                jump = self._meet(record)
+            elif record.type in _CHANGES:
+                jump = self._apply(record)
                 if jump is not None:
                     low = record.revision
                     break
@@ -234,25 +234,27 @@ class Scan:
             self._tail_low = self._frontier
             self.kept_bytes += size
 
-    def _meet(self, record: Record) -> int | None:
+    def _apply(self, record: Record) -> int | None:
         """Takes note of an event that changes what lies before it; returns where it jumps to."""
         kind = record.type
-        if kind in _JUMPS:
-            jump = codec.decode_as(record.payload, _To)
+        if kind in _REWINDS:
+            jump = codec.decode_as(record.payload, _ToData)
             # One change of the state that was taken back is no word about what was said since.
             return None if jump.undo else self._lower(jump.to, record)
         if kind == event.CLOSED:
-            if codec.decode_as(record.payload, _Closed).keep:
+            if codec.decode_as(record.payload, _ClosedData).keep:
                 return None
             if record.revision == self.until:
                 self.dropped_at = record.revision
             return 0
         if kind == COMPACTED:
             if not self._original and self.summary is None:
-                self.floor = self._lower(codec.decode_as(record.payload, _Through).through, record)
+                self.floor = self._lower(
+                    codec.decode_as(record.payload, _ThroughData).through, record
+                )
                 self.summary = record
             return None
-        at = self._lower(codec.decode_as(record.payload, _At).at, record)
+        at = self._lower(codec.decode_as(record.payload, _AtData).at, record)
         if kind == EDITED:
             self.edits.setdefault(at, []).append(record.payload)
         else:
@@ -296,10 +298,10 @@ class Scan:
 
     # --- going on --------------------------------------------------------------------------------
 
-    def renewed(self, until: int, link: bytes) -> Scan:
+    def extended(self, until: int, link: bytes) -> Scan:
         """Returns the scan for a later end of the stream: this one if what came fits on it."""
         newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
-        newer._reach(self.until)
+        newer._scan_down_to(self.until)
         is_jump = len(newer._segments) > 1 or newer.summary is not None
         kept_bytes = self.kept_bytes + newer.kept_bytes
         if is_jump or self.dropped_at or newer._is_full or kept_bytes > KEPT_BYTES_MAX:
@@ -349,7 +351,7 @@ class Scans:
         if scan is not None:
             with scan.mutex:
                 if scan.until < until:
-                    scan = scan.renewed(until, link)
+                    scan = scan.extended(until, link)
                 elif scan.link != link:
                     scan = None  # another thread was here, with an older or a newer answer
         if scan is None:
@@ -372,9 +374,9 @@ class Scans:
         return Scan(self._log, stream, revision, b"", first, original=original)
 
 
-def check_kept(scan: Scan) -> None:
+def check_messages_kept(scan: Scan) -> None:
     """Raises ClosedError if the messages were let go with the state: never empty by accident."""
-    scan.look()
+    scan.start()
     if scan.dropped_at:
         raise ClosedError(
             f'the messages of scope "{scan.stream}" were let go when it was closed at revision '

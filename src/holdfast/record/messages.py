@@ -27,7 +27,7 @@ from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
 from holdfast.core.event import Moment, to_datetime
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
-from holdfast.record import message_events as forms
+from holdfast.record import message_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 from holdfast.record.facts import Fact
@@ -40,10 +40,10 @@ from holdfast.record.message_events import (
     Spill,
     check_fields,
     encode,
-    key_of,
+    foreign_id_key,
     make_id,
 )
-from holdfast.record.message_scan import Scan, check_kept
+from holdfast.record.message_scan import Scan, check_messages_kept
 from holdfast.record.repair import repair
 from holdfast.record.sessions import OpenTurn, Turn, read_turns
 
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 # It reads every message of the conversation. Pure.
 
 
-Score = Callable[[Message], float]
-By = Score | Iterable[str]
+Scorer = Callable[[Message], float]
+Selector = Scorer | Iterable[str]
 """What messages are chosen by: a function that scores one, or names that they mention."""
 
 
@@ -76,10 +76,10 @@ def check_names(by: object) -> tuple[str, ...] | None:
     )
 
 
-def choose(messages: Iterable[Message], by: By, n: int) -> list[Message]:
+def choose(messages: Iterable[Message], by: Selector, n: int) -> list[Message]:
     """Returns the n messages with the highest score above 0, of equals the newest, oldest first."""
     names = check_names(by)
-    score = cast("Score", by) if names is None else _mentions(names)
+    score = cast("Scorer", by) if names is None else _mentions(names)
     scored: list[tuple[float, int, Message]] = []
     for at, message in enumerate(messages):
         found = _check_score(score(message))
@@ -95,7 +95,7 @@ def _check_score(score: object) -> float:
     return score
 
 
-def about(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
+def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
     """Returns a line for each fact that is about one of the names; a stale one says so."""
     has = _pattern(names)
     return [
@@ -105,7 +105,7 @@ def about(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _mentions(names: tuple[str, ...]) -> Score:
+def _mentions(names: tuple[str, ...]) -> Scorer:
     has = _pattern(names)
     return lambda message: len(has.findall(message.text))
 
@@ -136,7 +136,7 @@ def merged_order(mine: list[Message], theirs: list[Message]) -> tuple[list[Messa
     merged: list[Message] = []
     at = 0
     for message in mine:
-        while at < len(new) and new[at].time_us < message.time_us:
+        while at < len(new) and new[at]._time_us < message._time_us:
             merged.append(new[at])
             at += 1
         merged.append(message)
@@ -151,7 +151,7 @@ def _names(message: Message) -> tuple[str, ...]:
 
 def moved_fields(message: Message) -> dict[str, Any]:
     """Returns the fields of a message that is written once more, elsewhere: it keeps its time."""
-    fields = {**message.fields, "said_at": message.time_us}
+    fields = {**message.fields, "said_at": message._time_us}
     if "foreign" in fields:
         fields["foreign"] = fields.pop("foreign")  # it stands last, where a reader expects it
     return fields
@@ -186,11 +186,11 @@ class Summary(Struct, frozen=True):
     is_compacted: bool
 
 
-class _Item(Struct, gc=False):
+class _ForeignItem(Struct, gc=False):
     foreign: Any
 
 
-_decode_item = msgspec.json.Decoder(_Item).decode
+_decode_foreign = msgspec.json.Decoder(_ForeignItem).decode
 
 
 class History(Sequence[Message]):
@@ -234,7 +234,7 @@ class History(Sequence[Message]):
                 )
             scan = self._past
         with scan.mutex:
-            check_kept(scan)
+            check_messages_kept(scan)
         return scan
 
     def _message(self, scan: Scan, record: Record) -> Message:
@@ -355,7 +355,7 @@ class History(Sequence[Message]):
             raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
         with scan.mutex:
-            return make_cursor(scan.place(message.record))
+            return make_cursor(scan.place(message._record))
 
     def get(self, id: str) -> Message:
         """Returns a message by its id, or raises NotFoundError; it looks from the newest on."""
@@ -396,7 +396,7 @@ class History(Sequence[Message]):
             return [
                 Message(record, read).item
                 if needs_more(record.payload)
-                else _decode_item(record.payload).foreign
+                else _decode_foreign(record.payload).foreign
                 for record in records
             ]
         return [Message(record, read).item for record in records]
@@ -409,7 +409,7 @@ class History(Sequence[Message]):
         """
         return repair(self.items(last)).history
 
-    def select(self, by: By, n: int = 10) -> list[Message]:
+    def select(self, by: Selector, n: int = 10) -> list[Message]:
         """Returns the n messages that a prompt needs most, oldest first.
 
         `by` is a function that scores a message (0: not this one), for retrieval by whatever you
@@ -418,7 +418,7 @@ class History(Sequence[Message]):
         return choose(self, by, check_whole(n, "n"))
 
     def render(
-        self, max_messages: int = 10, *, decisions: int = 20, select: By | None = None
+        self, max_messages: int = 10, *, decisions: int = 20, select: Selector | None = None
     ) -> str:
         """Returns the simplest prompt context: "role: content" lines, then what was decided.
 
@@ -429,19 +429,19 @@ class History(Sequence[Message]):
         names = None if select is None else check_names(select)
         by = names or select
         chosen = self.last(max_messages) if by is None else self.select(by, max_messages)
-        lines = [] if names is None else self._known_about(names)
+        lines = [] if names is None else self._fact_lines(names)
         lines += [f"{message.role}: {message.text}" for message in chosen]
-        decided = self._decided(check_whole(decisions, "decisions"))
+        decided = self._decision_lines(check_whole(decisions, "decisions"))
         if decided:
             lines.append("Decisions made this session:")
             lines += [f"  - {line}" for line in decided]
         return "\n".join(lines)
 
-    def _known_about(self, names: tuple[str, ...]) -> list[str]:
-        known = about(self._scope.facts.list(), names)
+    def _fact_lines(self, names: tuple[str, ...]) -> list[str]:
+        known = fact_lines(self._scope.facts.list(), names)
         return ["Known:", *(f"  - {line}" for line in known)] if known else []
 
-    def _decided(self, n: int) -> list[str]:
+    def _decision_lines(self, n: int) -> list[str]:
         recent = Decisions(self._context).recent(self._scope, n)
         return [
             f"{one.decision}: {one.rationale}" if one.rationale else one.decision
@@ -460,7 +460,7 @@ class History(Sequence[Message]):
             scan.events(),
             self.name,
             self._context.lease_keeper,
-            seam=lambda: max(scan.seam, forked_at),
+            last_rewind=lambda: max(scan.last_rewind, forked_at),
         )
         return list(islice(turns, last))
 
@@ -522,10 +522,10 @@ _END = 1 << 62
 """No stream is so long."""
 
 
-class Said(Struct, frozen=True):
+class PreparedMessages(Struct, frozen=True):
     """Messages on their way: the commit that adds them, and which of its events they are."""
 
-    wanted: ProposedCommit
+    commit: ProposedCommit
     first: int
     count: int
     turn: OpenTurn | None
@@ -583,8 +583,8 @@ class Messages(History):
         }
         if foreign_id is not None and key is None:
             return self._add_once(given, turn, state, expected)
-        said = self.prepare([given], turn=turn, state=state, key=key, expected=expected)
-        return self.made(said, self._log.commit(said.wanted))[0]
+        prepared = self._prepare([given], turn=turn, state=state, key=key, expected=expected)
+        return self._committed(prepared, self._log.commit(prepared.commit))[0]
 
     def add_many(
         self,
@@ -608,10 +608,10 @@ class Messages(History):
             if turn is None and state is None and expected is None:
                 return self._add_batch(given)
             return [self._add_once(item, turn, state, expected) for item in given]
-        said = self.prepare(given, turn=turn, state=state, key=key, expected=expected)
-        return self.made(said, self._log.commit(said.wanted))
+        prepared = self._prepare(given, turn=turn, state=state, key=key, expected=expected)
+        return self._committed(prepared, self._log.commit(prepared.commit))
 
-    def prepare(
+    def _prepare(
         self,
         given: list[dict[str, Any]],
         *,
@@ -620,49 +620,50 @@ class Messages(History):
         key: str | None = None,
         expected: int | None = None,
         spill: Spill | None = None,
-    ) -> Said:
+    ) -> PreparedMessages:
         """Returns the commit that adds messages; large parts of them are written by now."""
         clock = self._log.clock
         new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
         if turn is not None:
-            begun, marks = _check_turn(turn, self).begin()
+            begun, marks = _check_turn(turn, self)._begin()
             new_events += begun
         first = len(new_events)
         for number, item in enumerate(given):
             fields = check_fields(item)
             if "id" not in fields:
                 # A retry with the same key must have the same bytes, and so the same id.
-                made = fields.get("foreign_id") or (f"{key}/{number}" if key and number else key)
-                fields = {"id": made or make_id(clock, fields, number), **fields}
+                own_key = f"{key}/{number}" if key and number else key
+                id = fields.get("foreign_id") or own_key or make_id(clock, fields, number)
+                fields = {"id": id, **fields}
             if turn is not None:
                 fields["turn"] = turn.id
                 fields["foreign"] = fields.pop("foreign", None)  # the last one, still
                 if fields["foreign"] is None:
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
-            new_events.append(NewEvent(forms.ADDED, payload))
+            new_events.append(NewEvent(message_events.ADDED, payload))
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             new_events.append(changed(ops))
-        part = self._scope._events_write(tuple(new_events), expected=expected, key=key)
-        return Said(ProposedCommit((part,), marks=marks), first, len(given), turn)
+        write = self._scope._events_write(tuple(new_events), expected=expected, key=key)
+        return PreparedMessages(ProposedCommit((write,), marks=marks), first, len(given), turn)
 
-    def made(self, said: Said, written: CommitResult) -> list[Message]:
+    def _committed(self, prepared: PreparedMessages, result: CommitResult) -> list[Message]:
         """Returns the messages that a commit added, now that it is durable."""
-        part = said.wanted.writes[0]
-        after = written.after[0]
-        if said.turn is not None:
-            said.turn.committed()
-        self._scope._subscribers.tell(part, written.before[0], after)
-        before = after.revision - len(part.new_events) + 1
+        write = prepared.commit.writes[0]
+        after = result.after[0]
+        if prepared.turn is not None:
+            prepared.turn._mark_begun()
+        self._scope._subscribers.tell(write, result.before[0], after)
+        before = after.revision - len(write.new_events) + 1
         return [
             Message(
-                Record(self.name, before + at, after.time, forms.ADDED, self._log.actor,
-                       part.new_events[at].payload, b"", part.key if at == 0 else None),
+                Record(self.name, before + at, after.time, message_events.ADDED, self._log.actor,
+                       write.new_events[at].payload, b"", write.key if at == 0 else None),
                 self._log.blobs.read,
             )
-            for at in range(said.first, said.first + said.count)
+            for at in range(prepared.first, prepared.first + prepared.count)
         ]  # fmt: skip
 
     def _add_once(
@@ -676,19 +677,21 @@ class Messages(History):
         refuse_in_body("adding a foreign item without a key=")
         again = 0
         while True:
-            key = key_of(check_fields(given)["foreign_id"], again)
+            key = foreign_id_key(check_fields(given)["foreign_id"], again)
             there = self._inherited(key)
             if there is None:
-                said = self.prepare([given], turn=turn, state=state, key=key, expected=expected)
+                prepared = self._prepare(
+                    [given], turn=turn, state=state, key=key, expected=expected
+                )
                 try:
-                    written = self._log.commit(said.wanted)
+                    result = self._log.commit(prepared.commit)
                 except UsageError:
                     there = self._by_key(self.name, key)
                     if there is None or not _is_same(there, check_fields(given)):
                         raise
                 else:
-                    there = self.made(said, written)[0]
-                    if not written.repeated:
+                    there = self._committed(prepared, result)[0]
+                    if not result.repeated:
                         return there
             standing = there if self.is_there(there) else self._moved(there)
             if standing is not None:
@@ -699,24 +702,24 @@ class Messages(History):
     def _add_batch(self, given: list[dict[str, Any]]) -> list[Message]:
         """Adds items, each under its own key, with one sync for all; those there are passed."""
         refuse_in_body("adding foreign items without a key=")
-        said: list[Said | None] = []
+        prepared: list[PreparedMessages | None] = []
         for item in given:
             foreign_id = check_fields(item).get("foreign_id")
-            key = None if foreign_id is None else key_of(foreign_id)
+            key = None if foreign_id is None else foreign_id_key(foreign_id)
             is_inherited = key is not None and self._inherited(key) is not None
-            said.append(None if is_inherited else self.prepare([item], key=key))
-        sent = iter(self._log.submit_all([one.wanted for one in said if one is not None]))
-        requests = [None if one is None else next(sent) for one in said]
+            prepared.append(None if is_inherited else self._prepare([item], key=key))
+        sent = iter(self._log.submit_all([one.commit for one in prepared if one is not None]))
+        requests = [None if one is None else next(sent) for one in prepared]
         found: list[Message] = []
-        for item, one, request in zip(given, said, requests, strict=True):
+        for item, one, request in zip(given, prepared, requests, strict=True):
             try:
-                written = None if request is None else self._log.wait(request)
+                result = None if request is None else self._log.wait(request)
             except UsageError:
-                written = None
-            if one is None or written is None or written.repeated:
+                result = None
+            if one is None or result is None or result.repeated:
                 found.append(self._add_once(item, None, None, None))
             else:
-                found += self.made(one, written)
+                found += self._committed(one, result)
         return found
 
     def _inherited(self, key: str) -> Message | None:
@@ -759,18 +762,18 @@ class Messages(History):
         for found in self._log.find(stream, key=key):
             after = found.revision - 1
             for record in self._log.read(stream, after=after, until=min(after + 3, until)):
-                if record.type == forms.ADDED:
+                if record.type == message_events.ADDED:
                     return Message(record, self._log.blobs.read)
-                if record.type == forms.MOVED:
+                if record.type == message_events.MOVED:
                     moved = self._moved(Message(record, self._log.blobs.read))
-                    return Message(moved.record if moved else record, self._log.blobs.read)
+                    return Message(moved._record if moved else record, self._log.blobs.read)
         return None
 
     def is_there(self, message: Message) -> bool:
         """Says whether a message stands: not deleted, not rewound; a summary may stand for it."""
         scan = self._scan_to(message.revision)
         with scan.mutex:
-            found = scan.before(scan.place(message.record) + 1, 1)
+            found = scan.before(scan.place(message._record) + 1, 1)
             return bool(found) and found[0].revision == message.revision
 
     def _scan_to(self, revision: int) -> Scan:
@@ -803,24 +806,24 @@ class Messages(History):
         What it was before stays in the history: `messages.at(…)` reads it.
         """
         refuse_in_body("an edit of a message")
-        unknown = fields.keys() - set(forms.EDITABLE)
+        unknown = fields.keys() - set(message_events.EDITABLE)
         if unknown or not fields:
             found = f"{sorted(unknown)[0]!r}" if unknown else "nothing"
-            raise UsageError(f"edit sets {', '.join(forms.EDITABLE)}, found {found}")
+            raise UsageError(f"edit sets {', '.join(message_events.EDITABLE)}, found {found}")
         target = self._target(message)
         checked = check_fields({"role": target.role, **fields})
         values = dict.fromkeys(fields) | checked
         if "role" not in fields:
             del values["role"]
         payload = encode({"at": target.revision, "set": values}, self._spill)
-        self.commit((NewEvent(forms.EDITED, payload),))
+        self._commit_events((NewEvent(message_events.EDITED, payload),))
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
         """Takes a message away; it is still read by `at`, and by whoever has an earlier fork."""
         refuse_in_body("deleting a message")
         target = self._target(message)
-        self.commit((_pointing(forms.DELETED, at=target.revision),))
+        self._commit_events((_event_with(message_events.DELETED, at=target.revision),))
 
     def pop(self) -> Message | None:
         """Takes the newest message away and returns it; None if there is none."""
@@ -832,13 +835,13 @@ class Messages(History):
                 until = scan.until
             if not newest:
                 return None
-            if self._guarded(until, _pointing(forms.POPPED, at=newest[0].revision)):
+            if self._commit_at(until, _event_with(message_events.POPPED, at=newest[0].revision)):
                 return newest[0]
         raise self._contended("pop")
 
     def clear(self) -> None:
         """Takes all messages away; the history keeps them."""
-        self.commit((_pointing(forms.CLEARED, to=0),))
+        self._commit_events((_event_with(message_events.CLEARED, to=0),))
 
     def rewind(self, to: Message | Moment) -> None:
         """Takes every message away that came behind one, or behind a moment; state stays."""
@@ -846,9 +849,9 @@ class Messages(History):
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
-        self.commit((_pointing(forms.REWOUND, to=revision),))
+        self._commit_events((_event_with(message_events.REWOUND, to=revision),))
 
-    def commit(
+    def _commit_events(
         self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
     ) -> CommitResult:
         """Commits events of the conversation."""
@@ -856,11 +859,11 @@ class Messages(History):
             ProposedCommit((self._scope._events_write(new_events),), marks=marks)
         )
 
-    def _guarded(self, until: int, *new_events: NewEvent) -> CommitResult | None:
+    def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
         """Commits if nobody did since a revision was read; None if somebody did."""
-        part = self._scope._events_write(new_events, expected=until)
+        write = self._scope._events_write(new_events, expected=until)
         try:
-            return self._log.commit(ProposedCommit((part,)))
+            return self._log.commit(ProposedCommit((write,)))
         except ConflictError:
             return None
 
@@ -879,7 +882,7 @@ class Messages(History):
             return self.get(message)
         scan = self._scan()
         with scan.mutex:
-            found = scan.before(scan.place(message.record) + 1, 1)
+            found = scan.before(scan.place(message._record) + 1, 1)
             if not found or found[0].revision != message.revision:
                 raise NotFoundError(
                     f'message {message.revision} of "{self.name}" is not there: it was deleted, '
@@ -923,13 +926,13 @@ class Messages(History):
                 through, until = scan.place(kept[0]), scan.until
                 before = _count(tokens_before, "tokens_before") or _estimate(scan.all())
             after = _count(tokens_after, "tokens_after")
-            said = {
+            data = {
                 "through": through,
                 "summary": Raw(raw),
                 "tokens_before": before,
                 "tokens_after": after or _estimate(kept[1:]) + len(raw) // BYTES_PER_TOKEN,
             }
-            if self._guarded(until, NewEvent(forms.COMPACTED, codec.encode_plain(said))):
+            if self._commit_at(until, NewEvent(message_events.COMPACTED, codec.encode_plain(data))):
                 return self._standing_summary()
         raise self._contended("compact")
 
@@ -958,19 +961,19 @@ class Messages(History):
         newest = self.last(1)
         if through is None and not newest:
             raise UsageError(f'scope "{self.name}" has no messages: there is nothing to summarise')
-        at = (newest[0] if through is None else self._target(through)).record
+        at = (newest[0] if through is None else self._target(through))._record
         scan = self._scan()
         with scan.mutex:
             counted = _count(tokens_before, "tokens_before")
             before = counted or _estimate(scan.before(scan.place(at) + 1, 1 << 40))
         after = _count(tokens_after, "tokens_after")
-        said = {
+        data = {
             "through": at.revision,
             "text": text,
             "tokens_before": before,
             "tokens_after": after or len(text.encode(errors="replace")) // BYTES_PER_TOKEN,
         }
-        self.commit((NewEvent(forms.SUMMARISED, codec.encode(said)),))
+        self._commit_events((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
 
     # --- two histories ---------------------------------------------------------------------------
 
@@ -991,21 +994,21 @@ class Messages(History):
             merged, new = merged_order(mine, list(theirs))
             if not new:
                 return []
-            if self._make_known(new, known):
+            if self._reserve_keys(new, known):
                 continue  # which moved the stream on
             stays = next(at for at, one in enumerate(merged) if one in new)
             to = merged[stays - 1].revision if stays else 0
             origin = {"to": to, "from": theirs.name, "until": theirs.revision}
-            begun = NewEvent(forms.MERGED, codec.encode_plain(origin))
+            begun = NewEvent(message_events.MERGED, codec.encode_plain(origin))
             again = [
-                NewEvent(forms.ADDED, encode(moved_fields(one), self._spill))
+                NewEvent(message_events.ADDED, encode(moved_fields(one), self._spill))
                 for one in merged[stays:]
             ]
-            if self._guarded(until, begun, *again):
+            if self._commit_at(until, begun, *again):
                 return new
         raise self._contended("merge")
 
-    def _make_known(self, new: list[Message], known: set[str]) -> bool:
+    def _reserve_keys(self, new: list[Message], known: set[str]) -> bool:
         """Takes the keys of foreign items that are about to be merged; False if it took none.
 
         Sent again, an item is found by its key; but a commit has one key, so those of several items
@@ -1015,18 +1018,17 @@ class Messages(History):
         second time; so would another writer who is faster than the keys.
         """
         ids = [one.foreign_id for one in new if one.foreign_id is not None]
-        wanted: list[ProposedCommit] = []
+        commits: list[ProposedCommit] = []
         for id in ids:
             if id not in known:
                 known.add(id)
-                new_event = NewEvent(forms.MOVED, codec.encode({"foreign_id": id}))
-                wanted.append(
-                    ProposedCommit((self._scope._events_write((new_event,), key=key_of(id)),))
-                )
-        for request in self._log.submit_all(wanted):
+                new_event = NewEvent(message_events.MOVED, codec.encode({"foreign_id": id}))
+                write = self._scope._events_write((new_event,), key=foreign_id_key(id))
+                commits.append(ProposedCommit((write,)))
+        for request in self._log.submit_all(commits):
             with suppress(UsageError):  # that id was used here before
                 self._log.wait(request)
-        return bool(wanted)
+        return bool(commits)
 
 
 def _history_of(other: object) -> History:
@@ -1036,7 +1038,7 @@ def _history_of(other: object) -> History:
     return messages
 
 
-def _pointing(type: str, **revisions: int) -> NewEvent:
+def _event_with(type: str, **revisions: int) -> NewEvent:
     return NewEvent(type, codec.encode_plain(revisions))
 
 
@@ -1054,7 +1056,7 @@ def _is_same(there: Message, given: dict[str, Any]) -> bool:
     One that was merged was given the time it was said at. A key that a merge took, and brought
     nothing for, stands for whatever has that id.
     """
-    if there.record.type == forms.MOVED:
+    if there._record.type == message_events.MOVED:
         return True
     own = {"id", "turn", "said_at"} - given.keys()
     fields = {name: value for name, value in there.fields.items() if name not in own}

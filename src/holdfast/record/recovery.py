@@ -2,7 +2,7 @@
 
 An act is done again only if its verifier said that it was not done, and only under an intent of
 its own: the recovering worker first makes the decision its own, with an event that two workers
-cannot both write (`thing.py`). So two that recover at once never both act. (Two threads of one
+cannot both write (`item.py`). So two that recover at once never both act. (Two threads of one
 worker would write the same event; so one of them leaves it to the other.) One that dies between
 that event and the outcome leaves an open decision of a dead worker, which is where it began: the
 next one asks the verifier again, and finds what was done.
@@ -99,7 +99,7 @@ def _interrupted(context: RecordContext) -> Iterator[Mark]:
 
 def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recovery:
     """Judges every open decision whose worker is dead, and reports each."""
-    for newer in decisions.superseding():
+    for newer in decisions.pending_supersedes():
         decisions.supersede(newer)
     found = [
         report
@@ -138,7 +138,10 @@ def _is_left(decisions: Decisions, entry: Decision) -> bool:
     """Says whether nobody is at work on a decision: its owner is dead, or gave it up here."""
     if not entry.owner_alive:
         return True
-    return entry.owner == decisions.context.worker and entry.id in decisions.context.given_up
+    return (
+        entry.owner == decisions.context.worker
+        and entry.id in decisions.context.unfinished_recoveries
+    )
 
 
 def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovered:
@@ -150,30 +153,34 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
         return _report(entry, verdict, "left open", verdict.reason)
     act = None if entry.act is None else acts.find(entry.act)
     if act is None:
-        said = "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
-        return _report(entry, verdict, "left open", said)
-    given_up = decisions.context.given_up
+        reason = (
+            "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
+        )
+        return _report(entry, verdict, "left open", reason)
+    unfinished_recoveries = decisions.context.unfinished_recoveries
     try:
-        mine = decisions.take(entry, "recover")
+        mine = decisions.take_over(entry, "recover")
     except UnavailableError:
-        given_up.add(entry.id)  # it may be this worker's by now, which lives and does nothing
+        unfinished_recoveries.add(
+            entry.id
+        )  # it may be this worker's by now, which lives and does nothing
         raise
     # Whatever ends this without an outcome leaves the decision to the next recovery here.
-    given_up.add(mine.id)
+    unfinished_recoveries.add(mine.id)
     try:
         output = act(mine)
     except Exception as error:
         decisions.fail(mine, error)
         return _report(entry, verdict, "left open", show_error(error)[:200])
-    text = said = _text(output)
+    text = report = _text(output)
     try:
         decisions.close_entry(mine, text, how="done again", output=_storable(output))
     except (ConflictError, ExistsError) as overtaken:
         # This worker was silent for so long that it was taken for dead. It did the act all the
         # same, and whoever reads the report must know.
-        said = f"{text}; {overtaken.message}"
-    given_up.discard(mine.id)
-    return _report(entry, verdict, "done again", said)
+        report = f"{text}; {overtaken.message}"
+    unfinished_recoveries.discard(mine.id)
+    return _report(entry, verdict, "done again", report)
 
 
 def _report(entry: Decision, verdict: Verdict, did: Any, text: str) -> Recovered:

@@ -24,10 +24,10 @@ from holdfast.errors import UsageError, show_value
 
 NO_RESULT = "[interrupted: no result of this call was recorded]"
 
-Item = dict[str, Any]
+_Item = dict[str, Any]
 
 
-class Mended(Struct, frozen=True):
+class Fix(Struct, frozen=True):
     """One thing that was not sound. `index` counts in the history as it was given."""
 
     what: Literal["duplicate", "orphan", "moved", "missing"]
@@ -39,14 +39,14 @@ class Repaired(Struct, frozen=True):
     """A sound history, and what it took; nothing if it was sound."""
 
     history: list[Any]
-    mended: list[Mended]
+    mended: list[Fix]
 
 
-class _Found(Struct):
+class _ToolResult(Struct):
     """A result: where it was, and itself, as an item or as a block of one."""
 
     index: int
-    value: Item
+    value: _Item
     is_block: bool
     number: int  # among all results
 
@@ -62,51 +62,51 @@ def repair(history: Iterable[Any]) -> Repaired:
 class _Repair:
     def __init__(self, history: list[Any]) -> None:
         self._history = history
-        self._mended: list[Mended] = []
+        self._mended: list[Fix] = []
         self._calls: dict[str, int] = {}
-        self._results: dict[str, _Found] = {}
+        self._results: dict[str, _ToolResult] = {}
         self._items: list[tuple[int, Any]] = []  # what is passed on, without results
 
     def run(self) -> Repaired:
         seen: set[str] = set()
         for index, item in enumerate(self._history):
             if isinstance(item, dict):
-                item = cast("Item", item)
+                item = cast("_Item", item)
                 id = item.get("id")
                 if isinstance(id, str) and id in seen:
                     self._note("duplicate", index, id)
                     continue
                 if isinstance(id, str):
                     seen.add(id)
-            self._take(index, item)
+            self._take_item(index, item)
         self._drop_orphans()
-        return Repaired(self._laid(), sorted(self._mended, key=lambda one: one.index))
+        return Repaired(self._assemble(), sorted(self._mended, key=lambda one: one.index))
 
     def _note(self, what: Literal["duplicate", "orphan", "moved", "missing"], index: int,
               id: str) -> None:  # fmt: skip
-        self._mended.append(Mended(what, index, id))
+        self._mended.append(Fix(what, index, id))
 
     # --- taking apart ----------------------------------------------------------------------------
 
-    def _take(self, index: int, item: Any) -> None:
+    def _take_item(self, index: int, item: Any) -> None:
         result = _result_id(item)
         if result is not None:
             self._take_result(index, result, item, is_block=False)
             return
         if isinstance(item, dict):
-            lean = self._without_second_calls(index, cast("Item", item))
+            lean = self._without_second_calls(index, cast("_Item", item))
             item = self._without_results(index, lean)
             if item is None:
                 return
         self._items.append((index, item))
 
-    def _take_result(self, index: int, id: str, value: Item, *, is_block: bool) -> None:
+    def _take_result(self, index: int, id: str, value: _Item, *, is_block: bool) -> None:
         if id in self._results:
             self._note("duplicate", index, id)
         else:
-            self._results[id] = _Found(index, value, is_block, len(self._results))
+            self._results[id] = _ToolResult(index, value, is_block, len(self._results))
 
-    def _without_second_calls(self, index: int, item: Item) -> Item | None:
+    def _without_second_calls(self, index: int, item: _Item) -> _Item | None:
         repeated: set[int] = set()
         for number, id in enumerate(call_ids(item)):
             if id in self._calls:
@@ -118,7 +118,7 @@ class _Repair:
             return item
         if "tool_calls" in item:
             calls = [c for n, c in enumerate(item["tool_calls"]) if n not in repeated]
-            return _lean({**item, "tool_calls": calls}, "tool_calls")
+            return _without_empty({**item, "tool_calls": calls}, "tool_calls")
         if "call_id" in item:
             return None
         number = -1
@@ -129,7 +129,7 @@ class _Repair:
                 blocks.append(block)
         return {**item, "content": blocks} if blocks else None
 
-    def _without_results(self, index: int, item: Item | None) -> Item | None:
+    def _without_results(self, index: int, item: _Item | None) -> _Item | None:
         if item is None or not isinstance(item.get("content"), list):
             return item
         rest: list[Any] = []
@@ -149,48 +149,48 @@ class _Repair:
 
     # --- putting together ------------------------------------------------------------------------
 
-    def _laid(self) -> list[Any]:
+    def _assemble(self) -> list[Any]:
         late = {  # results of the second form stay where they are, if that is behind their call
             found.index: found.value
             for id, found in self._results.items()
             if "call_id" in found.value and found.index > self._calls[id]
         }
-        laid: list[Any] = []
-        waiting: list[Item] = []  # result blocks that belong into the next message
+        repaired: list[Any] = []
+        waiting: list[_Item] = []  # result blocks that belong into the next message
         for index, item in self._items:
             for at in sorted(at for at in late if at < index):
-                laid.append(late.pop(at))
+                repaired.append(late.pop(at))
             if waiting:
                 item, before = _merged(waiting, item)
-                laid += before
+                repaired += before
                 waiting = []
-            if item is None or (isinstance(item, dict) and cast("Item", item).get("content") == []
+            if item is None or (isinstance(item, dict) and cast("_Item", item).get("content") == []
                                 and self._had_results(index)):  # fmt: skip
                 continue
-            laid.append(item)
+            repaired.append(item)
             if isinstance(item, dict):
-                results, blocks = self._results_for(index, cast("Item", item))
-                laid += results
+                results, blocks = self._results_for(index, cast("_Item", item))
+                repaired += results
                 waiting = blocks
-        laid += [late[at] for at in sorted(late)]
+        repaired += [late[at] for at in sorted(late)]
         if waiting:
-            laid.append({"role": "user", "content": waiting})
-        return laid
+            repaired.append({"role": "user", "content": waiting})
+        return repaired
 
     def _had_results(self, index: int) -> bool:
         content = self._history[index].get("content")
         return any(_block_type(block) == "tool_result" for block in content)
 
-    def _results_for(self, index: int, item: Item) -> tuple[list[Item], list[Item]]:
+    def _results_for(self, index: int, item: _Item) -> tuple[list[_Item], list[_Item]]:
         """Returns the items, and the blocks, that stand behind an item with calls."""
-        results: list[tuple[int, Item]] = []
-        blocks: list[tuple[int, Item]] = []
+        results: list[tuple[int, _Item]] = []
+        blocks: list[tuple[int, _Item]] = []
         for id in call_ids(item):
             found = self._results.get(id)
             is_block = "tool_calls" not in item and "call_id" not in item
             if found is None:
                 self._note("missing", index, id)
-                made = _made_result(item, id)
+                made = _missing_result(item, id)
                 (blocks if is_block else results).append((len(self._history), made))
             elif "call_id" in found.value and found.index > index:
                 continue
@@ -204,7 +204,7 @@ class _Repair:
         ]
         return ordered[0], ordered[1]
 
-    def _is_in_place(self, found: _Found, index: int) -> bool:
+    def _is_in_place(self, found: _ToolResult, index: int) -> bool:
         """Says whether nothing but other results stood between a call and its result."""
         between = self._history[index + 1 : found.index]
         return found.index > index and all(_result_id(item) is not None for item in between)
@@ -214,7 +214,7 @@ def call_ids(item: Any) -> list[str]:
     """Returns the ids of the tool calls that an item makes and that need a result."""
     if not isinstance(item, dict):
         return []
-    item = cast("Item", item)
+    item = cast("_Item", item)
     calls = item.get("tool_calls")
     if isinstance(calls, list):
         return [str(cast("Any", call).get("id")) for call in cast("list[Any]", calls)
@@ -230,7 +230,7 @@ def _result_id(item: Any) -> str | None:
     """Returns the id of the call that an item is the result of."""
     if not isinstance(item, dict):
         return None
-    item = cast("Item", item)
+    item = cast("_Item", item)
     if isinstance(item.get("tool_call_id"), str):
         return item["tool_call_id"]
     if str(item.get("type", "")).endswith("_call_output") and isinstance(item.get("call_id"), str):
@@ -239,10 +239,10 @@ def _result_id(item: Any) -> str | None:
 
 
 def _block_type(block: Any) -> str | None:
-    return cast("Item", block).get("type") if isinstance(block, dict) else None
+    return cast("_Item", block).get("type") if isinstance(block, dict) else None
 
 
-def _lean(item: Item, name: str) -> Item | None:
+def _without_empty(item: _Item, name: str) -> _Item | None:
     """Returns an item without an empty list; None if nothing is left that it would say."""
     if item[name]:
         return item
@@ -250,7 +250,7 @@ def _lean(item: Item, name: str) -> Item | None:
     return rest if rest.get("content") else None
 
 
-def _made_result(item: Item, id: str) -> Item:
+def _missing_result(item: _Item, id: str) -> _Item:
     if "tool_calls" in item:
         return {"role": "tool", "tool_call_id": id, "content": NO_RESULT}
     if "call_id" in item:
@@ -258,13 +258,13 @@ def _made_result(item: Item, id: str) -> Item:
     return {"type": "tool_result", "tool_use_id": id, "content": NO_RESULT, "is_error": True}
 
 
-def _merged(blocks: list[Item], item: Any) -> tuple[Any, list[Any]]:
+def _merged(blocks: list[_Item], item: Any) -> tuple[Any, list[Any]]:
     """Returns the next item with result blocks in front, or the items to stand before it."""
-    if isinstance(item, dict) and cast("Item", item).get("role") == "user":
-        item = cast("Item", item)
+    if isinstance(item, dict) and cast("_Item", item).get("role") == "user":
+        item = cast("_Item", item)
         content: Any = item.get("content") or []
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        together: Item = {**item, "content": [*blocks, *content]}
+        together: _Item = {**item, "content": [*blocks, *content]}
         return together, []
     return cast("Any", item), [{"role": "user", "content": blocks}]

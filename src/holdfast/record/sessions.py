@@ -41,7 +41,7 @@ from holdfast.errors import (
     show_error,
 )
 from holdfast.names import new_id
-from holdfast.record import keyed_item as things
+from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
 from holdfast.record.keyed_item import KeyedItem
@@ -76,36 +76,36 @@ class _SessionBegun(Struct):
     keep: bool = False
 
 
-def _thing(stream: str) -> KeyedItem:
+def _keyed_item(stream: str) -> KeyedItem:
     return KeyedItem(INDEX_SESSION, stream, "begun")
 
 
-def begin(context: RecordContext, scope: Scope, *, keep: bool) -> None:
+def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
     """Writes down that this worker is in a session now; its mark lasts until it has ended."""
     context.lease_keeper.beat()
-    thing = _thing(scope.name)
-    newest = things.newest_of(context.log, thing)
+    item = _keyed_item(scope.name)
+    newest = keyed_item.newest_record(context.log, item)
     number = 1 if newest is None else newest[0] + 1
     new_event = NewEvent(SESSION_BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
-    part = scope._event_write(new_event, key=thing.key(number))
-    things.append(context.log, thing, number, part, marks=(thing.mark(INDEX_SESSION),))
+    write = scope._event_write(new_event, key=item.key(number))
+    keyed_item.append(context.log, item, number, write, marks=(item.mark(INDEX_SESSION),))
 
 
-def note_crash(context: RecordContext, stream: str) -> None:
+def record_crash(context: RecordContext, stream: str) -> None:
     """Writes down, before a session is let go, that its worker did not end it."""
-    thing = _thing(stream)
-    newest = things.newest_of(context.log, thing)
+    item = _keyed_item(stream)
+    newest = keyed_item.newest_record(context.log, item)
     if newest is None or newest[1].type == SESSION_CRASHED:
         return
     number = newest[0] + 1
-    part = things.next_part(thing, number, NewEvent(SESSION_CRASHED, b"{}"))
+    write = keyed_item.next_write(item, number, NewEvent(SESSION_CRASHED, b"{}"))
     with suppress(ConflictError, ClosedError):  # another lets it go at the same time
-        things.append(context.log, thing, number, part)
+        keyed_item.append(context.log, item, number, write)
 
 
-def unmarked(stream: str) -> Cleared:
+def cleared_mark(stream: str) -> Cleared:
     """Returns what clears the mark of a session that has ended."""
-    return _thing(stream).cleared(INDEX_SESSION)
+    return _keyed_item(stream).cleared(INDEX_SESSION)
 
 
 def read_session(context: RecordContext, stream: str) -> Session | None:
@@ -113,16 +113,17 @@ def read_session(context: RecordContext, stream: str) -> Session | None:
 
     Raises ExpiredError if the scope has ended by itself.
     """
-    thing = _thing(stream)
-    newest = things.newest_of(context.log, thing)
+    item = _keyed_item(stream)
+    newest = keyed_item.newest_record(context.log, item)
     if newest is None:
         return None
     number, record = newest
     has_crashed = record.type == SESSION_CRASHED
     if has_crashed:
-        record = things.record_at(context.log, thing, things.find(context.log, thing, number - 1))
+        revision = keyed_item.find_event(context.log, item, number - 1)
+        record = keyed_item.record_at(context.log, item, revision)
     begun = codec.decode_as(record.payload, _SessionBegun)
-    is_closed = things.is_closed(context.log, stream)
+    is_closed = keyed_item.is_closed(context.log, stream)
     head = context.log.head(stream) if is_closed else None
     if is_closed and not has_crashed:
         status: SessionStatus = "completed"
@@ -145,7 +146,7 @@ def status_of(context: RecordContext, stream: str) -> SessionStatus:
     session = read_session(context, stream)
     if session is not None:
         return session.status
-    if things.is_closed(context.log, stream):
+    if keyed_item.is_closed(context.log, stream):
         return "completed"
     for mark in context.log.marks.list(INDEX_TURN, limit=_ALL):
         if mark.group == stream and not context.lease_keeper.is_alive(worker_of(mark)):
@@ -153,7 +154,7 @@ def status_of(context: RecordContext, stream: str) -> SessionStatus:
     return "active"
 
 
-def marked(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
+def marked_sessions(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
     """Yields the scopes whose session was not seen to its end; None for one that expired."""
     for mark in context.log.marks.list(INDEX_SESSION, limit=_ALL):
         try:
@@ -162,18 +163,20 @@ def marked(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
             yield mark.group, None
 
 
-def unended(context: RecordContext) -> list[Session]:
+def unended_sessions(context: RecordContext) -> list[Session]:
     """Returns the sessions that have not ended, active or crashed, oldest first."""
-    found = [one for _, one in marked(context) if one is not None and one.status != "completed"]
+    found = [
+        one for _, one in marked_sessions(context) if one is not None and one.status != "completed"
+    ]
     return sorted(found, key=lambda one: (one.begun_at, one.scope))
 
 
 def stale_sessions(context: RecordContext) -> Iterator[Stale]:
     """Yields the sessions whose worker died in them."""
-    for one in unended(context):
+    for one in unended_sessions(context):
         if one.status == "crashed":
-            said = f'worker "{one.worker}" died in it'
-            yield Stale("session", one.scope, one.scope, "owner silent", said, one.begun_at)
+            text = f'worker "{one.worker}" died in it'
+            yield Stale("session", one.scope, one.scope, "owner silent", text, one.begun_at)
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -231,7 +234,7 @@ class OpenTurn:
         """Adds several messages in one commit; see `messages.add_many`."""
         return self._messages.add_many(items, key=key, turn=self)
 
-    def begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
+    def _begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
         """Returns what the first commit of the turn has beside its messages; then nothing.
 
         The worker is registered before, so that its death can be told from its silence.
@@ -253,7 +256,7 @@ class OpenTurn:
     def _mark_key(self) -> str:
         return f"{self.id}@{self._lease_keeper.worker}"
 
-    def committed(self) -> None:
+    def _mark_begun(self) -> None:
         """Notes that the first commit is durable."""
         self._has_begun = True
 
@@ -262,8 +265,8 @@ class OpenTurn:
         if self._is_over:
             return
         if self._has_begun or self._is_marked():
-            self._messages.commit(
-                (self.ending(error),), marks=(Cleared(INDEX_TURN, self._mark_key),)
+            self._messages._commit_events(
+                (self._end_event(error),), marks=(Cleared(INDEX_TURN, self._mark_key),)
             )
         self._is_over = True  # only now: one that could not be ended can be tried again
 
@@ -273,12 +276,12 @@ class OpenTurn:
             mark.key == self._mark_key for mark in self._log.marks.list(INDEX_TURN, limit=_ALL)
         )
 
-    def ending(self, error: BaseException | None) -> NewEvent:
+    def _end_event(self, error: BaseException | None) -> NewEvent:
         """Returns the event that ends the turn."""
-        said: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
+        data: dict[str, Any] = {"id": self.id, "outcome": "failed" if error else "completed"}
         if error is not None:
-            said["error"] = show_error(error)[:1000]
-        return NewEvent(TURN_ENDED, codec.encode(said))
+            data["error"] = show_error(error)[:1000]
+        return NewEvent(TURN_ENDED, codec.encode(data))
 
     def __enter__(self) -> OpenTurn:
         return self
@@ -300,11 +303,11 @@ def worker_of(mark: Mark) -> str:
 
 
 def read_turns(
-    path: Iterator[Record], scope: str, lease_keeper: LeaseKeeper, *, seam: Callable[[], int]
+    path: Iterator[Record], scope: str, lease_keeper: LeaseKeeper, *, last_rewind: Callable[[], int]
 ) -> Iterator[Turn]:
     """Yields turns, newest first, from the events of a conversation, newest first.
 
-    Only a turn that was begun behind the `seam` (the newest event that rewound or forked the
+    Only a turn that was begun behind the `last_rewind` (the newest event that rewound or forked the
     stream) can still be open: whoever was in one before it goes on elsewhere, if at all. One that
     was begun twice, by two threads at once or again because an answer was lost, is one turn.
     """
@@ -323,7 +326,7 @@ def read_turns(
             status: TurnStatus
             if ended is not None:
                 status = ended.outcome
-            elif record.revision > seam() and lease_keeper.is_alive(begun.worker):
+            elif record.revision > last_rewind() and lease_keeper.is_alive(begun.worker):
                 status = "open"
             else:
                 status = "interrupted"

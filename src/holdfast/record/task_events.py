@@ -36,8 +36,8 @@ from holdfast.core.commit import NewEvent
 from holdfast.core.event import FORKED, Event, to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
-from holdfast.record import keyed_item as things
-from holdfast.record.keyed_item import KeyedItem, check_thing_name, parse_priority
+from holdfast.record import keyed_item
+from holdfast.record.keyed_item import KeyedItem, check_item_name, parse_priority
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -57,21 +57,21 @@ ENDED = "task.ended"
 
 TaskStatus = Literal["open", "in_progress", "blocked", "completed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(TaskStatus)
-ENDS = ("completed", "cancelled")
+CLOSED_STATUSES = ("completed", "cancelled")
 
-STEPS: dict[str, tuple[tuple[str, ...], str]] = {
+TRANSITIONS: dict[str, tuple[tuple[str, ...], str]] = {
     CLAIMED: (("open", "in_progress"), "in_progress"),
     HELD: (("in_progress",), "in_progress"),
     RELEASED: (("in_progress",), "open"),
     BLOCKED: (("open", "in_progress"), "blocked"),
     UNBLOCKED: (("blocked",), "open"),
     CLOSED: (("open", "in_progress", "blocked"), "completed or cancelled"),
-    REOPENED: (ENDS, "open"),
+    REOPENED: (CLOSED_STATUSES, "open"),
 }
 """From which statuses each event leads, and to which."""
 
 
-class State(Struct, frozen=True):
+class StatusChange(Struct, frozen=True):
     """One line of a task's history: from when on it had that status, and through whom."""
 
     status: TaskStatus
@@ -101,7 +101,7 @@ class Task(Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     completed_at: datetime | None = None
     updated_at: datetime
-    history: tuple[State, ...] = ()
+    history: tuple[StatusChange, ...] = ()
     key: str | None = None
     worker: str | None = None
     """The worker that answers for it; None for a claim by name."""
@@ -120,7 +120,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        return self.status in ENDS
+        return self.status in CLOSED_STATUSES
 
     @property
     def lease(self) -> Lease | None:
@@ -130,7 +130,7 @@ class Task(Struct, frozen=True, kw_only=True):
         return Lease(f"worker/{self.worker}", self.worker, self.epoch, 0)
 
 
-class Said(Struct, frozen=True):
+class TaskEvent(Struct, frozen=True):
     """What stands around an event's data."""
 
     type: str
@@ -160,7 +160,7 @@ def _check_names(what: str) -> Callable[[Any], list[str]]:
         if not isinstance(names, list | tuple):
             raise UsageError(f"{what} is a list of names, found {show_value(names)}")
         given = cast("Iterable[object]", names)
-        return list(dict.fromkeys(check_thing_name(name, f"one of {what}") for name in given))
+        return list(dict.fromkeys(check_item_name(name, f"one of {what}") for name in given))
 
     return check
 
@@ -168,7 +168,7 @@ def _check_names(what: str) -> Callable[[Any], list[str]]:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "title": lambda value: check_text(value, "a task's title"),
     "priority": parse_priority,
-    "epic": lambda value: None if value is None else check_thing_name(value, "an epic"),
+    "epic": lambda value: None if value is None else check_item_name(value, "an epic"),
     "tags": _check_names("tags"),
     "dependencies": _check_names("dependencies"),
     "note": lambda value: check_text(value, "a note"),
@@ -191,7 +191,7 @@ def check_status(status: object) -> tuple[str, ...] | None:
     return cast("tuple[str, ...]", given)
 
 
-class Wish(Struct, frozen=True):
+class TaskFilter(Struct, frozen=True):
     """Which tasks are wanted; None is any."""
 
     statuses: tuple[str, ...] | None = None
@@ -199,7 +199,7 @@ class Wish(Struct, frozen=True):
     epic: str | None = None
     tag: str | None = None
 
-    def fits(self, task: Task) -> bool:
+    def matches(self, task: Task) -> bool:
         """Says whether a task is one of them."""
         return (
             (self.statuses is None or task.status in self.statuses)
@@ -209,14 +209,16 @@ class Wish(Struct, frozen=True):
         )
 
 
-def check_wish(status: object, owner: object, epic: object, tag: object, suspect: object) -> Wish:
+def check_filter(
+    status: object, owner: object, epic: object, tag: object, suspect: object
+) -> TaskFilter:
     """Returns which tasks are wanted, or raises UsageError at the first word that is none."""
     for value, what in ((owner, "owner"), (epic, "epic"), (tag, "tag")):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"{what} is a name, found {show_value(value)}")
     if suspect is not None:
         check_flag(suspect, "suspect")
-    return Wish(check_status(status), *cast("list[Any]", [owner, epic, tag]))
+    return TaskFilter(check_status(status), *cast("list[Any]", [owner, epic, tag]))
 
 
 def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:
@@ -240,30 +242,30 @@ def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> 
 # --- the fold ------------------------------------------------------------------------------------
 
 
-def advance(tasks: dict[str, Task], said: Said) -> dict[str, Task | None]:
+def advance(tasks: dict[str, Task], event: TaskEvent) -> dict[str, Task | None]:
     """Returns the tasks that an event makes different, each as it is then; None for one gone."""
-    at, data, by = to_datetime(said.time), said.data, said.actor
-    if said.type == ADDED:
-        return {data["id"]: _added(said, at, by)}
-    if said.type == RESTORED:
+    at, data, by = to_datetime(event.time), event.data, event.actor
+    if event.type == ADDED:
+        return {data["id"]: _added(event, at, by)}
+    if event.type == RESTORED:
         return {id: _restored(task) for id, task in data["tasks"].items()}
-    if said.type == ENDED:
+    if event.type == ENDED:
         outcome = data["outcome"]
         return {
-            id: _moved(task, "cancelled", at, by, outcome=outcome, completed_at=at)
+            id: _with_status(task, "cancelled", at, by, outcome=outcome, completed_at=at)
             for id, task in tasks.items()
             if not task.is_closed
         }
-    if not said.type.startswith(PREFIX) or said.type not in (CHANGED, *STEPS):
+    if not event.type.startswith(PREFIX) or event.type not in (CHANGED, *TRANSITIONS):
         return {}
     task = tasks.get(data["id"])
     if task is None:
-        raise CorruptError(f"event {said.number} is about task {data['id']!r}, which is not there")
-    return {task.id: _stepped(task, said, at, by)}
+        raise CorruptError(f"event {event.number} is about task {data['id']!r}, which is not there")
+    return {task.id: _after_event(task, event, at, by)}
 
 
-def _added(said: Said, at: datetime, by: str) -> Task:
-    data = said.data
+def _added(event: TaskEvent, at: datetime, by: str) -> Task:
+    data = event.data
     return Task(
         id=data["id"],
         title=data["title"],
@@ -274,14 +276,14 @@ def _added(said: Said, at: datetime, by: str) -> Task:
         created_at=at,
         created_by=by,
         updated_at=at,
-        history=(State("open", at, by),),
+        history=(StatusChange("open", at, by),),
         key=data.get("key"),
-        order=said.number,
+        order=event.number,
     )
 
 
-def _stepped(task: Task, said: Said, at: datetime, by: str) -> Task:
-    type, data = said.type, said.data
+def _after_event(task: Task, event: TaskEvent, at: datetime, by: str) -> Task:
+    type, data = event.type, event.data
     why = data.get("why")
     if type == CHANGED:
         named = {name: value for name, value in data.items() if name in _CHECKS}
@@ -293,34 +295,34 @@ def _stepped(task: Task, said: Said, at: datetime, by: str) -> Task:
         return replace(task, updated_at=at, held_at=at, until=to_datetime(data["until"]))
     if type == CLAIMED:
         until = to_datetime(data["until"]) if "until" in data else None
-        return _moved(
+        return _with_status(
             replace(task, owner=data["owner"], worker=data.get("worker"), started_at=at),
             "in_progress",
             at,
             by,
             epoch=data.get("epoch", 0),
             until=until,
-            claim=said.number,
+            claim=event.number,
             held_at=at,
             why=None,
         )
     if type == CLOSED:
-        return _moved(
+        return _with_status(
             task, data["status"], at, by, outcome=data["outcome"], completed_at=at, why=None
         )
     if type == BLOCKED:
-        return _moved(task, "blocked", at, by, why=why)
-    return _moved(task, "open", at, by, why=why, owner=None, outcome=None, completed_at=None)
+        return _with_status(task, "blocked", at, by, why=why)
+    return _with_status(task, "open", at, by, why=why, owner=None, outcome=None, completed_at=None)
 
 
-def _moved(task: Task, status: TaskStatus, at: datetime, by: str, **fields: Any) -> Task:
+def _with_status(task: Task, status: TaskStatus, at: datetime, by: str, **fields: Any) -> Task:
     """Returns the task with another status; nobody answers for one that is not in progress."""
     if status != "in_progress":
         fields |= {"worker": None, "epoch": 0, "until": None}
     if status in ("open", "blocked"):
         fields |= {"owner": None}
     why = fields.get("outcome") or fields.get("why")
-    line = State(status, at, by, fields.get("owner", task.owner), why)
+    line = StatusChange(status, at, by, fields.get("owner", task.owner), why)
     return replace(task, status=status, updated_at=at, history=(*task.history, line), **fields)
 
 
@@ -345,18 +347,18 @@ def project(events: Iterable[Event]) -> dict[str, Task]:
     number = 0
     for event in events:
         if event.type == FORKED:
-            tasks = {id: unclaimed(task) for id, task in tasks.items()}
+            tasks = {id: without_claim(task) for id, task in tasks.items()}
         elif event.type.startswith(PREFIX):
             number += 1
-            put(tasks, advance(tasks, _said(event, number)))
+            apply_changes(tasks, advance(tasks, _task_event(event, number)))
     return tasks
 
 
-def _said(event: Event, number: int) -> Said:
-    return Said(event.type, event.data, event.record.time, number, event.actor)
+def _task_event(event: Event, number: int) -> TaskEvent:
+    return TaskEvent(event.type, event.data, event.record.time, number, event.actor)
 
 
-def put(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
+def apply_changes(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
     """Changes a table by what an event made different."""
     for id, task in changed.items():
         if task is None:
@@ -365,14 +367,14 @@ def put(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
             tasks[id] = task
 
 
-def unclaimed(task: Task) -> Task:
+def without_claim(task: Task) -> Task:
     """Returns the task as a scope has it in which the claim does not count: a fork, say."""
     if task.status != "in_progress":
         return task
     return replace(task, status="open", owner=None, worker=None, epoch=0, until=None)
 
 
-def bring_back(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
+def restore_changes(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
     """Returns what `task.restored` says: how each task that differs becomes what it was.
 
     A claim is a right in the present, and is not brought back: a task that was in progress then
@@ -386,7 +388,7 @@ def bring_back(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
                 # It stands, and may have been lengthened since.
                 was = replace(was, until=task.until, held_at=task.held_at)
             else:
-                was = unclaimed(was)
+                was = without_claim(was)
         if was != task:
             changed[id] = to_plain(was)
     return changed
@@ -428,7 +430,7 @@ class _TableSnapshot(Struct):
     inherited: list[str]
 
 
-class Table:
+class TaskTable:
     """The tasks of one stream. Hold `lock` while you look at it and write by it."""
 
     def __init__(self, log: Log, stream: str, lock: RLock | None = None) -> None:
@@ -459,7 +461,7 @@ class Table:
             if not self._begun:
                 self._begin(until)
             page = _PAGE_MIN
-            while found := things.find(self._log, self.events, self.number + 1):
+            while found := keyed_item.find_event(self._log, self.events, self.number + 1):
                 if until is not None and found > until:
                     return
                 last = found + page - 1
@@ -483,58 +485,58 @@ class Table:
             if until is None and self.number - self._kept >= SNAPSHOT_EVENTS:
                 self._keep()
 
-    def apply(self, said: Said, revision: int) -> dict[str, Task | None]:
+    def apply(self, event: TaskEvent, revision: int) -> dict[str, Task | None]:
         """Folds one event; returns what it changed."""
-        changed = advance(self.tasks, said)
-        put(self.tasks, changed)
+        changed = advance(self.tasks, event)
+        apply_changes(self.tasks, changed)
         self.inherited.difference_update(changed)
-        self.number, self.revision = said.number, revision
+        self.number, self.revision = event.number, revision
         return changed
 
     def at(self, revision: int) -> dict[str, Task]:
         """Returns the tasks as they were at a revision of the stream."""
-        table = Table(self._log, self.stream)
+        table = TaskTable(self._log, self.stream)
         table.refresh(revision)
         return table.tasks
 
     def commit(self, scope: Scope, type: str, data: dict[str, Any]) -> None:
         """Commits the next event, with its marks; ConflictError if another writer was faster."""
         number = self.number + 1
-        marks = self.marks(advance(self.tasks, Said(type, data, 0, number)))
+        marks = self.marks(advance(self.tasks, TaskEvent(type, data, 0, number)))
         new_event = NewEvent(type, codec.encode(data))
-        part = scope._event_write(new_event, key=self.events.key(number))
-        written = things.append(self._log, self.events, number, part, marks=marks)
-        after = written.after[0]
-        self.apply(Said(type, data, after.time, number, self._log.actor), after.revision)
+        write = scope._event_write(new_event, key=self.events.key(number))
+        result = keyed_item.append(self._log, self.events, number, write, marks=marks)
+        after = result.after[0]
+        self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
 
     def marks(self, changed: dict[str, Task | None]) -> tuple[Mark | Cleared, ...]:
         """Returns the marks to set and to clear so that they tell of tasks as they become."""
         marks: list[Mark | Cleared] = []
         for id, task in changed.items():
             before = None if id in self.inherited else self.tasks.get(id)
-            thing = KeyedItem(INDEX_TASK, self.stream, id)
+            item = KeyedItem(INDEX_TASK, self.stream, id)
             had, has = indexes(before), indexes(task)
             is_same = before is not None and task is not None and before.priority == task.priority
             for index in (INDEX_TASK, INDEX_CLAIM):
                 if task is not None and index in has and not (is_same and index in had):
-                    marks.append(thing.mark(index, priority=task.priority))
+                    marks.append(item.mark(index, priority=task.priority))
                 elif index in had and index not in has:
-                    marks.append(thing.cleared(index))
+                    marks.append(item.cleared(index))
         return tuple(marks)
 
     def _fold(self, record: Record) -> None:
         data = codec.decode(record.payload)
-        said = Said(record.type, data, record.time, self.number + 1, record.actor)
-        self.apply(said, record.revision)
+        event = TaskEvent(record.type, data, record.time, self.number + 1, record.actor)
+        self.apply(event, record.revision)
 
     def _begin(self, until: int | None) -> None:
         """Starts from the stream that this one is a fork of, or from a snapshot."""
         origin = self._log.origin(self.stream)
         if origin is not None:
             stream, at = origin
-            above = Table(self._log, stream)
+            above = TaskTable(self._log, stream)
             above.refresh(at if until is None else min(at, until))
-            self.tasks = {id: unclaimed(task) for id, task in above.tasks.items()}
+            self.tasks = {id: without_claim(task) for id, task in above.tasks.items()}
             self.inherited = set(self.tasks)
             self.number = above.number
             self.revision = above.revision
@@ -594,16 +596,16 @@ def indexes(task: Task | None) -> tuple[str, ...]:
     return (INDEX_TASK, INDEX_CLAIM) if task.status == "in_progress" else (INDEX_TASK,)
 
 
-class Tables:
+class TaskTables:
     """The tables of one store, the last few that were used."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, TaskTable] = {}
         self._locks: dict[str, RLock] = {}
         self._mutex = Lock()
 
-    def of(self, stream: str) -> Table:
+    def of(self, stream: str) -> TaskTable:
         """Returns the table of a stream, which need not be up to date.
 
         The lock outlives the table: two threads of one worker never write by the same number.
@@ -611,7 +613,7 @@ class Tables:
         with self._mutex:
             table = self._tables.pop(stream, None)
             if table is None:
-                table = Table(self._log, stream, self._locks.setdefault(stream, RLock()))
+                table = TaskTable(self._log, stream, self._locks.setdefault(stream, RLock()))
             if len(self._tables) >= TABLES_MAX:
                 self._tables.pop(next(iter(self._tables)))
             self._tables[stream] = table

@@ -30,20 +30,19 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.record import keyed_item as things
-from holdfast.record import task_events as forms
+from holdfast.record import keyed_item, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import next_place, refuse_in_body
 from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.task_events import (
     INDEX_CLAIM,
     INDEX_TASK,
-    Said,
-    Table,
     Task,
-    Wish,
+    TaskEvent,
+    TaskFilter,
+    TaskTable,
     check_fields,
-    check_wish,
+    check_filter,
     indexes,
 )
 
@@ -76,7 +75,7 @@ class OwnerStatus:
         # one it may have lost already, and has to claim again.
         return lease is not None and lease.epoch == task.epoch
 
-    def look(self, scope: str, tasks: dict[str, Task], task: Task) -> Task:
+    def annotate(self, scope: str, tasks: dict[str, Task], task: Task) -> Task:
         """Returns one of a scope's tasks with what only this moment can tell."""
         is_claimed = task.status == "in_progress"
         return replace(
@@ -113,28 +112,30 @@ def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
 _EVERY = 1 << 31
 
 
-def across(context: RecordContext, index: str = INDEX_TASK) -> Iterator[tuple[Table, Task]]:
+def marked_tasks(
+    context: RecordContext, index: str = INDEX_TASK
+) -> Iterator[tuple[TaskTable, Task]]:
     """Yields the tasks of all scopes that a mark leads to, highest priority first."""
     gone: set[str] = set()
-    tables: dict[str, Table] = {}
+    tables: dict[str, TaskTable] = {}
     for mark in context.log.marks.list(index, limit=_EVERY):
-        thing = things.of_mark(INDEX_TASK, mark)
-        if thing.stream not in tables and thing.stream not in gone:
-            table = context.tables.of(thing.stream)
+        item = KeyedItem.from_mark(INDEX_TASK, mark)
+        if item.stream not in tables and item.stream not in gone:
+            table = context.tables.of(item.stream)
             try:
                 table.refresh()
             except ExpiredError:
-                gone.add(thing.stream)  # with its scope, which ended by itself: the mark stayed
+                gone.add(item.stream)  # with its scope, which ended by itself: the mark stayed
                 continue
-            tables[thing.stream] = table
-        table = tables.get(thing.stream)
-        task = None if table is None else table.tasks.get(thing.name)
+            tables[item.stream] = table
+        table = tables.get(item.stream)
+        task = None if table is None else table.tasks.get(item.name)
         # It may have been closed since the marks were listed.
         if table is not None and task is not None and index in indexes(task):
             yield table, task
 
 
-def unclosed(
+def open_tasks(
     context: RecordContext,
     *,
     status: str | Sequence[str] | None,
@@ -145,28 +146,28 @@ def unclosed(
     limit: int | None,
 ) -> list[Task]:
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
-    wish = check_wish(status, owner, epic, tag, suspect)
+    task_filter = check_filter(status, owner, epic, tag, suspect)
     limit = _EVERY if limit is None else check_whole(limit, "limit", least=1)
-    eyes = OwnerStatus(context)
+    owners = OwnerStatus(context)
     found = [
         seen
-        for table, task in across(context)
-        if wish.fits(task)
-        and suspect in (None, (seen := eyes.look(table.stream, table.tasks, task)).suspect)
+        for table, task in marked_tasks(context)
+        if task_filter.matches(task)
+        and suspect in (None, (seen := owners.annotate(table.stream, table.tasks, task)).suspect)
     ]
     return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]
 
 
 def stale_tasks(context: RecordContext) -> Iterator[Stale]:
     """Yields the tasks whose owner is silent."""
-    eyes = OwnerStatus(context)
-    for table, task in across(context, INDEX_CLAIM):
-        if not eyes.is_held(task):
-            said = f'"{task.owner}" is silent: {task.title}'
-            yield Stale("task", task.id, table.stream, "owner silent", said, task.updated_at)
+    owners = OwnerStatus(context)
+    for table, task in marked_tasks(context, INDEX_CLAIM):
+        if not owners.is_held(task):
+            text = f'"{task.owner}" is silent: {task.title}'
+            yield Stale("task", task.id, table.stream, "owner silent", text, task.updated_at)
 
 
-def end(context: RecordContext, scope: Scope, outcome: str) -> None:
+def cancel_tasks(context: RecordContext, scope: Scope, outcome: str) -> None:
     """Cancels what is not closed, in one commit, because the scope is being closed."""
     table = context.tables.of(scope.name)
     with table.lock:
@@ -175,13 +176,13 @@ def end(context: RecordContext, scope: Scope, outcome: str) -> None:
             if all(task.is_closed for task in table.tasks.values()):
                 return
             try:
-                table.commit(scope, forms.ENDED, {"outcome": outcome, "by": context.worker})
+                table.commit(scope, task_events.ENDED, {"outcome": outcome, "by": context.worker})
             except ConflictError:
                 continue
             return
 
 
-def left_in(context: RecordContext, stream: str) -> bool:
+def has_open_tasks(context: RecordContext, stream: str) -> bool:
     """Says whether a scope has a task that is not closed."""
     table = context.tables.of(stream)
     with table.lock:
@@ -189,7 +190,7 @@ def left_in(context: RecordContext, stream: str) -> bool:
         return not all(task.is_closed for task in table.tasks.values())
 
 
-class Restored(Struct, frozen=True):
+class TaskRestore(Struct, frozen=True):
     """What a restore of a scope must add to its commit so that its tasks go back too."""
 
     events: KeyedItem
@@ -202,24 +203,25 @@ class Restored(Struct, frozen=True):
         return self.events.key(self.number)
 
 
-def restored(context: RecordContext, stream: str, to: int) -> Restored | None:
+def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore | None:
     """Returns what brings a scope's tasks back to a revision; None if they are as they were."""
     table = context.tables.of(stream)
     with table.lock:
         table.refresh()
-        back = forms.bring_back(table.tasks, table.at(to)) if table.number else None
+        back = task_events.restore_changes(table.tasks, table.at(to)) if table.number else None
         if not back:
             return None
         number = table.number + 1
-        said = {"to": to, "tasks": back, "by": context.worker}
-        marks = table.marks(forms.advance(table.tasks, Said(forms.RESTORED, said, 0, number)))
-        new_event = NewEvent(forms.RESTORED, codec.encode_plain(said))
-        return Restored(table.events, number, new_event, marks)
+        data = {"to": to, "tasks": back, "by": context.worker}
+        event = TaskEvent(task_events.RESTORED, data, 0, number)
+        marks = table.marks(task_events.advance(table.tasks, event))
+        new_event = NewEvent(task_events.RESTORED, codec.encode_plain(data))
+        return TaskRestore(table.events, number, new_event, marks)
 
 
 _ALL = 1 << 31
 
-Step = tuple[str, dict[str, Any]]
+TaskChange = tuple[str, dict[str, Any]]
 
 
 class Tasks:
@@ -237,7 +239,7 @@ class Tasks:
         """Returns a task as it is now."""
         table = self._fresh()
         with table.lock:
-            return self._seen(table.tasks, self._find(table, id), OwnerStatus(self._context))
+            return self._annotated(table.tasks, self._find(table, id), OwnerStatus(self._context))
 
     def list(
         self,
@@ -256,21 +258,21 @@ class Tasks:
         `status` is one or several; `older_than` a length of time since the last change; `at` a
         revision of the scope, to see the tasks as they were.
         """
-        wish = check_wish(status, owner, epic, tag, suspect)
+        task_filter = check_filter(status, owner, epic, tag, suspect)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
         limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
         table = self._fresh()
         with table.lock:
             known = table.tasks if at is None else self._at(table, at)
-            eyes = OwnerStatus(self._context) if at is None else None
+            owners = OwnerStatus(self._context) if at is None else None
             found = [
-                self._seen(known, task, eyes)
+                self._annotated(known, task, owners)
                 for task in sorted(known.values(), key=_rank)
-                if wish.fits(task) and (latest is None or task.updated_at <= latest)
+                if task_filter.matches(task) and (latest is None or task.updated_at <= latest)
             ]
         return [task for task in found if suspect in (None, task.suspect)][:limit]
 
-    def _at(self, table: Table, revision: int) -> dict[str, Task]:
+    def _at(self, table: TaskTable, revision: int) -> dict[str, Task]:
         head = self._log.head(self._stream)
         newest = 0 if head is None else head.revision
         if check_whole(revision, "at") > newest:
@@ -297,26 +299,26 @@ class Tasks:
         The same `key` adds once: again, with the same words, it returns the task that is there.
         """
         fields = {"title": title, "priority": priority, "epic": epic, "tags": tags}
-        said = check_fields({**fields, "dependencies": depends_on})
-        said = {name: value for name, value in said.items() if value not in (None, [], 0)}
+        data = check_fields({**fields, "dependencies": depends_on})
+        data = {name: value for name, value in data.items() if value not in (None, [], 0)}
         if id is not None:
-            id = things.check_thing_name(id, "a task's id")
-        key = next_place() if key is None else things.check_thing_name(key, "a task's key")
+            id = keyed_item.check_item_name(id, "a task's id")
+        key = next_place() if key is None else keyed_item.check_item_name(key, "a task's key")
         if key is not None:
-            said["key"] = key
+            data["key"] = key
 
-        def make(table: Table) -> Task | Step:
+        def make(table: TaskTable) -> Task | TaskChange:
             for task in table.tasks.values():
                 if key is not None and task.key == key:
-                    _check_same(task, said, id)
+                    _check_same(task, data, id)
                     return task
             name = _free_id(table.tasks) if id is None else id
             if name in table.tasks:
                 raise ExistsError(
                     f'"{self._stream}" has a task "{name}" already', hint="use another id"
                 )
-            self._check_dependencies(table, name, said.get("dependencies", []))
-            return forms.ADDED, {"id": name, **said}
+            self._check_dependencies(table, name, data.get("dependencies", []))
+            return task_events.ADDED, {"id": name, **data}
 
         return self._write(make)
 
@@ -324,16 +326,16 @@ class Tasks:
         """Changes title, priority, epic, tags or depends_on, or adds a note; whoever owns it."""
         if "depends_on" in fields:
             fields["dependencies"] = fields.pop("depends_on")
-        said = check_fields(fields)
-        if not said:
+        data = check_fields(fields)
+        if not data:
             raise UsageError("update was given nothing to change")
 
-        def make(table: Table) -> Step:
+        def make(table: TaskTable) -> TaskChange:
             known = self._find(table, task)
-            if known.is_closed and said.keys() != {"note"}:
+            if known.is_closed and data.keys() != {"note"}:
                 raise self._wrong_status(table, known, "be changed")
-            self._check_dependencies(table, known.id, said.get("dependencies", []))
-            return forms.CHANGED, {"id": known.id, **said}
+            self._check_dependencies(table, known.id, data.get("dependencies", []))
+            return task_events.CHANGED, {"id": known.id, **data}
 
         return self._write(make)
 
@@ -353,28 +355,28 @@ class Tasks:
         who is no worker has a name and a length of time: `claim("t1", owner="ana", lasts="8h")`.
         """
         refuse_in_body("a claim")
-        check_wish(None, None, epic, tag, None)
-        named = None if owner is None else things.check_thing_name(owner, "an owner")
+        check_filter(None, None, epic, tag, None)
+        named = None if owner is None else keyed_item.check_item_name(owner, "an owner")
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
         if lasts_s is not None and named is None:
             raise UsageError("a claim that lasts a time needs a name: owner=")
         own = None if lasts_s is not None else self._own_lease()
 
-        def make(table: Table) -> Step | None:
-            eyes = OwnerStatus(self._context)
+        def make(table: TaskTable) -> TaskChange | None:
+            owners = OwnerStatus(self._context)
             if id is None:
-                found = self._next(table, eyes, epic, tag)
+                found = self._next(table, owners, epic, tag)
                 if found is None:
                     return None
             else:
                 found = self._find(table, id)
-                self._check_claimable(table, eyes, found)
-            said: dict[str, Any] = {"id": found.id, "owner": named or self._context.worker}
+                self._check_claimable(table, owners, found)
+            data: dict[str, Any] = {"id": found.id, "owner": named or self._context.worker}
             if lasts_s is not None:
-                said["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
+                data["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
             elif own is not None:
-                said |= {"worker": own.owner, "epoch": own.epoch}
-            return forms.CLAIMED, said
+                data |= {"worker": own.owner, "epoch": own.epoch}
+            return task_events.CLAIMED, data
 
         return self._write_or_not(make)
 
@@ -387,7 +389,7 @@ class Tasks:
         """
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
 
-        def make(table: Table) -> Task | Step:
+        def make(table: TaskTable) -> Task | TaskChange:
             known = self._find(table, task)
             if known.status != "in_progress":
                 raise self._lost(known)
@@ -397,7 +399,7 @@ class Tasks:
             if lasts_s is None:
                 raise UsageError(f'the claim of task "{known.id}" has a time: say lasts=')
             until = self._log.clock.now_us() + round(lasts_s * 1_000_000)
-            return forms.HELD, {"id": known.id, "until": until}
+            return task_events.HELD, {"id": known.id, "until": until}
 
         return self._write(make)
 
@@ -405,15 +407,15 @@ class Tasks:
         self, task: Task | str, *, owner: str | None = None, why: str | None = None
     ) -> Task:
         """Gives a task back, undone: it is open again. Anybody may do so for a silent owner."""
-        return self._move(task, owner, forms.RELEASED, {"why": _check_why(why)})
+        return self._move(task, owner, task_events.RELEASED, {"why": _check_why(why)})
 
     def block(self, task: Task | str, *, owner: str | None = None, why: str | None = None) -> Task:
         """Says that nothing can be done about a task for now: nobody can claim it."""
-        return self._move(task, owner, forms.BLOCKED, {"why": _check_why(why)})
+        return self._move(task, owner, task_events.BLOCKED, {"why": _check_why(why)})
 
     def unblock(self, task: Task | str) -> Task:
         """Opens a blocked task again."""
-        return self._move(task, None, forms.UNBLOCKED, {})
+        return self._move(task, None, task_events.UNBLOCKED, {})
 
     def close(
         self,
@@ -424,28 +426,29 @@ class Tasks:
         owner: str | None = None,
     ) -> Task:
         """Ends a task with its outcome; what depended on it can be claimed."""
-        if status not in forms.ENDS:
-            raise UsageError(f"a task ends {' or '.join(forms.ENDS)}, found {show_value(status)}")
-        said = {"status": status, "outcome": check_text(outcome, "an outcome")}
-        return self._move(task, owner, forms.CLOSED, said)
+        if status not in task_events.CLOSED_STATUSES:
+            statuses = " or ".join(task_events.CLOSED_STATUSES)
+            raise UsageError(f"a task ends {statuses}, found {show_value(status)}")
+        data = {"status": status, "outcome": check_text(outcome, "an outcome")}
+        return self._move(task, owner, task_events.CLOSED, data)
 
     def reopen(self, task: Task | str, *, why: str | None = None) -> Task:
         """Opens a task again that was closed."""
-        return self._move(task, None, forms.REOPENED, {"why": _check_why(why)})
+        return self._move(task, None, task_events.REOPENED, {"why": _check_why(why)})
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _seen(self, tasks: dict[str, Task], task: Task, eyes: OwnerStatus | None) -> Task:
-        if eyes is not None:
-            return eyes.look(self._stream, tasks, task)
+    def _annotated(self, tasks: dict[str, Task], task: Task, owners: OwnerStatus | None) -> Task:
+        if owners is not None:
+            return owners.annotate(self._stream, tasks, task)
         return replace(task, scope=self._stream, waits_for=waits_for(tasks, task))
 
-    def _fresh(self) -> Table:
+    def _fresh(self) -> TaskTable:
         table = self._context.tables.of(self._stream)
         table.refresh()
         return table
 
-    def _find(self, table: Table, task: object) -> Task:
+    def _find(self, table: TaskTable, task: object) -> Task:
         id = task.id if isinstance(task, Task) else task
         if not isinstance(id, str):
             raise UsageError(f"a task is a Task or its id, found {show_value(id)}")
@@ -456,26 +459,26 @@ class Tasks:
             )
         return table.tasks[id]
 
-    def _move(self, task: Task | str, owner: str | None, type: str, said: dict[str, Any]) -> Task:
-        said = {name: value for name, value in said.items() if value is not None}
-        sources, target = forms.STEPS[type]
+    def _move(self, task: Task | str, owner: str | None, type: str, data: dict[str, Any]) -> Task:
+        data = {name: value for name, value in data.items() if value is not None}
+        sources, target = task_events.TRANSITIONS[type]
 
-        def make(table: Table) -> Step:
+        def make(table: TaskTable) -> TaskChange:
             known = self._find(table, task)
             if _was_held(task) or known.status == "in_progress":
                 self._check_holds(table, known, task, owner, or_suspect=True)
             if known.status not in sources:
                 raise self._wrong_status(table, known, f"become {target}")
-            return type, {"id": known.id, **said}
+            return type, {"id": known.id, **data}
 
         return self._write(make)
 
-    def _write(self, make: Callable[[Table], Task | Step]) -> Task:
+    def _write(self, make: Callable[[TaskTable], Task | TaskChange]) -> Task:
         found = self._write_or_not(make)
         assert found is not None, "BUG: a change that made nothing"
         return found
 
-    def _write_or_not(self, make: Callable[[Table], Task | Step | None]) -> Task | None:
+    def _write_or_not(self, make: Callable[[TaskTable], Task | TaskChange | None]) -> Task | None:
         """Commits what `make` wants of the newest table, as often as another writer is faster.
 
         Each turn is another writer's event of this scope's tasks, so somebody always gets on.
@@ -485,18 +488,19 @@ class Tasks:
             while True:
                 table.refresh()
                 step = make(table)
-                if isinstance(step, tuple) and step[0] != forms.ADDED:
+                if isinstance(step, tuple) and step[0] != task_events.ADDED:
                     refuse_in_body("a change of a task")
                 if step is None:
                     return None
                 if isinstance(step, Task):
-                    return self._seen(table.tasks, step, OwnerStatus(self._context))
-                type, said = step
+                    return self._annotated(table.tasks, step, OwnerStatus(self._context))
+                type, data = step
                 try:
-                    table.commit(self._scope, type, {**said, "by": self._context.worker})
+                    table.commit(self._scope, type, {**data, "by": self._context.worker})
                 except ConflictError:
                     continue
-                return self._seen(table.tasks, table.tasks[said["id"]], OwnerStatus(self._context))
+                task = table.tasks[data["id"]]
+                return self._annotated(table.tasks, task, OwnerStatus(self._context))
 
     def _own_lease(self) -> Lease:
         lease_keeper = self._context.lease_keeper
@@ -509,22 +513,22 @@ class Tasks:
             self._log.clock.sleep(0.01)
 
     def _next(
-        self, table: Table, eyes: OwnerStatus, epic: str | None, tag: str | None
+        self, table: TaskTable, owners: OwnerStatus, epic: str | None, tag: str | None
     ) -> Task | None:
-        wish = Wish(forms.STEPS[forms.CLAIMED][0], None, epic, tag)
+        task_filter = TaskFilter(task_events.TRANSITIONS[task_events.CLAIMED][0], None, epic, tag)
         ready = (
             task
             for task in table.tasks.values()
-            if wish.fits(task)
+            if task_filter.matches(task)
             and not waits_for(table.tasks, task)
-            and (task.status == "open" or not eyes.is_held(task))
+            and (task.status == "open" or not owners.is_held(task))
         )
         return min(ready, key=_rank, default=None)
 
-    def _check_claimable(self, table: Table, eyes: OwnerStatus, task: Task) -> None:
-        if task.status not in forms.STEPS[forms.CLAIMED][0]:
+    def _check_claimable(self, table: TaskTable, owners: OwnerStatus, task: Task) -> None:
+        if task.status not in task_events.TRANSITIONS[task_events.CLAIMED][0]:
             raise self._wrong_status(table, task, "be claimed")
-        if task.status == "in_progress" and eyes.is_held(task):
+        if task.status == "in_progress" and owners.is_held(task):
             raise self._lost(task)
         if waits := waits_for(table.tasks, task):
             names = ", ".join(f'"{id}"' for id in waits)
@@ -534,7 +538,7 @@ class Tasks:
 
     def _check_holds(
         self,
-        table: Table,
+        table: TaskTable,
         known: Task,
         given: Task | str,
         owner: str | None,
@@ -566,21 +570,21 @@ class Tasks:
             hint="stop the work on it, or claim it when its owner is silent",
         )
 
-    def _wrong_status(self, table: Table, task: Task, wanted: str) -> ConflictError:
+    def _wrong_status(self, table: TaskTable, task: Task, change: str) -> ConflictError:
         return _conflict(
             table,
-            f'task "{task.id}" is {task.status}: it cannot {wanted}',
+            f'task "{task.id}" is {task.status}: it cannot {change}',
             "reopen it first" if task.is_closed else "unblock or claim it first",
         )
 
-    def _check_dependencies(self, table: Table, id: str, dependencies: Sequence[str]) -> None:
+    def _check_dependencies(self, table: TaskTable, id: str, dependencies: Sequence[str]) -> None:
         for one in dependencies:
             if one not in table.tasks and one != id:
                 raise NotFoundError(
                     f'task "{id}" cannot depend on "{one}": "{self._stream}" has no such task',
                     hint="add that one first",
                 )
-        if cycle := forms.find_cycle(table.tasks, id, dependencies):
+        if cycle := task_events.find_cycle(table.tasks, id, dependencies):
             raise UsageError(
                 f'task "{id}" would wait for itself: {" -> ".join(cycle)}',
                 hint="take one of these dependencies away",
@@ -599,9 +603,9 @@ def _check_why(why: object) -> Any:
     return check_text(why, "why", optional=True)
 
 
-def _check_same(task: Task, said: dict[str, Any], id: str | None) -> None:
+def _check_same(task: Task, data: dict[str, Any], id: str | None) -> None:
     """Raises UsageError if a key was used for another task than this one was added as."""
-    if id not in (None, task.id) or task.title != said["title"]:
+    if id not in (None, task.id) or task.title != data["title"]:
         raise UsageError(
             f'key "{task.key}" was used for another task: "{task.id}", {show_value(task.title)}',
             hint="use a new key",
@@ -615,7 +619,7 @@ def _free_id(tasks: dict[str, Task]) -> str:
     return f"t{number}"
 
 
-def _conflict(table: Table, message: str, hint: str) -> ConflictError:
+def _conflict(table: TaskTable, message: str, hint: str) -> ConflictError:
     revision = table.revision
     return ConflictError(
         message, stream=table.stream, expected=revision, actual=revision, hint=hint

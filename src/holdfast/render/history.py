@@ -10,7 +10,7 @@ from msgspec import Raw
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.tree import MISSING, Map
-from holdfast.record.audit import Item
+from holdfast.record.audit import AuditItem
 from holdfast.render.text import encode_value, time_text
 
 
@@ -104,7 +104,7 @@ def write_document(scope: str, revision: int, path: Path) -> dict[str, Any]:
     return {"scope": scope, "revision": revision, "path": list(path)}
 
 
-def audit_document(scope: str, revision: int, items: Sequence[Item]) -> dict[str, Any]:
+def audit_document(scope: str, revision: int, items: Sequence[AuditItem]) -> dict[str, Any]:
     """Returns the keys of a scope's state, with their sizes and changes."""
     documents = [
         {

@@ -32,7 +32,7 @@ TIMEOUT_S = 30.0
 FOUND_CHARACTERS_MAX = 1000
 
 
-class Command(Struct, frozen=True, forbid_unknown_fields=True):
+class VerifierCommand(Struct, frozen=True, forbid_unknown_fields=True):
     """One command of the file."""
 
     command: list[str]
@@ -53,16 +53,16 @@ def load_verifiers(path: str | os.PathLike[str] = FILE) -> list[str]:
     commands = _parse(text, str(place))
     directory = place.resolve().parent
     for name, command in commands.items():
-        verifiers.add(_Runner(name, command, directory), name)
+        verifiers.add(_CommandVerifier(name, command, directory), name)
     return list(commands)
 
 
-def _parse(text: str, place: str) -> dict[str, Command]:
+def _parse(text: str, place: str) -> dict[str, VerifierCommand]:
     import tomllib
 
     try:
         sections = tomllib.loads(text).get("verify", {})
-        commands = msgspec.convert(sections, dict[str, Command])
+        commands = msgspec.convert(sections, dict[str, VerifierCommand])
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'configuration file "{place}" is not understood: {error}',
@@ -77,20 +77,20 @@ def _parse(text: str, place: str) -> dict[str, Command]:
     return commands
 
 
-class _Runner:
+class _CommandVerifier:
     """A command as a function. Loading a file again replaces its commands."""
 
-    def __init__(self, name: str, command: Command, directory: Path) -> None:
+    def __init__(self, name: str, command: VerifierCommand, directory: Path) -> None:
         self._command = command
         self._directory = directory
         self.__module__ = f"{directory / FILE}"
         self.__qualname__ = name
 
     def __call__(self, subject: Any) -> Holds | Contradicted | Done | NotDone | Unknown:
-        code, said = self._run(subject)
+        code, printed = self._run(subject)
         if code not in (0, 1):
-            return Unknown(said)
-        found = said or None
+            return Unknown(printed)
+        found = printed or None
         if isinstance(subject, Fact):
             return Holds(found) if code == 0 else Contradicted(found)
         return Done(found) if code == 0 else NotDone()
@@ -99,7 +99,7 @@ class _Runner:
         import subprocess
 
         command = self._command
-        environment = {**os.environ, **_told(subject)}
+        environment = {**os.environ, **_environment(subject)}
         try:
             child = subprocess.Popen(
                 command.command,
@@ -123,11 +123,11 @@ class _Runner:
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 return None, f"{command.command[0]} took longer than {command.timeout_s} s"
-        said = out.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
+        printed = out.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
         if child.returncode not in (0, 1):
             trouble = err.decode("utf-8", "replace").strip()[-FOUND_CHARACTERS_MAX:]
             return None, f"{command.command[0]} ended with {child.returncode}: {trouble}"
-        return child.returncode, said
+        return child.returncode, printed
 
 
 def _as_json(subject: Any) -> bytes:
@@ -141,10 +141,10 @@ def _as_json(subject: Any) -> bytes:
     return codec.encode(plain)
 
 
-def _told(subject: Any) -> dict[str, str]:
+def _environment(subject: Any) -> dict[str, str]:
     """Returns name and value for the environment; what cannot stand there is left out."""
     name = subject.name if isinstance(subject, Fact) else subject.key
     value = subject.value if isinstance(subject, Fact) else subject.planned_action or ""
     text = value if isinstance(value, str) else codec.encode(value).decode()
-    told = {"HOLDFAST_NAME": str(name), "HOLDFAST_VALUE": text}
-    return {key: word for key, word in told.items() if "\0" not in word}
+    variables = {"HOLDFAST_NAME": str(name), "HOLDFAST_VALUE": text}
+    return {key: word for key, word in variables.items() if "\0" not in word}
