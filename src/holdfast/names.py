@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -88,18 +88,12 @@ class Level(Struct, frozen=True):
     keep: bool = True
 
 
-RESERVED = frozenset(("group", "inbox", "lease", "run", "store"))
-"""The first words of streams that holdfast itself writes: users only read them."""
-
-KEPT_WITH: Mapping[str, str | None] = {"run": WORKFLOW, "lease": None, "inbox": None}
-"""Where a mixed store keeps streams that are no scope: `run/<id>` with the workflows; None says that
-the rest of the name is that of the stream it is kept with."""
-
-
 class Levels:
     """The levels that a store knows, from the widest to the narrowest."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reserved: frozenset[str] = frozenset()) -> None:
+        self.reserved = reserved
+        """The first words of streams that only layers write: users read them."""
         self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
 
     def register(self, name: str, *, below: str, keep: bool = True) -> None:

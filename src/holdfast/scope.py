@@ -129,7 +129,7 @@ class Scope:
         if parent is not None:
             levels.check_parent(self.name, parent)
         self._expires = ttl_s is not None
-        self._is_reserved = level in RESERVED
+        self._is_reserved = level in levels.reserved
         if ttl_s is not None:
             log.expiry.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
 

@@ -23,6 +23,7 @@ from holdfast.core.check import Report, check_store
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
+from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
 from holdfast.core.log import Log
 from holdfast.core.transaction import PendingCommit, View
@@ -30,7 +31,6 @@ from holdfast.errors import UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
-    KEPT_WITH,
     TEAM,
     WORKFLOW,
     Levels,
@@ -83,7 +83,7 @@ class Store:
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
         self.worker = worker
-        self._levels = levels or Levels()
+        self._levels = levels or Levels(reserved=reserved_prefixes())
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
         self._context.stale_sources.append(lambda: stale_tasks(self._context))
@@ -537,7 +537,7 @@ def open_store(
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
-    known = Levels()
+    known = Levels(reserved=reserved_prefixes())
     for name, below in {**named, **_check_levels(levels)}.items():
         known.register(name, below=below)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
@@ -545,7 +545,7 @@ def open_store(
         backend, shown = _take_backend(backend, url, options)
     else:
         backend, shown = open_backend(
-            url, levels=known.names(), kept_with=KEPT_WITH, clock=clock, **options
+            url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
     log = Log(backend, clock=clock, actor=actor or worker)
     return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)

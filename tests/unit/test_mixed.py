@@ -16,7 +16,7 @@ from holdfast.core.commit import ProposedCommit
 from holdfast.core.commit_queue import Request
 from holdfast.core.tree import set_op
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
-from holdfast.names import KEPT_WITH
+from holdfast.core.layers import kept_with
 from holdfast.store import Store
 from holdfast.testing import FaultyBackend, RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, write
@@ -174,7 +174,7 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
     held = Held(MemoryBackend(clock=clock))
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
     shown = {"*": "rest", "conversation": "chats"}
-    store = store_on(MixedBackend({"*": held, "conversation": faulty}, shown, KEPT_WITH))  # type: ignore
+    store = store_on(MixedBackend({"*": held, "conversation": faulty}, shown, kept_with()))  # type: ignore
     leader = threading.Thread(target=lambda: store.team("first").set("a", 1))
     leader.start()
     assert held.reached.wait(PATIENCE_S)
@@ -201,7 +201,7 @@ def test_what_was_answered_before_its_backend_failed_stays_answered() -> None:
     clock = SystemClock()
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
     routes = {"*": MemoryBackend(clock=clock), "conversation": faulty}
-    store = store_on(MixedBackend(routes, {"*": "rest", "conversation": "chats"}, KEPT_WITH))
+    store = store_on(MixedBackend(routes, {"*": "rest", "conversation": "chats"}, kept_with()))
     names = ("team/red", "conversation/gone", "conversation/failed")
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
     abort_if = [None, lambda: gone, None]
@@ -235,7 +235,7 @@ def test_what_a_backend_wrote_before_it_failed_stays_answered() -> None:
     clock = SystemClock()
     chats = Unreadable(clock=clock)
     routes = {"*": MemoryBackend(clock=clock), "conversation": chats}
-    mixed = MixedBackend(routes, {"*": "rest", "conversation": "chats"}, KEPT_WITH)
+    mixed = MixedBackend(routes, {"*": "rest", "conversation": "chats"}, kept_with())
     store = store_on(mixed)
     store.conversation("late").set("n", 1)
     store_on(mixed).conversation("late").set("n", 2)
@@ -278,7 +278,7 @@ def test_an_unavailable_backend_leaves_a_list_in_doubt() -> None:
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before", 2: "before"})
     shown = {"*": "rest", "conversation": "chats"}
     backend = MixedBackend(
-        {"*": MemoryBackend(clock=clock), "conversation": faulty}, shown, KEPT_WITH
+        {"*": MemoryBackend(clock=clock), "conversation": faulty}, shown, kept_with()
     )
     build = RecordBuilder()
     with pytest.raises(UnavailableError) as caught:

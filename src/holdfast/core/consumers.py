@@ -30,6 +30,7 @@ from holdfast.core import codec, tree
 from holdfast.core.arguments import check_seconds, check_timeout, check_whole
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Change, Event, fold, ops_of, to_datetime
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.errors import (
@@ -94,6 +95,8 @@ class Follower:
 # made behind it, by anybody: a member makes no more before it has moved the place. So the log grows
 # by one event for many deliveries, and who takes over knows which may have been made before.
 
+
+register_layer(Layer(name="groups", prefixes=("group",)))
 
 # Streams of bookkeeping, the groups' own among them: a group that got those would never come to
 # rest, because its own moves would be deliveries too.

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from holdfast.backends.protocol import Backend, Head, Record
 from holdfast.core.event import expires_of
+from holdfast.core.layers import Layer, register_layer
 from holdfast.errors import ExpiredError
 
 EXPIRING = "scope.expires"
 """The index that has a mark for each stream with a lifetime, due when it ends."""
+
+register_layer(Layer(name="expiry", indexes=(EXPIRING,)))
 
 _KNOWN_MAX = 65536
 _OBJECTS_STAY_US = 60_000_000

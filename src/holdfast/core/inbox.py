@@ -30,9 +30,12 @@ from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
 from holdfast.core.event import to_datetime
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
+
+register_layer(Layer(name="inbox", prefixes=("inbox",), kept_with={"inbox": None}))
 
 SENT = "inbox.sent"
 TAKEN = "inbox.taken"

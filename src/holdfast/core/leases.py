@@ -30,6 +30,7 @@ from holdfast.core import codec, event
 from holdfast.core.arguments import check_seconds
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
 from holdfast.core.event import to_datetime
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError, UsageError
 from holdfast.names import check_name
@@ -77,6 +78,8 @@ def release(log: Log, lease: Lease) -> None:
 REGISTERED = "worker.registered"
 RETURNED = "worker.returned"
 STREAM = "store/workers"
+
+register_layer(Layer(name="leases", prefixes=("lease", "store"), kept_with={"lease": None}))
 
 HEARTBEAT_S = 10.0
 FORGET_S = 24 * 3600.0

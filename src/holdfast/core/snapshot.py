@@ -37,12 +37,15 @@ from holdfast.backends.protocol import Objects
 from holdfast.core import codec
 from holdfast.core.codec import Encoded
 from holdfast.core.event import BlobReader, StreamState
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.tree import Blobs, Lazy, List, Map
 from holdfast.core.tree.frozen import SHORT, enter, enter_level
 from holdfast.core.tree.vector import Node, Source, Vector, from_source
 from holdfast.errors import CorruptError, HoldfastError
 
 Fetch = Callable[[int, int], bytes]
+
+register_layer(Layer(name="snapshots", derived=("snapshot",)))
 
 _SIZE_MAX = 1 << 30
 _COMPRESS_MIN = 512

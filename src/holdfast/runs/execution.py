@@ -22,39 +22,40 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
+from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
+from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
 from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
 from holdfast.runs.events import ABSENT
-from holdfast.runs.journal import Answer, Journal, done_of
+from holdfast.runs.journal import Answer, Journal, digest_of, done_of
 
-# --- flights --------------------------------------------------------------------------------------
+# --- commits in flight ----------------------------------------------------------------------------
 #
-# Commits of a run that are on their way, and who must wait for them to land.
+# Commits of a run that were sent and are not answered yet, and who must wait for them.
 #
 # A commit takes along whatever was recorded, by whichever branch. So a branch that finds its intent
-# gone from the buffer knows that it is on its way, not that it is durable: it waits here before it
-# acts, as the one that took the intent along waits for its answer.
+# gone from the buffer knows that it was sent, not that it is durable: it waits here before it acts,
+# as the one that took the intent along waits for its answer.
 
 
 class InFlightCommit:
-    """One commit on its way."""
+    """One commit that was sent."""
 
-    def __init__(
-        self, number: int, land: Callable[[InFlightCommit, BaseException | None], None]
-    ) -> None:
+    def __init__(self, number: int, in_flight: InFlight) -> None:
         self.number = number
-        self._land = land
+        self._in_flight = in_flight
 
-    def land(self, error: BaseException | None = None) -> None:
+    def complete(self, error: BaseException | None = None) -> None:
         """Says that the commit was answered, and how."""
-        self._land(self, error)
+        self._in_flight.complete(self, error)
 
 
 class InFlight:
@@ -62,52 +63,52 @@ class InFlight:
 
     def __init__(self, lost: Callable[[BaseException], object]) -> None:
         self._lost = lost
-        self._launched = 0
-        self._aloft: set[int] = set()
-        self._landing = Condition()
+        self._sent = 0
+        self.pending: set[int] = set()
+        self._changed = Condition()
 
-    def launch(self) -> InFlightCommit:
-        """Counts a commit that is about to be handed on."""
-        with self._landing:
-            self._launched += 1
-            self._aloft.add(self._launched)
-            return InFlightCommit(self._launched, self._landed)
-
-    @property
-    def are_aloft(self) -> bool:
-        """Whether something is on its way."""
-        return bool(self._aloft)
+    def add(self) -> InFlightCommit:
+        """Counts a commit that is about to be sent."""
+        with self._changed:
+            self._sent += 1
+            self.pending.add(self._sent)
+            return InFlightCommit(self._sent, self)
 
     def wait(self) -> None:
-        """Waits until everything launched so far has landed."""
-        with self._landing:
-            newest = self._launched
-            self._landing.wait_for(lambda: all(number > newest for number in self._aloft))
+        """Waits until everything sent so far is answered."""
+        with self._changed:
+            newest = self._sent
+            self._changed.wait_for(lambda: all(number > newest for number in self.pending))
 
-    def _landed(self, flight: InFlightCommit, error: BaseException | None) -> None:
-        # The loss is known before anybody who waits goes on.
+    def complete(self, commit: InFlightCommit, error: BaseException | None) -> None:
+        """Takes out a commit that was answered; a loss is known before those who wait go on."""
         if error is not None:
             self._lost(error)
-        with self._landing:
-            self._aloft.discard(flight.number)
-            self._landing.notify_all()
+        with self._changed:
+            self.pending.discard(commit.number)
+            self._changed.notify_all()
 
 
-def land_all(answered: Sequence[Request]) -> None:
-    """The waker of commits that were put in line with their flight as context."""
+def complete_all(answered: Sequence[Request]) -> None:
+    """The waker of commits that were submitted with their `InFlightCommit` as context."""
     for request in answered:
-        request.context.land(request.error)
+        request.context.complete(request.error)
 
 
 T = TypeVar("T")
+Marks = tuple[Mark | Cleared, ...]
 
 INDEX = "run"
 """The marks of unfinished runs; a mark's group is the run's status."""
 DUE = "run.due"
 """The marks of runs that may be claimed, when they are due."""
 
+register_layer(
+    Layer(name="runs", prefixes=("run",), kept_with={"run": "workflow"}, indexes=(INDEX, DUE))
+)
 
-class Reaching:
+
+class AskingStore:
     """The block of what asks the store for the run itself: its inbox, its blobs, its children.
 
     A store that cannot be reached is no outcome of the body, which might take it for one of its
@@ -148,22 +149,17 @@ class Execution:
         self.when_stopped: Callable[[], None] | None = None
         self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on
         self.confirm: Callable[[], None] = lambda: None  # asks the backend, and raises if it has
-        self.is_policed: Callable[[], bool] = lambda: False  # whether effects must be decided
-        self.before_effect: Callable[[str], None] = lambda _: None  # the policy: may refuse it
+        self.record_context: RecordContext | None = None  # its policy: must effects be decided?
+        self.before_effect: Callable[[str], None] = lambda _: None  # asks it: may refuse the effect
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self._lock = RLock()
         self._buffer: list[NewEvent] = []
-        self._marks: tuple[Mark | Cleared, ...] = ()  # to be set with what is buffered
-        self.flights = InFlight(self.lost)
-        self.reaching = Reaching(self.lost)
+        self._marks: Marks = ()  # to be set with what is buffered
+        self.in_flight = InFlight(self.lost)
+        self.asking_store = AskingStore(self.lost)
         self._loss: OwnerLost | None = None
         self._branches = 0
-        self._sealed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this process is through with the run."""
-        return self._sealed
+        self.is_closed = False  # nothing more is recorded in this process
 
     @property
     def is_buffered(self) -> bool:
@@ -175,66 +171,86 @@ class Execution:
     def record(self, event: Struct) -> None:
         """Folds an event and buffers it; the next commit makes it durable."""
         with self._lock:
-            self._check_unsealed()
+            if self.is_closed:
+                raise self._closed()
             self.journal.apply(event)
-            self._buffer.append(_proposal(event))
+            self._buffer.append(NewEvent(events.TYPES[type(event)], codec.encode_plain(event)))
 
-    def _check_unsealed(self) -> None:
-        if self._sealed:
-            # A branch that was left behind, and whose step ended only now.
-            raise Stopped(f'run "{self.id}" was left: nothing more is recorded')
+    def _closed(self) -> Stopped:
+        # Told to a branch that was left behind, and whose step ended only now.
+        return Stopped(f'run "{self.id}" was left: nothing more is recorded')
+
+    def take_buffer(
+        self, marks: Marks = (), expected: int | None = None, *, is_alone: bool = False
+    ) -> ProposedCommit | None:
+        """Returns what is recorded and not sent yet as one commit; None if there is nothing.
+
+        Called under the lock, which the caller holds until the commit is sent, so that commits are
+        in the order of the records. A commit that fails breaks the journal's prefix: whoever sends
+        for the log is told in that moment (`lost`), and nothing of the run that is in line after it
+        is written any more (`abort_if`). A commit that is alone, sent while none is in flight by
+        the only thread of the run, has nothing before it that could fail.
+        """
+        if not self._buffer and not marks:
+            return None
+        new_events = tuple(self._buffer)
+        self._buffer.clear()
+        self.generation += 1
+        marks, self._marks = marks or self._marks, ()
+        writes = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
+        abort_if = None if is_alone and self._loss is None else self.abort_if
+        return ProposedCommit(
+            writes, (), self.fence, marks, (self.inbox.stream,), abort_if, self.lost
+        )
 
     def put(
         self,
         send: Callable[[ProposedCommit, InFlightCommit], T],
-        marks: tuple[Mark | Cleared, ...] = (),
+        marks: Marks = (),
         expected: int | None = None,
     ) -> T | None:
-        """Hands the buffer to `send` as one commit, in the order of the records; None if empty.
+        """Hands the buffer to `send` as one commit; None if it is empty.
 
-        `send` lands the flight that it is given, now or later. A commit that fails breaks the
-        journal's prefix: whoever sends for the log is told in that moment, and nothing that stands
-        in line behind it (`abort_if`) is written any more, by whichever branch.
+        `send` completes the commit in flight that it is given, now or later.
         """
         with self._lock:
-            if not self._buffer and not marks:
+            proposed = self.take_buffer(marks, expected)
+            if proposed is None:
                 return None
-            new_events = tuple(self._buffer)
-            self._buffer.clear()
-            self.generation += 1
-            marks, self._marks = marks or self._marks, ()
-            writes = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
-            proposed = ProposedCommit(
-                writes, (), self.fence, marks, (self.inbox.stream,), self.abort_if, self.lost
-            )
-            flight = self.flights.launch()
+            commit = self.in_flight.add()
             try:
-                return send(proposed, flight)
+                return send(proposed, commit)
             except BaseException as error:
-                flight.land(error)
+                commit.complete(error)
                 raise
 
-    def _write(self, proposed: ProposedCommit, flight: InFlightCommit) -> CommitResult:
-        written = self.log.commit(proposed)
-        flight.land()
-        return written
+    def _submit(self, proposed: ProposedCommit, commit: InFlightCommit) -> Request:
+        return self.log.submit(proposed, waker=complete_all, context=commit)
 
-    def _line_up(self, proposed: ProposedCommit, flight: InFlightCommit) -> Request:
-        return self.log.submit(proposed, waker=land_all, context=flight)
-
-    def commit(self, marks: tuple[Mark | Cleared, ...] = (), expected: int | None = None) -> None:
+    def commit(self, marks: Marks = (), expected: int | None = None) -> None:
         """Makes everything recorded so far durable, if the journal is where it is expected."""
+        written: CommitResult | None = None
         try:
             if self._branches:
-                request = self.put(self._line_up, marks, expected)
+                request = self.put(self._submit, marks, expected)
                 written = None if request is None else self.log.wait(request)
             else:
-                written = self.put(self._write, marks, expected)
-            self.flights.wait()
-            self.check_loss()
+                with self._lock:
+                    is_alone = not self.in_flight.pending
+                    proposed = self.take_buffer(marks, expected, is_alone=is_alone)
+                    if proposed is not None:
+                        try:
+                            written = self.log.commit(proposed)
+                        except BaseException as error:
+                            self.lost(error)  # before the lock is free: nothing is sent after it
+                            raise
+            if self.in_flight.pending:
+                self.in_flight.wait()
+            if self._loss is not None:
+                raise self._loss
         except BaseException as error:
             raise self.lost(error) from error
-        if self.has_news(written):
+        if written is not None and written.news.get(self.inbox.stream, 0) > self.inbox.revision:
             self.look()
 
     def flush(self) -> None:
@@ -251,7 +267,7 @@ class Execution:
         """Reads the inbox while a step is at work, which commits nothing and would not be told."""
         if self._lock.acquire(blocking=False):
             try:
-                if not self._sealed:
+                if not self.is_closed:
                     self.look()
             except BaseException as error:
                 self.lost(error)
@@ -267,7 +283,7 @@ class Execution:
 
     def push(self) -> None:
         """Puts what is buffered in line, ahead of a commit that the caller makes next."""
-        self.put(self._line_up)
+        self.put(self._submit)
 
     def commit_with(self, event: Struct, extra: ProposedCommit) -> CommitResult:
         """Commits an event together with writes to other streams, all or nothing (rule 11).
@@ -279,7 +295,7 @@ class Execution:
                 written = self.log.wait(self.join(event, extra, self.log.submit))
             else:
                 written = self.join(event, extra, self.log.commit)
-            self.flights.wait()
+            self.in_flight.wait()
             self.check_loss()
         except (ConflictError, UsageError):
             raise
@@ -296,9 +312,10 @@ class Execution:
         In line under the lock: a branch that was left behind must not come behind the last event.
         """
         with self._lock:
-            self._check_unsealed()
+            if self.is_closed:
+                raise self._closed()
             self.push()
-            writes = (StreamWrite(self.stream, (_proposal(event),)), *extra.writes)
+            writes = (StreamWrite(self.stream, (new_event(event),)), *extra.writes)
             watch = (*extra.watch, self.inbox.stream)
             return send(
                 ProposedCommit(writes, extra.reads, self.fence, extra.marks, watch, self.abort_if)
@@ -316,12 +333,12 @@ class Execution:
 
     def look(self) -> None:
         """Reads the inbox, and heeds a stop."""
-        with self._lock, self.reaching:
+        with self._lock, self.asking_store:
             self.inbox.look()
             stop = self.inbox.stop()
             if stop is not None:
                 self.stop_wanted = True
-                if self.journal.cancelling is None and not self._sealed:
+                if self.journal.cancelling is None and not self.is_closed:
                     self.record(events.Cancelling(stop.sender))
                     self._marks = (Mark(INDEX, self.id, group="cancelling"),)
 
@@ -363,12 +380,12 @@ class Execution:
         """
         with self._lock:
             self.record(last)
-            self._sealed = True
+            self.is_closed = True
 
     def close(self) -> None:
         """Nothing more is recorded in this process, and what is buffered is let go."""
         with self._lock:
-            self._sealed = True
+            self.is_closed = True
             self._buffer.clear()
 
     def note(self, path: str, text: str) -> None:
@@ -380,14 +397,16 @@ class Execution:
 
     def swallowed(self, path: str, where: str) -> None:
         """Notes the line that let a control exception not pass."""
-        if not self._sealed:
+        if not self.is_closed:
             self.note(path, f"a control exception was swallowed at {where}")
 
     # --- values ----------------------------------------------------------------------------------
 
     def store(self, encoded: bytes) -> Raw:
         """Returns an encoded value as an event holds it: a large one as a blob."""
-        with self.reaching:
+        if len(encoded) < BLOB_BYTES_MIN:
+            return Raw(encoded)
+        with self.asking_store:
             return stored(self.log, self.stream, encoded)
 
     def load(self, raw: Raw) -> Any:
@@ -395,7 +414,7 @@ class Execution:
         return values.decode(raw, self._read_blob)
 
     def _read_blob(self, id: str, size: int) -> bytes:
-        with self.reaching:
+        with self.asking_store:
             return self.log.blobs.read(id, size)
 
     # --- leaving ---------------------------------------------------------------------------------
@@ -466,8 +485,9 @@ def doomed_children(journal: Journal, *, is_cancelled: bool) -> list[str]:
     return [id for id, policy in open_children(journal) if policy in gone]
 
 
-def _proposal(event: Struct) -> NewEvent:
-    return NewEvent(events.TYPES[type(event)], events.to_payload(event))
+def new_event(event: Struct) -> NewEvent:
+    """Returns an event of a journal as it is committed."""
+    return NewEvent(events.TYPES[type(event)], codec.encode_plain(event))
 
 
 def as_error(error: BaseException) -> HoldfastError | BaseException:
@@ -501,7 +521,7 @@ class BodyWriter:
         self._context.enter(anywhere=True)
         run: Execution = self._context.execution
         run.push()
-        return StepWriter(run, self._context.block.path, is_behind=True)
+        return StepWriter(run, self._context.block.path, is_after=True)
 
     @property
     def path(self) -> str:
@@ -517,7 +537,7 @@ class BodyWriter:
         said = [
             [_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in proposed.writes
         ]
-        digest = values.digest(codec.encode(said))
+        digest = digest_of(codec.encode(said))
         name = _name(run, proposed.writes[0])
         answer = self._context.block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
@@ -534,15 +554,22 @@ class BodyWriter:
         return replace(proposed, writes=writes, fence=_fence(run, proposed), abort_if=run.abort_if)
 
 
-class StepWriter:
+class StepWriter(Struct, frozen=True):
     """Fences what a step writes; its class, not a key, says what a repetition does."""
 
-    is_replayed = False
+    execution: Execution
+    block: str
+    is_after: bool = False  # something was put in line before, without which this is not written
 
-    def __init__(self, execution: Execution, path: str, *, is_behind: bool = False) -> None:
-        self._execution = execution
-        self._is_behind = is_behind  # what was put in line before, without which it is not written
-        self.path = f"run/{execution.id}/{path}"
+    @property
+    def is_replayed(self) -> bool:
+        """Whether what is written here is written again: not by a step."""
+        return False
+
+    @property
+    def path(self) -> str:
+        """The run and the operation."""
+        return f"run/{self.execution.id}/{self.block}"
 
     def fencing(self) -> StepWriter:
         """Returns itself: it fences, and does nothing else."""
@@ -551,8 +578,8 @@ class StepWriter:
     def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
         if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
             return proposed
-        run = self._execution
-        abort_if = run.abort_if if self._is_behind else None
+        run = self.execution
+        abort_if = run.abort_if if self.is_after else None
         return replace(proposed, fence=_fence(run, proposed), abort_if=abort_if)
 
 
@@ -582,9 +609,6 @@ def _fence(run: Execution, proposed: ProposedCommit) -> Fence | None:
 
 def _keyed(write: StreamWrite, key: str) -> StreamWrite:
     return write if write.key is not None else replace(write, key=key)
-
-
-Marks = tuple[Mark | Cleared, ...]
 
 
 def status_marks(id: str, status: events.Status, due: int | None = None) -> Marks:

@@ -1,0 +1,89 @@
+"""The layers above the log, in one table: what each of them owns in a store.
+
+A layer registers itself once, in its own package, when that is imported; `store` imports every
+layer, so the table is whole before a store is opened. Whoever must treat all layers alike asks the
+table: which streams users may not write, which marks lead nowhere once a scope has ended, what is
+not to be trusted any more, and which copies of a scope's data exist beside its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.errors import ExistsError
+
+
+class Layer(Struct, frozen=True, kw_only=True):
+    """What one layer owns. Everything but the name may be empty."""
+
+    name: str
+    prefixes: tuple[str, ...] = ()
+    """The first words of streams that it alone writes, such as `run` of `run/r1`."""
+    kept_with: Mapping[str, str | None] = {}
+    """Where a store over several backends keeps such streams: with the scopes of that level; None:
+    with the stream whose name follows the first word, as `inbox/run/r1` with `run/r1`."""
+    levels: tuple[str, ...] = ()
+    """The levels of scopes that it brings with it."""
+    indexes: tuple[str, ...] = ()
+    """The indexes of its marks. The `group` of such a mark names the scope that it is about, unless
+    the index is one of the layer's own streams."""
+    swept: tuple[str, ...] = ()
+    """Of its indexes, those whose marks are swept when the scope that they are about has ended."""
+    stale: Callable[[Any], Iterable[Any]] | None = None
+    """Given the context of a store's record, yields what is not to be trusted any more."""
+    derived: tuple[str, ...] = ()
+    """The kinds of objects that hold copies of what events say: erasure has them made again."""
+
+
+_table: dict[str, Layer] = {}
+
+
+def register_layer(layer: Layer) -> Layer:
+    """Adds a layer, or raises ExistsError if its name, a prefix or an index of it is taken."""
+    for other in _table.values():
+        if other.name == layer.name:
+            if other == layer:
+                return layer  # its module was imported again
+            raise ExistsError(f'layer "{layer.name}" is registered already')
+        for taken in (
+            {*other.prefixes} & {*layer.prefixes},
+            {*other.levels} & {*layer.levels},
+            {*other.indexes} & {*layer.indexes},
+        ):
+            if taken:
+                raise ExistsError(
+                    f'layer "{layer.name}" cannot have "{min(taken)}": layer "{other.name}" has it'
+                )
+    _table[layer.name] = layer
+    return layer
+
+
+def layers() -> list[Layer]:
+    """Returns the registered layers, in the order in which they were registered."""
+    return list(_table.values())
+
+
+def reserved_prefixes() -> frozenset[str]:
+    """Returns the first words of all streams that only layers write: users read them."""
+    return frozenset(prefix for layer in _table.values() for prefix in layer.prefixes)
+
+
+def kept_with() -> dict[str, str | None]:
+    """Returns where a store over several backends keeps the streams of layers, by first word."""
+    return {word: level for layer in _table.values() for word, level in layer.kept_with.items()}
+
+
+def swept_indexes() -> Iterator[str]:
+    """Yields the indexes whose marks are swept when the scope that they are about has ended."""
+    for layer in _table.values():
+        yield from layer.swept
+
+
+def stale_sources() -> Iterator[Callable[[Any], Iterable[Any]]]:
+    """Yields what lists the things of each layer that are not to be trusted any more."""
+    for layer in _table.values():
+        if layer.stale is not None:
+            yield layer.stale
