@@ -119,14 +119,35 @@ def test_classes_use_the_words_of_the_glossary():
     assert not found
 
 
-def test_every_module_has_its_place_in_the_architecture():
-    layers = "".join(row[0] for row in rows(ROOT / "ARCHITECTURE.md"))
-    modules = {
+def modules(package: Path) -> set[str]:
+    """Returns the names of the modules and packages directly in a package."""
+    return {
         path.stem
-        for path in (ROOT / "src/holdfast").iterdir()
+        for path in package.iterdir()
         if path.suffix == ".py" or (path / "__init__.py").exists()
     } - {"__init__"}
-    assert {name for name in modules if f"`{name}`" not in layers} == set()
+
+
+def test_every_module_has_its_place_in_the_architecture():
+    layers = "".join(row[0] for row in rows(ROOT / "ARCHITECTURE.md"))
+    listed = modules(ROOT / "src/holdfast")
+    assert {name for name in listed if f"`{name}`" not in layers} == set()
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_sources():
+    """The first column of each line names modules; indented ones are those of a package."""
+    [(_line, _info, tree), *_] = blocks(ROOT / "ARCHITECTURE.md", "text")
+    drawn: dict[str, set[str]] = {"": set()}
+    package = ""
+    for line in tree.splitlines()[1:]:
+        names = re.split(r" {2,}", line.strip())[0].replace("/", "").split()
+        if line.startswith("    "):
+            drawn.setdefault(package, set()).update(names)
+        else:
+            drawn[""].update(names)
+            package = names[0]
+    for package, names in drawn.items():
+        assert names == modules(ROOT / "src/holdfast" / package), package or "holdfast"
 
 
 def test_relative_links_lead_somewhere():
