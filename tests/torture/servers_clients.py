@@ -138,6 +138,7 @@ def follow(open: Callable[[], Store], teller: Teller, *, may_lose: bool) -> None
     store = None
     position = 0
     while True:
+        asked = time.monotonic()
         try:
             store = store or open()
             backend = store._log._backend
@@ -150,7 +151,7 @@ def follow(open: Callable[[], Store], teller: Teller, *, may_lose: bool) -> None
                 raise
             continue
         for record in records:
-            told = {"stream": record.stream, "revision": record.revision}
+            told = {"stream": record.stream, "revision": record.revision, "asked": asked}
             teller.say({"said": "seen", **told, "position": record.position})
         position = records[-1].position if records else position
         if any(record.stream == OVER for record in records):

@@ -127,10 +127,11 @@ def _judge_order(words: dict[int, Line], found: dict[str, list[int]]) -> None:
             raise Broken(f"{name}: one client's values in another order than acknowledged")
 
 
-def judge_follower(store: Store, path: Path) -> int:
+def judge_follower(store: Store, path: Path, deaths: Deaths) -> int:
     """Returns how many events a follower saw: all, once, in order. Raises Broken otherwise.
 
-    All means up to the end that everybody knows of; what was given up may have come behind it.
+    All means up to the end that everybody knows of; what was given up may have come after it. What
+    was read while the power was being cut may be gone: nobody would have got that answer.
     """
     lines = list(heard(path))
     if not lines or lines[-1]["said"] != "over":
@@ -138,11 +139,17 @@ def judge_follower(store: Store, path: Path) -> int:
     [end] = store._log._backend.heads([OVER])
     if end is None:
         raise Broken("nobody has said that it is over")
-    seen = [(line["position"], line["stream"], line["revision"]) for line in lines[:-1]]
-    seen = [one for one in seen if one[0] <= end.position]
     records = store._log._backend.read_all(limit=10**9)
     there = [(one.position, one.stream, one.revision) for one in records]
     there = [one for one in there if one[0] <= end.position]
+    kept = set(there)
+    seen = [
+        one
+        for line in lines[:-1]
+        if (one := (line["position"], line["stream"], line["revision"])) in kept
+        or not deaths.is_void(line["asked"], line["at"])
+    ]
+    seen = [one for one in seen if one[0] <= end.position]
     if seen != there:
         late = set(there) - set(seen)
         raise Broken(

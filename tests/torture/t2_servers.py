@@ -204,7 +204,7 @@ class Run:
         try:
             judged = judge(store, self.said, self.deaths)
             if not self.deaths.may_lose_s:
-                judged += judge_follower(store, self.followed)
+                judged += judge_follower(store, self.followed, self.deaths)
         finally:
             store.close()
         return judged

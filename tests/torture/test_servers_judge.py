@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from holdfast import Store
 from tests.servers import postgresql
 from tests.torture.programme import Broken
 from tests.torture.servers_clients import OVER, Teller, follow, heard, lists
-from tests.torture.servers_judge import judge_follower
+from tests.torture.servers_judge import Deaths, judge_follower
 
 NAMES = ("conversation/a", "conversation/b")
 
@@ -67,8 +68,33 @@ def test_a_follower_is_not_through_before_it_has_seen_what_was_acknowledged(
             while sum(1 for _ in heard(path)) < 2:
                 assert time.monotonic() < until, "the follower does not get on"
             with pytest.raises(Broken, match="did not come to the end"):
-                judge_follower(store, path)
+                judge_follower(store, path, Deaths())
             assert follower.is_alive()
         _append(store, 3)  # arrives behind the end, and may be seen or not
         follower.join(postgresql.PATIENCE_S)
-        assert judge_follower(store, path) == 5
+        assert judge_follower(store, path, Deaths()) == 5
+
+
+def _ended() -> Store:
+    """Returns a store that holds the same each time, to its end."""
+    store = holdfast.open("memory:")
+    _append(store, 1)
+    store.scope(OVER).set("over", True)
+    return store
+
+
+def test_what_was_read_while_the_power_was_cut_may_be_gone(tmp_path: Path) -> None:
+    """Only then, and only gone: what is there must have been seen."""
+    path = tmp_path / "followed"
+    follow(_ended, Teller(path), may_lose=False)
+    lines = list(heard(path))
+    lost = {**lines[0], "revision": 9}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [lost, *lines]))
+    cut = Deaths(cuts=[(lost["asked"], lost["at"])])
+    with _ended() as store:
+        assert judge_follower(store, path, cut) == len(lines) - 1
+        with pytest.raises(Broken, match="saw besides"):
+            judge_follower(store, path, Deaths())
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
+        with pytest.raises(Broken, match="missed"):
+            judge_follower(store, path, cut)
