@@ -16,7 +16,7 @@ from holdfast.backends.mixed import MixedBackend
 from holdfast.backends.protocol import Backend, Commit, Position, Record
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.clock import Clock
-from holdfast.names import KEPT_WITH
+from holdfast.core.layers import kept_with
 from holdfast.testing.contract import BackendContract
 from holdfast.testing.machine import machine_for
 from tests.conformance import test_files
@@ -24,7 +24,7 @@ from tests.conformance import test_files
 
 def mixed(rest: Backend, chats: Backend) -> MixedBackend:
     shown = {"*": "rest", "conversation": "chats"}
-    return MixedBackend({"*": rest, "conversation": chats}, shown, KEPT_WITH)
+    return MixedBackend({"*": rest, "conversation": chats}, shown, kept_with())
 
 
 def placed(backend: Backend, records: list[Record]) -> list[Record]:

@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.clock import SystemClock
+from holdfast.core.layers import kept_with
 from holdfast.core.log import Log
-from holdfast.names import KEPT_WITH
 from holdfast.store import Store
 
 LARGE = "large " * 20_000
@@ -25,7 +25,7 @@ def memories() -> MixedBackend:
         "workflow": MemoryBackend(clock=clock),
     }
     shown = {level: f"memory-of-{level}" for level in routes}
-    return MixedBackend(routes, shown, KEPT_WITH)
+    return MixedBackend(routes, shown, kept_with())
 
 
 def store_on(backend: MixedBackend) -> Store:

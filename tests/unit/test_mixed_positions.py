@@ -12,11 +12,11 @@ import pytest
 
 from holdfast import aio
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.mixed import MixedBackend, Vector
+from holdfast.backends.mixed import MixedBackend, PositionVector
 from holdfast.backends.protocol import START, Mark, Position
 from holdfast.clock import SystemClock
+from holdfast.core.layers import kept_with
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.names import KEPT_WITH
 from holdfast.store import Store
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, accepted, write
@@ -66,7 +66,7 @@ def test_of_two_places_neither_need_be_the_later_one(backend: MixedBackend) -> N
     both = backend.wait(START, timeout_s=0)
     assert one < both > other
     assert int(one) <= both
-    assert isinstance(both, Vector)
+    assert isinstance(both, PositionVector)
 
 
 def test_a_follower_does_not_spin_where_one_backend_has_begun_anew() -> None:
@@ -118,7 +118,7 @@ def test_a_position_of_other_routes_is_refused(store: Store) -> None:
     clock = SystemClock()
     shown = {"*": "a", "team": "b"}
     routes = {"*": MemoryBackend(clock=clock), "team": MemoryBackend(clock=clock)}
-    other = store_on(MixedBackend(routes, shown, KEPT_WITH))
+    other = store_on(MixedBackend(routes, shown, kept_with()))
     other.team("red").set("a", 1)
     with pytest.raises(UsageError, match="not a position of this store"):
         list(store.events(after=other.position))
