@@ -103,3 +103,42 @@ def test_links_to_a_part_of_a_page_find_it():
             if other.suffix == ".md" and part not in anchors(other):
                 broken.append(f"{page.relative_to(ROOT)}: {target}#{part}")
     assert not broken
+
+
+def test_paths_that_documents_name_exist():
+    """In backticks, from the root of the project: `tests/unit/test_log.py::test_name` too."""
+    named = re.compile(r"`((?:src|tests|docs|tools|bench|examples)/[\w./*-]+)(?:::(\w+))?`")
+    missing: list[str] = []
+    for page in pages():
+        for path, test in named.findall(page.read_text("utf-8")):
+            found = [file for file in ROOT.glob(path.rstrip("/")) if file.exists()]
+            is_there = bool(found) or path.startswith("bench/out")
+            if is_there and test:
+                is_there = any(f"def {test}(" in file.read_text("utf-8") for file in found)
+            if not is_there:
+                missing.append(f"{page.relative_to(ROOT)}: {path}{test and f'::{test}'}")
+    assert not missing
+
+
+def test_make_targets_that_documents_name_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    named = {
+        (page.relative_to(ROOT).as_posix(), target)
+        for page in pages()
+        for target in re.findall(r"(?:`|\$ )make ([a-z][a-z-]*)", page.read_text("utf-8"))
+    }
+    assert not {(page, target) for page, target in named if target not in targets}
+
+
+def test_the_changelog_has_the_sections_of_its_form():
+    """https://keepachangelog.com/en/1.1.0/"""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    sections = re.findall(r"^### (.*)$", text, re.M)
+    known = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert sections
+    assert not set(sections) - known
+    assert re.findall(r"^## (.*)$", text, re.M)[0] == "Unreleased"
+
+
+def test_the_readme_fits_on_a_few_screens():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
