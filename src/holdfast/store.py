@@ -47,7 +47,7 @@ from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
-from holdfast.record.tasks import open_tasks, stale_tasks
+from holdfast.record.tasks import open_tasks
 from holdfast.runs import admin
 from holdfast.runs.admin import RunSummary, recovered_steps
 from holdfast.runs.define import is_run
@@ -86,8 +86,6 @@ class Store:
         self._levels = levels or Levels(reserved=reserved_prefixes())
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
-        self._context.stale_sources.append(lambda: stale_tasks(self._context))
-        self._context.stale_sources.append(lambda: sessions.stale_sessions(self._context))
         self._engine = Engine(self)
 
     # --- scopes ----------------------------------------------------------------------------------

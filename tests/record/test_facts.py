@@ -23,8 +23,10 @@ from holdfast import (
     Unknown,
     UsageError,
 )
+from holdfast.core import layers
 from holdfast.core.codec import encode
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.layers import Layer
 from holdfast.testing import FakeClock
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
@@ -114,7 +116,7 @@ def test_a_fact_that_was_stated_often_is_found_in_few_looks(
     chat = hf.conversation("c")
     for number in range(70):
         chat.facts.state("n", number)
-    hf._context.numbers.clear()  # as a process that comes later  # pyright: ignore
+    hf._context.known_numbers.clear()  # as a process that comes later  # pyright: ignore
     find, looks = hf._log._backend.find, list[int]()
 
     def counted(*args: Any, **named: Any) -> Any:
@@ -387,12 +389,15 @@ def test_workers_state_one_fact_at_once(durable: str, tmp_path: Path) -> None:
         assert team.facts.get("n").value == stated[-1].data["value"]
 
 
-def test_the_hook_for_what_else_a_silent_worker_leaves(tmp_path: Path) -> None:
+def test_a_layer_lists_what_else_a_silent_worker_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = new_url("sqlite", tmp_path)
     run_and_kill(lambda: (open_dying(url).conversation("c").decide("x"), die()))
     with holdfast.open(url) as hf:
         [mine] = hf.stale()
-        hf.conversation("c")._context.stale_sources.append(lambda: [mine])
+        layer = Layer(name="mine", stale=lambda _context, _verify: [mine])
+        monkeypatch.setitem(layers._table, "mine", layer)
         assert hf.stale() == [mine, mine]
 
 

@@ -32,8 +32,9 @@ class Layer(Struct, frozen=True, kw_only=True):
     the index is one of the layer's own streams."""
     swept: tuple[str, ...] = ()
     """Of its indexes, those whose marks are swept when the scope that they are about has ended."""
-    stale: Callable[[Any], Iterable[Any]] | None = None
-    """Given the context of a store's record, yields what is not to be trusted any more."""
+    stale: Callable[[Any, bool], Iterable[Any]] | None = None
+    """Given the context of a store's record, and whether verifiers are to be asked now, yields what
+    is not to be trusted any more."""
     derived: tuple[str, ...] = ()
     """The kinds of objects that hold copies of what events say: erasure has them made again."""
 
@@ -82,7 +83,7 @@ def swept_indexes() -> Iterator[str]:
         yield from layer.swept
 
 
-def stale_sources() -> Iterator[Callable[[Any], Iterable[Any]]]:
+def stale_sources() -> Iterator[Callable[[Any, bool], Iterable[Any]]]:
     """Yields what lists the things of each layer that are not to be trusted any more."""
     for layer in _table.values():
         if layer.stale is not None:

@@ -1,12 +1,11 @@
 """The audit of a scope's state: what is kept and never read, how often it changes, what it is for.
 
-State that nobody reads is noise: it costs room in every prompt and every backup. An audit notes
-which places of a scope are read through this store while its block is open, tells afterwards what
-was not, and tries a job with and without an item, which is the proof that the item matters.
+State that nobody reads is noise: it takes room in every prompt and every backup. An audit observes
+which paths of a scope are read through this store while its block is open, lists afterwards what
+was not read, and runs a job with and without an item, which shows whether the item matters.
 
-Reads are noted by a state that notes them: while an audit is open, the log shows its scope's state
-with entries that say what is asked of them (`Log.show`). While none is, there is nothing of this on
-any path: no test, no call.
+While an audit is open, the log hands out its scope's state as one that reports its readers
+(`Log.add_transform`). While none is open, reading costs nothing extra: no test, no call.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from msgspec import Struct
 
 from holdfast.core import codec, tree
 from holdfast.core.arguments import Path, check_call, check_path
-from holdfast.core.event import StreamState, ops_of, state_of, to_datetime
+from holdfast.core.event import ops_of, state_of, to_datetime
 from holdfast.core.tree import MISSING, Lazy, List, Map, Op
 from holdfast.core.tree.frozen import enter_level
 from holdfast.errors import ClosedError, NotFoundError, UsageError, show_error, show_value
@@ -40,10 +39,10 @@ _lock = Lock()
 
 
 class AuditItem(Struct, frozen=True):
-    """A place of a scope's state: how large it is, and how often it changes.
+    """A part of a scope's state: how large it is, and how often it changes.
 
-    `changes` and `changed_at` are those of the key of the state that it lies under. `read` is None
-    where no reads were noted.
+    `changes` and `changed_at` are those of the top-level key that it is under. `read` is None where
+    reads were not observed.
     """
 
     path: StatePath
@@ -54,7 +53,7 @@ class AuditItem(Struct, frozen=True):
 
 
 class TrialOutcome(Struct, frozen=True):
-    """What became of a job: what it returned or raised, and what it left in its scope."""
+    """What a job returned or raised, and what it changed and said in its scope."""
 
     returned: Any
     error: str | None
@@ -63,7 +62,7 @@ class TrialOutcome(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """A job, tried with everything and without one item."""
+    """What a job did with everything, and what it did without one item."""
 
     path: StatePath
     whole: TrialOutcome
@@ -71,12 +70,12 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_same(self) -> bool:
-        """Says whether the job did the same without the item: if so, it is not what it needs."""
+        """Says whether the job did the same without the item: then it does not need the item."""
         return self.whole == self.without
 
 
 class Audit:
-    """What `store.audit(scope)` returns; reads are noted in its block."""
+    """What `store.audit(scope)` returns; reads are observed in its block."""
 
     def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._scope = scope
@@ -87,14 +86,16 @@ class Audit:
     def __repr__(self) -> str:
         return f"<Audit of {self.name}>"
 
-    # --- noting ----------------------------------------------------------------------------------
+    # --- observing -------------------------------------------------------------------------------
 
     def __enter__(self) -> Audit:
         self._reads = self._reads or {}
         read_observers = self._context.read_observers
         with _lock:
+            if not read_observers:
+                transform = partial(_observed, read_observers)
+                self._context.stop_observing = self._context.log.add_transform(transform)
             read_observers.setdefault(self.name, []).append(self._record_read)
-            self._context.log.show = partial(_show, read_observers)
         return self
 
     def __exit__(self, *_: object) -> Literal[False]:
@@ -104,7 +105,7 @@ class Audit:
             if not read_observers[self.name]:
                 del read_observers[self.name]
             if not read_observers:
-                self._context.log.show = state_of
+                self._context.stop_observing()
         return False
 
     def _record_read(self, path: StatePath, is_whole: bool) -> None:
@@ -112,11 +113,11 @@ class Audit:
         if is_whole or path not in reads:
             reads[path] = is_whole
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------
 
     @property
     def reads(self) -> list[StatePath]:
-        """The places that were read, those on the way to them included, in the order of reading."""
+        """The paths that were read, those above them included, in the order of reading."""
         return list(self._check_begun())
 
     def items(self) -> list[AuditItem]:
@@ -130,9 +131,9 @@ class Audit:
         return sorted(found, key=_by_size)
 
     def unread(self) -> list[AuditItem]:
-        """Returns what was never read, the largest first: not its value, nor that it is there.
+        """Returns what was never read, the largest first: neither its value nor that it is there.
 
-        Where nothing below a place was read it is told of as one, a list always.
+        Where nothing below a path was read, it is one item; a list is always one item.
         """
         self._check_begun()
         change_counts = _change_counts(self._scope)
@@ -153,7 +154,7 @@ class Audit:
     def _check_begun(self) -> dict[StatePath, bool]:
         if self._reads is None:
             raise UsageError(
-                f'no reads of "{self.name}" were noted: the audit was not begun',
+                f'no reads of "{self.name}" were observed: the audit was not begun',
                 hint="let the work run in its block: with store.audit(scope) as audit: …",
             )
         return self._reads
@@ -161,12 +162,12 @@ class Audit:
     def _root(self) -> Map:
         return state_of(self._context.log.newest(self.name), self.name)
 
-    # --- trying ----------------------------------------------------------------------------------
+    # --- comparing -------------------------------------------------------------------------------
 
     def without(self, path: Path, job: TrialJob) -> Comparison:
-        """Runs job(scope) on two forks, one of them without an item, and tells what each did.
+        """Runs job(scope) on two forks, one of them without an item, and compares what they did.
 
-        The forks have everything else, messages and scopes above included, and are let go
+        The forks have everything else, messages and scopes above included, and are dropped
         afterwards. What the job does outside of its scope is really done, twice.
         """
         check_call(job, "a job")
@@ -177,16 +178,16 @@ class Audit:
         )
 
     def _check_item(self, path: Path) -> StatePath:
-        """Returns the place of an item that can be left out, or raises."""
+        """Returns the path of an item that can be left out, or raises."""
         refuse_in_body("trying a job without an item")
         place = check_path(path)
         if self._scope.level == GLOBAL:
             raise UsageError(
-                "there is one global scope, which cannot be forked: nothing can be tried in it",
-                hint="keep what is to be tried in a scope of another level",
+                "the global scope cannot be forked: no job can be tried in it",
+                hint="keep what you want to try in a scope of another level",
             )
         if not place:
-            raise UsageError(f"the whole state is no item, found {show_value(path)}")
+            raise UsageError(f"an item is a part of the state, found {show_value(path)}: the whole state")
         if tree.get(self._root(), place, MISSING) is MISSING:
             raise NotFoundError(
                 f'scope "{self.name}" has nothing at {place!r}', hint="items() lists its keys"
@@ -207,10 +208,10 @@ class TrialRun:
         self._item = item
 
     def end(self, returned: Any, failure: Exception | None) -> TrialOutcome:
-        """Returns what the job did, and lets the fork go."""
+        """Returns what the job did, and drops the fork."""
         changes = {change.path: change.new for change in self.scope.diff(self._begun)}
         if changes.get(self._item) is MISSING:
-            del changes[self._item]  # it could not be taken away where it was not
+            del changes[self._item]  # the item was not there to be deleted
         said: list[tuple[str, str]] = []
         with suppress(ClosedError):  # the job let its scope go
             for message in reversed(self.scope.messages):
@@ -223,9 +224,11 @@ class TrialRun:
         )
 
     def drop(self) -> None:
-        """Lets the fork go."""
-        with suppress(ClosedError):
+        """Drops the fork."""
+        try:
             self.scope.close(keep=False)
+        except ClosedError:
+            _logger.debug('"%s" was closed by the job', self.scope.name)
 
 
 def _run_trial(attempt: TrialRun, job: TrialJob) -> TrialOutcome:
@@ -241,14 +244,14 @@ def _run_trial(attempt: TrialRun, job: TrialJob) -> TrialOutcome:
     return attempt.end(returned, failure)
 
 
-# --- a state that notes its readers --------------------------------------------------------------
+# --- a state that reports its readers ------------------------------------------------------------
 
 
 class _Entries(dict[str, Any]):
-    """The entries of a map, which tell what is asked of them.
+    """The entries of a map, which report what is read of them.
 
-    They are those of a real Map, so that all of the tree works on it; and what a draft makes of it
-    notes its readers too.
+    They are the entries of a real Map, so that all functions of the tree work on it; a draft of it
+    reports its readers too.
     """
 
     __slots__ = ("_notes", "_path")
@@ -284,7 +287,7 @@ class _Entries(dict[str, Any]):
             yield key
 
     def items(self) -> ItemsView[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Whoever asks for these takes all there is, without asking the maps below.
+        # The caller gets all there is, without asking the maps below.
         for key in super().__iter__():
             self._report(key, True)
         return super().items()
@@ -298,13 +301,10 @@ class _Entries(dict[str, Any]):
         return both
 
 
-def _show(
-    read_observers: dict[str, list[ReadObserver]], stream_state: StreamState, name: str
-) -> Map:
-    """Returns a scope's state, noting its readers if somebody wants to know."""
-    root = state_of(stream_state, name)
-    notes = tuple(read_observers.get(name, ()))
-    return Map(_Entries(root.kept(), (), notes)) if notes else root
+def _observed(read_observers: dict[str, list[ReadObserver]], state: Map, name: str) -> Map:
+    """Returns a scope's state, as one that reports its readers if an audit of it is open."""
+    observers = tuple(read_observers.get(name, ()))
+    return Map(_Entries(state.kept(), (), observers)) if observers else state
 
 
 # --- what is stored ------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def _change_counts(scope: Scope) -> dict[str | int, tuple[int, int]]:
 
 
 def _level(scope: Scope, op: Op) -> list[str]:
-    """Returns the keys of a mapping that an op puts in the place of the whole state."""
+    """Returns the keys of a mapping that an op sets as the whole state."""
     if op.kind == "delete":
         return []
     blobs = scope._context.log.blobs.read
@@ -339,7 +339,7 @@ def _item(
 
 
 def _size(kept: Any) -> int:
-    """Returns how many bytes a value takes, one that is a blob included."""
+    """Returns how many bytes a value takes, also as a blob."""
     if type(kept) is Lazy:
         raw = kept.stored()
         reference = codec.parse_blob_ref(raw)

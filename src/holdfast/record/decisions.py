@@ -1,9 +1,9 @@
 """Decisions: written before the act, closed by an outcome, found again after a crash.
 
 The `opened` event and the mark that makes it findable are one commit, and `open` returns when that
-is durable: so whatever the caller does next, somebody can ask about it later. Closing is one
-commit too: the event, and the mark cleared. Between the two a crash leaves the decision open and
-its worker dead, and `recovery.py` judges it.
+is durable: whatever the caller does next, the decision is found later. Closing is one commit too:
+the event, and the mark cleared. A crash between the two leaves an open decision of a dead worker,
+and `recovery.py` judges it.
 
     decision.opened       {"key", "decision", "owner", …}   durable before the act
     decision.failed       {"key", "error", "by"}            the act raised; still open
@@ -18,9 +18,10 @@ An event never changes, so an old form is converted when it is read, here and no
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
@@ -41,6 +42,7 @@ from holdfast.core.arguments import (
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
+from holdfast.core.layers import reserved_prefixes
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -54,7 +56,7 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.names import check_name, new_id
+from holdfast.names import check_name, new_id, split_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
@@ -63,6 +65,8 @@ from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
+
+_logger = logging.getLogger("holdfast.record")
 
 OPENED = "decision.opened"
 FAILED = "decision.failed"
@@ -78,7 +82,7 @@ DecisionStatus = Literal["open", "standing", "closed", "superseded", "abandoned"
 
 
 class Link(Struct, frozen=True):
-    """What a decision has to do with: kind is message, task, file, commit or decision."""
+    """What a decision is about: kind is message, task, file, commit or decision."""
 
     kind: str
     to: str
@@ -92,7 +96,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     id: str
     key: str
-    """The idempotency key to act with: the same for whoever does the act, and for ever."""
+    """The idempotency key for the act: the same whoever acts, and it never changes."""
     scope: str
     timestamp: datetime
     decision: str
@@ -101,7 +105,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     completed_at: datetime | None = None
     output: Any = None
-    """What a verifier or an act gave when recovery closed it."""
+    """What a verifier or an act returned when recovery closed it."""
     status: DecisionStatus = "open"
     owner: str
     owner_alive: bool | None = None
@@ -117,7 +121,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     supersedes: str | None = None
     superseded_by: str | None = None
     place: str | None = None
-    """What names the place in a run that made it."""
+    """The name of the place in a run that made it."""
     priority: int = 0
     updated_at: datetime
     revision: int
@@ -125,12 +129,12 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether its act may or may not have been done, and nobody has said yet."""
+        """Whether it has no outcome yet: its act may or may not have been done."""
         return self.status == "open"
 
 
 def make_id(key: str, stream: str) -> str:
-    """Returns an id that leads to the decision: its key, and the scope that it was made in."""
+    """Returns the id of a decision: its key, and the scope that it was made in."""
     return f"{key}@{stream}"
 
 
@@ -211,7 +215,7 @@ def key_of(event: Event) -> str:
 
 @contextmanager
 def _readable(event: Event) -> Generator[None]:
-    """Turns data that no version of ours has written into an error that says where it is."""
+    """Turns data that no version of Holdfast writes into an error that says where it is."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -223,7 +227,7 @@ def _readable(event: Event) -> Generator[None]:
 
 
 class Envelope(Protocol):
-    """What an event says besides its data: a record has it, and so has what was just written."""
+    """What an event has besides its data; a record has it, and so has a commit's result."""
 
     @property
     def stream(self) -> str: ...
@@ -262,7 +266,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
 
 
 def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any]) -> Decision:
-    """Returns the decision one event later; a type that nobody knows leaves it as it is."""
+    """Returns the decision one event later; an unknown type leaves it as it is."""
     decision = replace(decision, updated_at=time, events=decision.events + 1)
     if type == CLOSED:
         return replace(
@@ -289,7 +293,7 @@ def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any])
 
 
 def is_of_decision(type: str) -> bool:
-    """Says whether an event of that type tells of a decision."""
+    """Says whether an event of that type is about a decision."""
     return type.startswith("decision.") or type in _OLD
 
 
@@ -336,11 +340,11 @@ _OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 
 # --- policy ---------------------------------------------------------------------------------------
 #
-# The policy that nothing is done undecided: an effect without an open decision is caught.
+# A policy can demand that no effect happens without an open decision.
 #
 # An effect is covered by the decision in whose block it runs, or by one that this worker has open
-# in the same scope. Each that is not leaves the event `policy.breached` in the stream of its scope,
-# so that it can be found later; the mode "refuse" then raises before the effect.
+# in the same scope. An effect that is not covered leaves the event `policy.breached` in the stream
+# of its scope, so that it can be found later. The mode "refuse" then raises before the effect.
 
 
 BREACHED = "policy.breached"
@@ -353,7 +357,7 @@ class UndecidedWarning(UserWarning):
 
 
 class Policy:
-    """What `store.policy(mode)` returns: it counts from then on, or for a block if used as one."""
+    """What `store.policy(mode)` returns: it applies from then on, or only in its block."""
 
     def __init__(self, context: RecordContext, mode: PolicyMode) -> None:
         if mode not in get_args(PolicyMode):
@@ -372,14 +376,14 @@ class Policy:
 
 
 def is_covered(context: RecordContext, scope: Scope) -> bool:
-    """Says whether an open decision stands behind what is done in this scope now."""
+    """Says whether an open decision covers what is done in this scope now."""
     if any(id in context.open_decisions for id in context.deciding.get()):
         return True
     return scope.name in context.open_decisions.values()
 
 
 def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
-    """Call before an effect: records one that no open decision covers, and may refuse it."""
+    """Records an effect that no open decision covers, and may refuse it; call it first."""
     mode = context.policy
     if mode == "off" or is_covered(context, scope):
         return
@@ -398,8 +402,6 @@ INDEX_OPEN = "decision"
 INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
-_NO_SCOPES = ("group/", "inbox/", "run/", "store/")
-"""Streams that nothing is decided in, and that may be long."""
 _ALL = 1 << 31
 
 IfExists = Literal["raise", "attach"]
@@ -431,7 +433,7 @@ class Decisions:
         standing: bool,
         if_exists: IfExists,
     ) -> OpenDecision:
-        """Writes a decision down; what it returns is the handle to close it by."""
+        """Writes a decision and returns the handle that closes it."""
         if if_exists not in ("raise", "attach"):
             raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
         for given, what in ((alternatives, "alternatives"), (links, "links")):
@@ -466,7 +468,10 @@ class Decisions:
             try:
                 return self._open(scope, name or new_id(self.log.clock), data)
             except ConflictError:
-                continue  # another writer decided with that very key: what it wrote is found now
+                # Another writer used the same key: its decision is found now.
+                _logger.debug(
+                    'decision "%s" of "%s" was just made: looking again', name, scope.name
+                )
 
     def _find_by_key(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
@@ -505,9 +510,9 @@ class Decisions:
     def supersede(self, newer: Decision) -> None:
         """Closes what a decision supersedes, in a commit of its own.
 
-        The newer one is durable first, with a mark that says what is still to be done. A crash in
-        between leaves both of them to count, and `recover` ends the older one; the other order
-        could lose a standing order and have nothing in its place.
+        The newer one is durable first, with a mark that says what is still to be done. After a
+        crash in between both count, and `recover` ends the older one. The other order could lose a
+        standing order and have nothing in its place.
         """
         assert newer.supersedes is not None, "BUG: a decision that supersedes none"
         done = _keyed_item(newer).cleared(INDEX_SUPERSEDING)
@@ -522,20 +527,24 @@ class Decisions:
                 data = {"key": older.key, "by": newer.id}
                 self._append(older, SUPERSEDED, data, *cleared)
             except ConflictError:
-                continue  # on what another writer made of it meanwhile
+                _logger.debug('decision "%s" changed: superseding again', newer.supersedes)
+                continue
             except (ClosedError, ExpiredError):
-                break  # its scope has ended, and it with that
+                _logger.debug('decision "%s" has ended with its scope', newer.supersedes)
+                break
             self.context.open_decisions.pop(older.id, None)
             if done in cleared:
                 return
         self.log.commit(ProposedCommit((), marks=(done,)))
 
     def abandon(self, scope: Scope, why: str) -> None:
-        """Closes what still counts in a scope that is about to end, each in its own commit."""
+        """Closes what still counts in a scope that is being closed, each in its own commit."""
         for index in (INDEX_OPEN, INDEX_STANDING):
             for entry in self._marked(index, scope.name):
-                with suppress(ExistsError):  # its owner was faster
+                try:
                     self.close_entry(entry, why, how="abandoned")
+                except ExistsError:
+                    _logger.debug('decision "%s" was closed meanwhile', entry.id)
 
     def has_open(self, scope: str) -> bool:
         """Says whether anything still counts in a scope."""
@@ -543,13 +552,13 @@ class Decisions:
         return any(any(True for _ in entries) for entries in found)
 
     def pending_supersedes(self) -> list[Decision]:
-        """Returns the decisions that a crash kept from closing what they supersede."""
+        """Returns the decisions that have not yet closed what they supersede, after a crash."""
         return list(self._marked(INDEX_SUPERSEDING, None))
 
     def _attach(self, found: Decision, data: dict[str, Any], if_exists: IfExists) -> OpenDecision:
-        """Returns the handle of a decision that is there, if it is the same and free to take.
+        """Returns the handle of a decision that exists, if it is the same and free to take over.
 
-        The place in a run that made it gets it back, whichever worker the run is with by now.
+        The place in a run that made it gets it back, whichever worker has the run by now.
         """
         is_own = found.place is not None and found.place == data.get("place")
         if if_exists == "raise" and not is_own:
@@ -569,11 +578,11 @@ class Decisions:
             try:
                 found = self.take_over(found, "resume" if is_own else "attach")
             except ConflictError:
-                found = self.get(found.id)  # what became of it meanwhile is judged anew
+                _logger.debug('decision "%s" changed: attaching again', found.id)
+                found = self.get(found.id)
         if found.is_open:
-            self.context.unfinished_recoveries.discard(
-                found.id
-            )  # whoever attaches is at work on it from here on
+            # From here on this worker is at work on it.
+            self.context.unfinished_recoveries.discard(found.id)
             self.context.open_decisions[found.id] = found.scope
         return OpenDecision(self, found)
 
@@ -584,7 +593,7 @@ class Decisions:
     def close_entry(
         self, entry: Decision, outcome: str, *, how: str = "stated", output: Any = None
     ) -> Decision:
-        """Closes a decision that was read before, unless something happened to it since."""
+        """Closes a decision that was read before; raises ExistsError if it is closed already."""
         data: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
         data |= {"by": self.context.worker, "how": how}
         if output is not None:
@@ -597,7 +606,8 @@ class Decisions:
             try:
                 closed = self._append(entry, CLOSED, data, cleared)
             except ConflictError:
-                # Each turn is another writer's event of this very decision: they are few.
+                # Each round is another writer's event of this decision: they are few.
+                _logger.debug('decision "%s" changed: closing again', entry.id)
                 entry = self.get(entry.id)
             else:
                 self.context.open_decisions.pop(entry.id, None)
@@ -609,15 +619,16 @@ class Decisions:
         data = {"key": entry.key, "error": text, "by": self.context.worker}
         while entry.is_open:
             if entry.error == text and is_in_run():
-                return entry  # said by an earlier pass of the run
+                return entry  # recorded by an earlier pass of the run
             try:
                 return self._append(entry, FAILED, data)
             except ConflictError:
+                _logger.debug('decision "%s" changed: recording the error again', entry.id)
                 entry = self.get(entry.id)
         return entry
 
     def take_over(self, entry: Decision, why: str) -> Decision:
-        """Makes this worker the owner; ConflictError if anything happened to it meanwhile."""
+        """Makes this worker the owner; ConflictError if the decision changed meanwhile."""
         self.context.lease_keeper.beat()
         data = {"key": entry.key, "owner": self.context.worker, "why": why}
         return self._append(entry, TAKEN, data)
@@ -633,7 +644,7 @@ class Decisions:
             try:
                 return self._append(entry, PRIORITIZED, {"key": entry.key, **data}, mark)
             except ConflictError:
-                continue  # on what another writer made of it meanwhile
+                _logger.debug('decision "%s" changed: prioritising again', id)
 
     def _append(
         self, entry: Decision, type: str, data: dict[str, Any], *marks: Mark | Cleared
@@ -647,7 +658,7 @@ class Decisions:
     def _check_owner(self, entry: Decision) -> None:
         if entry.owner != self.context.worker and self.context.lease_keeper.is_alive(entry.owner):
             raise ConflictError(
-                f'decision "{entry.id}" belongs to worker "{entry.owner}", which lives',
+                f'decision "{entry.id}" belongs to worker "{entry.owner}", which is alive',
                 stream=entry.scope,
                 expected=entry.revision,
                 actual=entry.revision,
@@ -678,7 +689,7 @@ class Decisions:
         return None if found is None else self._with_liveness(found)
 
     def _with_liveness(self, entry: Decision) -> Decision:
-        """Returns the decision with what only this moment can tell: does its owner live?"""
+        """Returns the decision with whether its owner is alive now."""
         alive = self.context.lease_keeper.is_alive(entry.owner) if entry.is_open else None
         return replace(entry, owner_alive=alive)
 
@@ -722,7 +733,7 @@ class Decisions:
         return found
 
     def recent(self, scope: Scope, limit: int) -> list[Decision]:
-        """Returns the newest decisions of a scope that are no standing orders, newest first."""
+        """Returns the newest decisions of a scope, without standing orders, newest first."""
         made = self._decided_in(scope.name, None)
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
@@ -735,15 +746,16 @@ class Decisions:
             try:
                 entry = self._read(KeyedItem.from_mark(KIND, mark))
             except ExpiredError:
-                continue  # its scope has ended by itself, and what was open in it
+                _logger.debug('mark "%s" is of an expired scope: passed over', mark.key)
+                continue
             # It may have been closed since the marks were listed.
             if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
                 yield entry
 
     def _decided_in(self, stream: str, before: int | None) -> Iterator[Decision]:
-        """Yields the decisions of one stream, newest first, reading no further than is asked for.
+        """Yields the decisions of one stream, newest first, and reads no further than needed.
 
-        It goes backwards, so what happened to a decision is met before the decision itself.
+        It goes backwards, so it meets the later events of a decision before the decision itself.
         """
         head = self.log.head(stream)
         last = min(before - 1 if before else _ALL, head.revision if head else 0)
@@ -765,34 +777,40 @@ class Decisions:
                     entry = fold([event, *reversed(later.pop(key, []))])
                     assert entry is not None, "BUG: a decision without an event"
                     if record.stream != stream and _index(entry):
-                        # Inherited by a fork. It is one act in the world, so what counts is what
-                        # has become of it by now, in the scope that it was made in.
+                        # A fork inherited it. It is one act in the world, so what counts is its
+                        # state now, in the scope that it was made in.
                         entry = self._read(_keyed_item(entry)) or entry
                     yield self._with_liveness(entry)
             newest -= PAGE
 
     def _decided_in_old_form(self, stream: str, last: int) -> Iterator[Decision]:
-        """Yields those up to a revision of a stream with old events, which count from its start."""
+        """Yields those up to a revision of a stream with events of old forms.
+
+        Their decisions are numbered from the start of the stream, so all of it is read.
+        """
         entries = project(map(Event, self.log.records(stream))).values()
         for entry in reversed(entries):
             if entry.revision <= last:
                 yield self._with_liveness(entry)
 
     def _decided_anywhere(self, limit: int) -> Iterator[Decision]:
-        """Yields the newest of every scope together. It reads them all: name a scope if you can."""
+        """Yields the newest of all scopes together. It reads them all: name a scope if you can."""
         found: list[Decision] = []
+        reserved = reserved_prefixes()
         for name in self.log.streams():
-            if name.startswith(_NO_SCOPES):
+            if split_name(name)[0] in reserved:
                 continue
-            with suppress(ExpiredError):
+            try:
                 found += islice(self._decided_in(name, None), limit)
-        # A fork tells of what it inherited: that is counted once.
+            except ExpiredError:
+                _logger.debug('scope "%s" has expired: passed over', name)
+        # A fork lists what it inherited: that is counted once.
         unique = {entry.id: entry for entry in found}
         yield from sorted(unique.values(), key=lambda entry: entry.timestamp, reverse=True)
 
 
 class _Envelope(Struct, frozen=True):
-    """What stands around a decision that was just written."""
+    """The envelope of a decision that was just written."""
 
     stream: str
     revision: int
@@ -805,7 +823,7 @@ def _keyed_item(entry: Decision) -> KeyedItem:
 
 
 def _index(entry: Decision) -> str:
-    """Returns the index that has a decision's mark; none for one that is closed."""
+    """Returns the index that has a decision's mark; empty for one that is closed."""
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
 
 
@@ -814,7 +832,7 @@ def _check_not_closed(entry: Decision) -> None:
         return
     outcome = "" if entry.outcome is None else f": {show_value(entry.outcome)}"
     raise ExistsError(
-        f'decision "{entry.id}" was {entry.status} already, at {entry.completed_at}{outcome}',
+        f'decision "{entry.id}" is {entry.status} since {entry.completed_at}{outcome}',
         hint="an outcome is never replaced; make a new decision that supersedes it",
     )
 
@@ -827,20 +845,18 @@ def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
             yield Stale("decision", entry.id, entry.scope, "owner silent", text, entry.updated_at)
 
 
-# --- open_decision --------------------------------------------------------------------------------
-#
-# The handle of a decision that this worker answers for.
+# --- the handle of a decision ---------------------------------------------------------------------
 
 
 CLOSED_BY_RECOVERY = ("verified", "done again")
-"""How recovery closes a decision."""
+"""How recovery closed a decision."""
 
 
 class OpenDecision:
     """A decision that this worker answers for: the block of `with scope.decide(…) as d:`.
 
-    It is durable already. `outcome` closes it; leaving the block without one closes it as "no
-    outcome stated"; an exception that leaves the block is recorded, and the decision stays open.
+    It is durable already. `outcome` closes it. Leaving the block without one closes it as "no
+    outcome stated". An exception that leaves the block is recorded, and the decision stays open.
     """
 
     def __init__(self, decisions: Decisions, entry: Decision) -> None:
@@ -851,10 +867,10 @@ class OpenDecision:
         self._was_closed = entry.status == "closed"
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
-        """Closes it: what came of it, and what it gave. Returns the decision as it is now.
+        """Closes it with its outcome and output; returns the decision as it is now.
 
-        A handle that was attached to a closed decision may say the same once more: a program that
-        is run again from its start does. What recovery found out meanwhile stands.
+        A handle attached to a closed decision may repeat the same outcome, as a program does that
+        is run again from its start. What recovery found out meanwhile stands.
         """
         if self._was_closed and (
             text == self.stored.outcome or self.stored.how in CLOSED_BY_RECOVERY
@@ -869,7 +885,7 @@ class OpenDecision:
         return self.stored
 
     def _enter(self) -> None:
-        """Says that what runs in this context from here on is covered by this decision."""
+        """Lets this decision cover what runs in this context from here on."""
         if self.stored.status == "standing":
             raise UsageError(
                 "a standing order has no block: it counts until it is superseded",
@@ -883,7 +899,7 @@ class OpenDecision:
         self._decisions.context.deciding.reset(self._token)
 
     def _settle(self, error: BaseException | None) -> None:
-        """Records how the block ended. Never hides the error that ended it."""
+        """Records how the block ended; never hides the error that ended it."""
         if not self.stored.is_open:
             return
         if error is not None and not isinstance(error, Exception) and is_in_run():
@@ -895,11 +911,13 @@ class OpenDecision:
             else:
                 self.stored = self._decisions.fail(self.stored, error)
         except ExistsError:
-            # By its id, or by a decision that supersedes it: whoever did was in the block too.
+            # Code in the block closed it by its id, or superseded it.
+            _logger.debug('decision "%s" was closed within its block', self.id)
             self.stored = self._decisions.get(self.id)
         except HoldfastError as trouble:
             if error is None:
                 raise
+            _logger.warning('decision "%s" does not have its error: %s', self.id, trouble)
             error.add_note(f'decision "{self.id}" is open, without this error: {trouble}')
 
     def __enter__(self) -> OpenDecision:

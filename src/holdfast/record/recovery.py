@@ -1,17 +1,19 @@
 """After a crash: the decisions whose worker is dead, judged one by one through their verifiers.
 
-An act is done again only if its verifier said that it was not done, and only under an intent of
-its own: the recovering worker first makes the decision its own, with an event that two workers
-cannot both write (`item.py`). So two that recover at once never both act. (Two threads of one
-worker would write the same event; so one of them leaves it to the other.) One that dies between
-that event and the outcome leaves an open decision of a dead worker, which is where it began: the
-next one asks the verifier again, and finds what was done.
+An act is done again only if its verifier says that it was not done. Before it acts, the recovering
+worker makes the decision its own, with an event that two workers cannot both write
+(`keyed_item.py`). So two workers that recover at once never both act. (Two threads of one worker
+would write the same event, so one of them leaves it to the other.) A worker that dies between that
+event and the outcome leaves an open decision of a dead worker, as before: the next recovery asks
+the verifier again, and finds what was done.
+
+`stale` lists what is not to be trusted, and `sweep` clears marks of what has ended.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.protocol import Cleared, Mark
@@ -21,6 +23,7 @@ from holdfast.core.commit import ProposedCommit
 from holdfast.core.expiry import EXPIRING
 from holdfast.core.intent import Done, Recovered, Recovery, Unknown, Verdict, acts, judge
 from holdfast.core.intent import verdict_name as name_verdict
+from holdfast.core.layers import Layer, register_layer, stale_sources, swept_indexes
 from holdfast.core.log import Log
 from holdfast.errors import (
     ClosedError,
@@ -34,48 +37,45 @@ from holdfast.errors import (
 )
 from holdfast.record import decisions, facts, sessions, task_events
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, stale_decisions
-from holdfast.record.facts import stale_facts
+from holdfast.record.decisions import Decision, Decisions
+from holdfast.record.tasks import stale_tasks
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
 # --- sweep ----------------------------------------------------------------------------------------
 #
-# Marks that lead nowhere any more, taken away by `recover`.
+# `recover` clears the marks of what has ended.
 #
 # A mark is cleared in the commit that ends what it stands for. Two ends come without a commit: a
-# scope that expires, and a worker that dies in a turn, which then reads as interrupted for good.
-# Readers pass such marks over; swept away they do not pile up.
+# scope expires, or a worker dies in a turn, which then reads as interrupted for good. Readers pass
+# such marks over; sweeping keeps them from piling up.
 
+
+_logger = logging.getLogger("holdfast.record")
 
 _ALL = 1 << 31
-_INDEXES = (
+_DECISION_INDEXES = (
     decisions.INDEX_OPEN,
     decisions.INDEX_STANDING,
     decisions.INDEX_SUPERSEDING,
-    facts.INDEX,
-    facts.INDEX_KEPT,
-    task_events.INDEX_TASK,
-    task_events.INDEX_CLAIM,
-    sessions.INDEX_TURN,
 )
 
 
 def sweep(context: RecordContext) -> int:
-    """Clears the marks of the record that lead nowhere; returns how many."""
+    """Clears the marks of what has ended without a commit; returns how many."""
     found = {(mark.index, mark.key) for mark in (*_expired(context.log), *_interrupted(context))}
     for index, key in found:
-        # One commit each: in a store over several backends they may be kept apart.
+        # One commit each: in a store over several backends they may be on different ones.
         context.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
     return len(found)
 
 
 def _expired(log: Log) -> Iterator[Mark]:
     if not log.marks.list(EXPIRING, limit=1):
-        return  # nothing here expires
+        return  # nothing in this store expires
     ended: dict[str, bool] = {}
-    for index in _INDEXES:
+    for index in swept_indexes():
         for mark in log.marks.list(index, limit=_ALL):
             if mark.group not in ended:
                 ended[mark.group] = _has_ended(log, mark.group)
@@ -97,6 +97,9 @@ def _interrupted(context: RecordContext) -> Iterator[Mark]:
             yield mark
 
 
+# --- recovery -------------------------------------------------------------------------------------
+
+
 def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recovery:
     """Judges every open decision whose worker is dead, and reports each."""
     for newer in decisions.pending_supersedes():
@@ -112,11 +115,17 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
 
 
 def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
-    """Returns what became of one; None if it is in living hands, or closed, by now."""
-    with decisions.context.recovering(entry.id) as is_first, suppress(ExpiredError):
-        # It was listed a while ago: verifiers of others were asked since.
-        return _judge(decisions, decisions.get(entry.id)) if is_first else None
-    return None  # it has ended with its scope
+    """Returns what became of one; None if its owner is alive, or it is closed, by now."""
+    with decisions.context.recovering(entry.id) as is_first:
+        if not is_first:
+            _logger.debug('decision "%s" is recovered by another thread', entry.id)
+            return None
+        try:
+            # It was listed a while ago: verifiers of other decisions were asked since.
+            return _judge(decisions, decisions.get(entry.id))
+        except ExpiredError:
+            _logger.debug('decision "%s" has ended with its scope', entry.id)
+            return None
 
 
 def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
@@ -125,23 +134,24 @@ def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
         try:
             return _settle(decisions, entry, verdict)
         except ConflictError:
-            # Another worker was faster with this very decision: what it is now counts.
+            # Another worker was faster with this decision: its state now counts.
+            _logger.debug('decision "%s" changed: judging it again', entry.id)
             entry = decisions.get(entry.id)
         except ExistsError:
-            return None  # that other worker has closed it
+            _logger.debug('decision "%s" was closed by another worker', entry.id)
+            return None
         except ClosedError as closed:
+            _logger.warning('decision "%s" stays open: %s', entry.id, closed.message)
             return _report(entry, verdict, "left open", closed.message)
     return None
 
 
 def _is_left(decisions: Decisions, entry: Decision) -> bool:
-    """Says whether nobody is at work on a decision: its owner is dead, or gave it up here."""
+    """Says whether nobody works on a decision: its owner is dead, or failed to recover it here."""
     if not entry.owner_alive:
         return True
-    return (
-        entry.owner == decisions.context.worker
-        and entry.id in decisions.context.unfinished_recoveries
-    )
+    context = decisions.context
+    return entry.owner == context.worker and entry.id in context.unfinished_recoveries
 
 
 def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovered:
@@ -157,29 +167,30 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
             "it has no act" if entry.act is None else f'act "{entry.act}" is not registered here'
         )
         return _report(entry, verdict, "left open", reason)
-    unfinished_recoveries = decisions.context.unfinished_recoveries
+    unfinished = decisions.context.unfinished_recoveries
     try:
         mine = decisions.take_over(entry, "recover")
     except UnavailableError:
-        unfinished_recoveries.add(
-            entry.id
-        )  # it may be this worker's by now, which lives and does nothing
+        # The decision may belong to this worker by now, which lives and does nothing about it.
+        unfinished.add(entry.id)
         raise
-    # Whatever ends this without an outcome leaves the decision to the next recovery here.
-    unfinished_recoveries.add(mine.id)
+    # If this ends without an outcome, the next recovery here tries again.
+    unfinished.add(mine.id)
     try:
         output = act(mine)
     except Exception as error:
+        _logger.warning('the act of decision "%s" raised %s', entry.id, type(error).__name__)
         decisions.fail(mine, error)
         return _report(entry, verdict, "left open", show_error(error)[:200])
     text = report = _text(output)
     try:
         decisions.close_entry(mine, text, how="done again", output=_storable(output))
     except (ConflictError, ExistsError) as overtaken:
-        # This worker was silent for so long that it was taken for dead. It did the act all the
-        # same, and whoever reads the report must know.
+        # This worker was silent for so long that it was taken for dead. It did the act anyway, and
+        # the report must say so.
+        _logger.warning('decision "%s" was taken over during its act', entry.id)
         report = f"{text}; {overtaken.message}"
-    unfinished_recoveries.discard(mine.id)
+    unfinished.discard(mine.id)
     return _report(entry, verdict, "done again", report)
 
 
@@ -196,17 +207,54 @@ def _text(output: Any) -> str:
 
 
 def _storable(output: Any) -> Any:
-    """Returns an output that can be stored, else None: that it was done is worth more."""
+    """Returns an output that can be stored, else None: the outcome matters more."""
     try:
         codec.encode(output)
-    except HoldfastError:
+    except HoldfastError as error:
+        _logger.warning("the output of an act is not stored: %s", error.message)
         return None
     return output
 
 
+# --- what is stale --------------------------------------------------------------------------------
+
+
 def stale(context: RecordContext, *, verify: bool) -> list[Stale]:
-    """Returns all of it: facts first, then what each source of the book has."""
-    found = [*stale_facts(context, verify=verify), *stale_decisions(Decisions(context))]
-    for source in context.stale_sources:
-        found += source()
-    return found
+    """Returns what is not to be trusted any more, layer by layer; with `verify` facts are asked."""
+    return [one for list_stale in stale_sources() for one in list_stale(context, verify)]
+
+
+# The record's layers, in the order in which `stale` lists what is left of them.
+register_layer(
+    Layer(
+        name="facts",
+        indexes=(facts.INDEX, facts.INDEX_KEPT),
+        swept=(facts.INDEX, facts.INDEX_KEPT),
+        stale=lambda context, verify: facts.stale_facts(context, verify=verify),
+    )
+)
+register_layer(
+    Layer(
+        name="decisions",
+        indexes=_DECISION_INDEXES,
+        swept=_DECISION_INDEXES,
+        stale=lambda context, _: decisions.stale_decisions(Decisions(context)),
+    )
+)
+register_layer(
+    Layer(
+        name="tasks",
+        indexes=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
+        swept=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
+        stale=lambda context, _: stale_tasks(context),
+        derived=("snapshot",),
+    )
+)
+register_layer(
+    Layer(
+        name="sessions",
+        indexes=(sessions.INDEX_SESSION, sessions.INDEX_TURN),
+        swept=(sessions.INDEX_TURN,),
+        stale=lambda context, _: sessions.stale_sessions(context),
+    )
+)

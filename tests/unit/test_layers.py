@@ -1,0 +1,60 @@
+"""The table of layers: what is registered, and that nothing is taken twice."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import ExistsError, UsageError
+from holdfast.core import layers
+from holdfast.core.layers import Layer, register_layer, reserved_prefixes
+
+SOURCE = Path(holdfast.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_table", dict(layers._table))
+
+
+def test_streams_of_layers_are_reserved():
+    assert reserved_prefixes() == {"group", "inbox", "lease", "run", "store"}
+    with (
+        holdfast.open("memory:", levels={"run": "workflow"}) as hf,
+        pytest.raises(UsageError, match="is written by holdfast itself"),
+    ):
+        hf.scope("run", "r1").set("a", 1)
+
+
+def test_every_index_of_marks_belongs_to_a_layer():
+    """Whoever sets marks under a new index must say what becomes of them."""
+    named: set[str] = set()
+    for path in [*SOURCE.glob("record/*.py"), *SOURCE.glob("runs/*.py"), *SOURCE.glob("core/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                targets = [one.id for one in node.targets if isinstance(one, ast.Name)]
+                if any(name.startswith("INDEX") for name in targets):
+                    named.add(str(node.value.value))
+    registered = {index for layer in layers.layers() for index in layer.indexes}
+    assert len(named) >= 8
+    assert named <= registered
+    for layer in layers.layers():
+        assert {*layer.swept} <= {*layer.indexes}
+        assert {*layer.kept_with} <= {*layer.prefixes}
+
+
+def test_a_layer_takes_nothing_from_another():
+    register_layer(Layer(name="nodes", prefixes=("node",), indexes=("node",), levels=("graph",)))
+    register_layer(Layer(name="nodes", prefixes=("node",), indexes=("node",), levels=("graph",)))
+    for taken in (
+        Layer(name="nodes"),
+        Layer(name="other", prefixes=("node",)),
+        Layer(name="other", indexes=("node",)),
+        Layer(name="other", levels=("graph",)),
+    ):
+        with pytest.raises(ExistsError):
+            register_layer(taken)
+    assert "node" in reserved_prefixes()
