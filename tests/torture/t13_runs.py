@@ -183,6 +183,7 @@ def _programmes(kind: str, parts: int, plants: dict[str, int]) -> list[Programme
             share=120,
             points=3000,
             parts=parts,
+            turns=16 if kind == "postgresql" else 8,
             plants=plants,
         )
     ]

@@ -174,6 +174,7 @@ PROGRAMMES = tuple(
         share=200,
         points=POINTS,
         parts=3,
+        turns=16,
         plants=plants,
     )
     for backend, plants in PLANTS.items()
