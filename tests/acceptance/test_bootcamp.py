@@ -1,6 +1,6 @@
-"""The concurrency and event-store chapters of the bootcamp text, with our names.
+"""Concurrency and event stores: optimistic writes, retries, replay, time travel.
 
-Each of the text's own examples that loses data or breaks has its counterpart here.
+Simple file-based stores are known to lose data or to break in these cases.
 """
 
 import json
@@ -22,7 +22,7 @@ def test_boot_75_76_an_optimistic_write_succeeds_only_on_a_match_also_for_a_firs
 ) -> None:
     box = hf.team("box")
     assert box.get("key") is None
-    assert box.set("key", "a", expected=0) == 1  # the text's own store cannot create a first key
+    assert box.set("key", "a", expected=0) == 1  # also for a key that is new
     assert (box.get("key"), box.revision) == ("a", 1)
     assert box.set("key", "b", expected=1) == 2
     with pytest.raises(ConflictError):

@@ -1,4 +1,4 @@
-"""The session of the bootcamp text, in the words of this store (BOOT-4, 7, 8, 10 to 13, 50, 51)."""
+"""The session in the words of this store (BOOT-4, 7, 8, 10 to 13, 50, 51)."""
 
 from __future__ import annotations
 

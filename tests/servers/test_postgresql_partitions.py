@@ -1,7 +1,4 @@
-"""The schema partitions: its keys begin with application and stream, and it works cut by them.
-
-Issue: native partitioning and sharding of every table by application and stream.
-"""
+"""The schema can be partitioned: its keys begin with application and stream."""
 
 from __future__ import annotations
 

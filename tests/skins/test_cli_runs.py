@@ -1,4 +1,4 @@
-"""Runs on the command line: started, watched, left, killed, resumed, looked after (issue 6, 7)."""
+"""Runs on the command line: started, watched, left, killed, resumed, looked after."""
 
 from __future__ import annotations
 
