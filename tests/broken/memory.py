@@ -288,7 +288,7 @@ class TakesNoLock(MemoryBackend):
                 self._heads.get,
                 self._key_of,
                 self._leases.fence_holds,
-                self._gate.clock.now_us,
+                self._checkout.clock.now_us,
             )
             outcomes.append(refusal or self._write(commit))
         return outcomes
@@ -324,7 +324,7 @@ class ShowsWhatItMayRefuse(MemoryBackend):
         time.sleep(0.001)
         [judged] = super().commit([guarded])
         if isinstance(judged, Refusal):
-            with self._gate.writing():
+            with self._checkout.writing():
                 for append in commit.appends:
                     self._take_back(append)
             return [judged]

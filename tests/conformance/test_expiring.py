@@ -56,7 +56,7 @@ class World:
         store = holdfast.open(self.url, clock=self.clock, durability="none")
         if self.kind == "redis":
             backend: Any = store._log._backend
-            backend._gate.clock = CLOCK
+            backend._checkout.clock = CLOCK
         return store
 
 

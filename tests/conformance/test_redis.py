@@ -98,7 +98,7 @@ def _make(server: str, place: Path, clock: Clock) -> Backend:
     else:
         (place / "real").touch()
     backend = RedisBackend(ground.url(_database(place), _application(place)), clock=clock)
-    backend._gate.clock = CLOCK
+    backend._checkout.clock = CLOCK
     return backend
 
 

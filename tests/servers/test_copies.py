@@ -318,7 +318,7 @@ def test_a_copy_holds_a_batch_in_memory_not_a_store(tmp_path: Path) -> None:
             one.conversation(f"c{number}").set("blob", chance.randbytes(1 << 20))
         for number in range(600):
             one.team(f"t{number % 7}").set("value", chance.randbytes(40_000))
-        one._log._folds.clear()
+        one._log._states.clear()
         tracemalloc.start()
         try:
             copied = copy(one._log, other._log)

@@ -146,7 +146,7 @@ def test_released_leases_leave_no_rows(tmp_path: Path) -> None:
             assert client.hlen("holdfast:{default}:leases") == 0
             greatest = int(client.hget("holdfast:{default}", "epoch"))  # type: ignore
             backend: Any = store._log._backend
-            backend._gate.clock = "local function now_us() return 1000000 end\n"  # set back
+            backend._checkout.clock = "local function now_us() return 1000000 end\n"  # set back
             assert epoch_of(store, "n0") == greatest + 1
     finally:
         running.remove()

@@ -219,7 +219,7 @@ def test_reads_leases_and_objects_go_on_over_a_cut_connection(line: Line) -> Non
 
 def test_a_busy_pool_is_an_error_in_time_and_the_outcome_is_known(line: Line) -> None:
     tight = line.open(pool=1, timeout=1)
-    with tight._gate.lines._line(monotonic() + PATIENCE_S):
+    with tight._checkout.pool._borrow(monotonic() + PATIENCE_S):
         for call in (
             lambda: tight.heads(["a"]),
             lambda: tight.commit([RecordBuilder().commit(marks=[Mark("i", "m")])]),

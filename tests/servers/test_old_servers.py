@@ -70,12 +70,12 @@ def test_clause_11_who_wrote_to_the_new_server_does_not_read_from_the_old(
     backend, build = failover.backend, RecordBuilder()
     write(backend, build, "a")
     failover.copy()
-    lines = backend._gate.lines
-    with lines._line(monotonic() + PATIENCE_S):
+    pool = backend._checkout.pool
+    with pool._borrow(monotonic() + PATIENCE_S):
         if when == "idle":
-            with lines._line(monotonic() + PATIENCE_S):
+            with pool._borrow(monotonic() + PATIENCE_S):
                 pass  # a second line to the old server, which nobody uses
-            with lines._line(monotonic() + PATIENCE_S):
+            with pool._borrow(monotonic() + PATIENCE_S):
                 failover.go_over()
                 write(backend, build, "a")
         else:
@@ -93,7 +93,7 @@ def test_clause_3_what_the_old_server_acknowledged_as_the_new_one_was_met_is_loo
     backend, build = failover.backend, RecordBuilder()
     write(backend, build, "a")
     failover.copy()
-    witness, note = backend._witness, backend._witness.note
+    tracker, note = backend._ack_tracker, backend._ack_tracker.note
 
     def late(*told: Any) -> None:
         if failover.proxy._target[1] == failover.old.port:
@@ -102,7 +102,7 @@ def test_clause_3_what_the_old_server_acknowledged_as_the_new_one_was_met_is_loo
             assert revisions(backend.read("a")) == [1]
         note(*told)
 
-    witness.note = late
+    tracker.note = late
     write(backend, build, "a")
     for _ in range(2):
         with pytest.raises(LostCommitsError, match='event 2 of "a"'):

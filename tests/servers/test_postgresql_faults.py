@@ -118,7 +118,7 @@ def test_a_stream_that_a_stranger_has_locked_is_an_error_in_time(url: str) -> No
     """The one connection waits for it; whether the commit will be there is not known."""
     backend = _open(url, pool=1, timeout=1)
     build = RecordBuilder()
-    application = backend.place.application
+    application = backend.server_url.application
     with psycopg.connect(server(NEWEST).url()) as stranger:
         lock = lock_of("stream", application, "a")
         stranger.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
@@ -141,13 +141,13 @@ def test_a_connection_that_lay_unused_for_long_is_not_trusted(url: str) -> None:
     """A router may have forgotten it: a call on it would wait until its deadline."""
     backend = _open(url)
     backend.heads(["a"])
-    [line] = backend._gate.lines._idle
+    [line] = backend._checkout.pool._idle
     backend.heads(["a"])
-    assert backend._gate.lines._idle == [line]
+    assert backend._checkout.pool._idle == [line]
     line.returned -= 60
     backend.heads(["a"])
     assert line.closed
-    assert line not in backend._gate.lines._idle
+    assert line not in backend._checkout.pool._idle
     backend.close()
 
 

@@ -72,7 +72,7 @@ def test_a_foreign_open_transaction_holds_followers_up_and_nobody_else(
         assert main(["--store", running.url("foreign"), "status"]) == 0
         shown = capsys.readouterr().out
         assert "\nlag_events\t2\n" in shown
-        assert "followers wait: 2 events are behind an open transaction" in shown
+        assert "followers wait: 2 events come after an open transaction" in shown
         seen = list[Position]()
         follower = threading.Thread(
             target=lambda: seen.append(backend.wait(before, timeout_s=PATIENCE_S))
@@ -376,7 +376,7 @@ def test_a_newer_or_foreign_schema_is_refused(database: str) -> None:
         "DELETE FROM holdfast.migrations WHERE number = 2",
         "UPDATE holdfast.migrations SET digest = 'other'",
     )
-    with pytest.raises(CorruptError, match="another file number 1"):
+    with pytest.raises(CorruptError, match="another version of SQL file 1"):
         _open(url)
 
 

@@ -14,7 +14,7 @@ import redis
 import holdfast
 from holdfast.backends.protocol import START, Cleared, Mark, Receipt
 from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.server import Server as Facts
+from holdfast.backends.redis.server import RedisServer as Facts
 from holdfast.backends.redis.server import server_of
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
@@ -161,7 +161,7 @@ def test_a_server_that_is_too_old_is_refused() -> None:
     old = server_of(b"redis_version:5.0.14\r\nrole:master\r\naof_enabled:1\r\n", None, None)
     backend = _open(server(OLDEST).url())
     with pytest.raises(UnavailableError, match=r"expected 6\.2 or later"):
-        old.check(backend.place, "none")
+        old.check(backend.server_url, "none")
     backend.close()
 
 
@@ -334,7 +334,7 @@ def test_what_is_gone_is_never_an_absence(url: str, what: str) -> None:
     for n in range(3):
         write(backend, build, "a", key=f"k{n}", checkpoint=f"p{n}")
     backend.objects.put("blob", "ab/cd", b"x")
-    root = f"holdfast:{{{backend.place.application}}}"
+    root = f"holdfast:{{{backend.server_url.application}}}"
     with server(OLDEST).client() as client:
         match what:
             case "event":
@@ -375,7 +375,7 @@ def test_a_mark_is_in_one_set_at_a_time(url: str) -> None:
     """Clause 17, over many claims: due, ready and held hold each mark once between them."""
     backend = _open(url)
     build = RecordBuilder()
-    root = f"holdfast:{{{backend.place.application}}}"
+    root = f"holdfast:{{{backend.server_url.application}}}"
     due = SystemClock().now_us() - 1
     accepted(backend, build.commit(marks=[Mark("i", f"m{n}", due) for n in range(1200)]))
 
@@ -411,7 +411,7 @@ def test_a_damaged_mark_or_lease_is_told(url: str) -> None:
     backend = _open(url)
     write(backend, RecordBuilder(), "a", marks=[Mark("i", "m")])
     assert backend.leases.acquire("l", "w", ttl_s=60) is not None
-    root = f"holdfast:{{{backend.place.application}}}"
+    root = f"holdfast:{{{backend.server_url.application}}}"
     with server(OLDEST).client() as client:
         client.hdel(f"{root}:marks:i", "m")
         client.hset(f"{root}:leases", "l", "nonsense")

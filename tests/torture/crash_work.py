@@ -218,12 +218,12 @@ class Work:
             workers = leases._workers
         else:
             workers = backend._workers
-            gate: Any = backend._gate
-            gate.mark_closed()
-            for part in (gate.reader, gate._writer):
+            checkout: Any = backend._checkout
+            checkout.mark_closed()
+            for part in (checkout.reader, checkout._writer):
                 part.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 part.connection.close()
-            gate._writer._wal.close()
+            checkout._writer._wal.close()
         workers.after_fork()
 
     def kill(self) -> None:

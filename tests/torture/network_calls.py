@@ -106,4 +106,4 @@ def watched(call: Call, timeout_s: float, what: str) -> UnavailableError | None:
 def drop_lines(store: Store) -> None:
     """Lets the next call make a new connection."""
     backend: Any = store._log._backend
-    backend._gate.lines.drop_idle()
+    backend._checkout.pool.drop_idle()

@@ -23,20 +23,20 @@ def _no_deadline_on_connect(kind: str) -> None:
         postgresql._CONNECT_S = int(AGES_S)  # type: ignore[misc]
 
         def connect(self: Any, deadline: float) -> Any:
-            line = sound(self, deadline + AGES_S)
-            line.deadline = deadline
-            return line
+            connection = sound(self, deadline + AGES_S)
+            connection.deadline = deadline
+            return connection
 
         postgresql.PostgresqlPool.connect = connect  # type: ignore[method-assign]
     else:
         from holdfast.backends.redis import connection as redis
 
-        made: Any = redis._connection
+        made: Any = redis._driver
 
-        def connection(place: Any, address: Any, deadline: float, *, patient: bool) -> Any:
-            return made(place, address, deadline + AGES_S, patient=patient)
+        def driver(server_url: Any, address: Any, deadline: float, *, patient: bool) -> Any:
+            return made(server_url, address, deadline + AGES_S, patient=patient)
 
-        redis._connection = connection  # type: ignore[assignment]
+        redis._driver = driver  # type: ignore[assignment]
 
 
 def _deadline_anew(kind: str) -> None:
@@ -48,9 +48,9 @@ def _deadline_anew(kind: str) -> None:
             lambda self: monotonic() + 1.0, lambda self, value: None
         )
     else:
-        from holdfast.backends.redis.connection import RedisConnection as RedisLine
+        from holdfast.backends.redis.connection import RedisConnection
 
-        RedisLine._left_s = lambda self: 1.0  # type: ignore[method-assign]
+        RedisConnection._left_s = lambda self: 1.0  # type: ignore[method-assign]
 
 
 def _said_known(kind: str) -> None:
@@ -58,8 +58,8 @@ def _said_known(kind: str) -> None:
     from holdfast.backends.postgresql.connection import PostgresqlPool
     from holdfast.backends.redis.connection import RedisPool
 
-    for lines in (PostgresqlPool, RedisPool):
-        lines.is_lost = lambda self, exc: False  # type: ignore[method-assign]
+    for pool in (PostgresqlPool, RedisPool):
+        pool.is_lost = lambda self, exc: False  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from holdfast.backends.judge import judge
 from holdfast.backends.memory import MemoryBackend, _MemoryMarks
 from holdfast.backends.protocol import Commit, Mark, Receipt, Refusal
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.connection import Writer
+from holdfast.backends.sqlite.connection import SqliteWriter
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
 from holdfast.core.commit_queue import CommitQueue
 from tests.torture.schedule_judge import replaced
@@ -58,12 +58,12 @@ def checked_before_the_lock() -> AbstractContextManager[None]:
     def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         lookups = backend._heads.get, backend._key_of, backend._leases.fence_holds
         refusals = [judge(one, *lookups) for one in commits]
-        with backend._gate.writing():
+        with backend._checkout.writing():
             written = [
                 refusal or backend._commit_unjudged(one)
                 for one, refusal in zip(commits, refusals, strict=True)
             ]
-            backend._gate.changed.notify_all()
+            backend._checkout.changed.notify_all()
         return written
 
     return _unjudged(commit)
@@ -90,7 +90,7 @@ def lost_wake_up() -> AbstractContextManager[None]:
     """Who waits is not told of a commit."""
 
     def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        with backend._gate.writing():
+        with backend._checkout.writing():
             return [backend._commit(one) for one in commits]
 
     return replaced((MemoryBackend, "commit", commit))
@@ -101,9 +101,9 @@ def claimed_in_two_looks() -> AbstractContextManager[None]:
     claim_of = _MemoryMarks.claim
 
     def claim(marks: Any, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        with marks._gate.reading():
+        with marks._checkout.reading():
             before = dict(marks._claims)
-        with marks._gate.writing():
+        with marks._checkout.writing():
             marks._claims = before
             return claim_of(marks, index, owner, n=n, ttl_s=ttl_s)
 
@@ -169,7 +169,7 @@ def claims_from_memory() -> AbstractContextManager[None]:
 
 def begun_deferred() -> AbstractContextManager[None]:
     """The transaction becomes a writing one at its first write, after it has judged."""
-    transact_of = Writer.transact
+    transact_of = SqliteWriter.transact
 
     def transact(writer: Any, *arguments: Any) -> Any:
         execute = writer.execute
@@ -183,7 +183,7 @@ def begun_deferred() -> AbstractContextManager[None]:
         finally:
             writer.execute = execute
 
-    return replaced((Writer, "transact", transact))
+    return replaced((SqliteWriter, "transact", transact))
 
 
 def heads_from_memory() -> AbstractContextManager[None]:
@@ -207,7 +207,7 @@ def claimed_in_two_transactions() -> AbstractContextManager[None]:
     claim_of, is_claimed = SqliteMarks.claim, SqliteMarks._is_claimed
 
     def claim(marks: Any, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        writer = marks._gate.writer
+        writer = marks._checkout.writer
         rows = writer.transact(lambda: writer.execute("SELECT key FROM claims").fetchall())
         marks.known = {row[0] for row in rows}
         return claim_of(marks, index, owner, n=n, ttl_s=ttl_s)

@@ -48,12 +48,12 @@ def _takes_any_server(kind: str) -> None:
         from holdfast.backends.postgresql import opening
 
         sound = opening._server
-        opening._server = lambda line, place, durability: sound(line, place, "none")  # type: ignore
+        opening._server = lambda connection, url, durability: sound(connection, url, "none")  # type: ignore
     else:
-        from holdfast.backends.redis.server import Server
+        from holdfast.backends.redis.server import RedisServer
 
-        Server.check = _nothing  # type: ignore[method-assign,assignment]
-        Server.waits = lambda self, durability: False  # type: ignore[method-assign]
+        RedisServer.check = _nothing  # type: ignore[method-assign,assignment]
+        RedisServer.waits = lambda self, durability: False  # type: ignore[method-assign]
 
 
 def _says_nothing(kind: str) -> None:

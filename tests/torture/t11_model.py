@@ -41,7 +41,7 @@ from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.leases import FileLeases
 from holdfast.backends.protocol import Found, Lease, Mark
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.batch import Batch
+from holdfast.backends.sqlite.batch import SqliteBatch
 from holdfast.backends.sqlite.leases import SqliteMarks
 from holdfast.core.codec import Thawable
 from holdfast.core.event import Change
@@ -368,7 +368,7 @@ def trial(point: Point) -> int:
 
 def key_forgotten() -> AbstractContextManager[None]:
     """SQLite does not know again what was committed under one of the keys."""
-    key_of, find = Batch._key_of, SqliteBackend.find
+    key_of, find = SqliteBatch._key_of, SqliteBackend.find
 
     def forgetful(batch: Any, name: str, key: str) -> int | None:
         return None if key == "k2" else key_of(batch, name, key)
@@ -376,7 +376,7 @@ def key_forgotten() -> AbstractContextManager[None]:
     def blind(backend: Any, stream: str, **given: Any) -> Any:
         return [] if given.get("key") == "k2" else find(backend, stream, **given)
 
-    return replaced((Batch, "_key_of", forgetful), (SqliteBackend, "find", blind))
+    return replaced((SqliteBatch, "_key_of", forgetful), (SqliteBackend, "find", blind))
 
 
 def name_too_early() -> AbstractContextManager[None]:

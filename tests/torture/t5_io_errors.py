@@ -210,7 +210,7 @@ def index_fails_commits() -> None:
             if self._index is None:
                 self._index = Index(self._path, self._store)
             self._index.update(self.tail)
-            self.tail = self.tail.behind(self.tail.cursor)
+            self.tail = self.tail.after(self.tail.cursor)
 
     Catalog.flush = flush
 
@@ -243,6 +243,7 @@ def _programmes(backend: str, plants: dict[str, int]) -> tuple[Programme, ...]:
             trial=lambda point: every_call(backend, point),
             share=None,
             parts=3,
+            turns=16,
             plants=plants,
         ),
         Programme(

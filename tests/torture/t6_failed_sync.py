@@ -164,7 +164,7 @@ def trust_the_wal() -> None:
     """A WAL that was left is gone on with as it is."""
     from holdfast.backends.sqlite import backend
 
-    setattr(backend, "write_again", lambda *_: None)  # noqa: B010
+    setattr(backend, "rewrite_wal", lambda *_: None)  # noqa: B010
 
 
 PLANTS: dict[str, Callable[[], None]] = {

@@ -208,11 +208,11 @@ def full_is_done() -> None:
     """A transaction that the disk had no room for is taken for done."""
     import apsw
 
-    from holdfast.backends.sqlite.connection import Writer
+    from holdfast.backends.sqlite.connection import SqliteWriter
 
-    real = Writer.transact
+    real = SqliteWriter.transact
 
-    def transact(self: Writer, work: Callable[[], object], publish: object = None) -> object:
+    def transact(self: SqliteWriter, work: Callable[[], object], publish: object = None) -> object:
         kept: list[object] = []
 
         def keep() -> object:
@@ -226,7 +226,7 @@ def full_is_done() -> None:
                 raise
             return kept[0]
 
-    Writer.transact = transact  # type: ignore[method-assign,assignment]
+    SqliteWriter.transact = transact  # type: ignore[method-assign,assignment]
 
 
 PLANTS: dict[str, Callable[[], None]] = {"no-reserve": no_reserve, "full-is-done": full_is_done}

@@ -196,14 +196,14 @@ def no_index_checksum() -> None:
 def torn_is_cut() -> None:
     """Whatever of the text cannot be read is taken for a torn end, and cut."""
     from holdfast.backends.files import recovery
-    from holdfast.backends.files.recovery import Ground
+    from holdfast.backends.files.recovery import RecoveryBasis
 
     real = recovery.complete_text
 
-    def complete(*given: Any, **named: Any) -> Ground:
-        ground = real(*given, **named)
-        ground.required_end, ground.head, ground.was_in_use = 0, None, True
-        return ground
+    def complete(*given: Any, **named: Any) -> RecoveryBasis:
+        basis = real(*given, **named)
+        basis.required_end, basis.head, basis.was_in_use = 0, None, True
+        return basis
 
     recovery.complete_text = complete
 
@@ -229,6 +229,7 @@ PROGRAMMES: tuple[Programme, ...] = tuple(
         trial=lambda point, backend=backend, size=size: trial(backend, size, point),
         share=None if size == SMALL else 2,
         parts=5 if size == SMALL else 1,
+        turns=24,
         plants=plants,
     )
     for backend, size, plants in (

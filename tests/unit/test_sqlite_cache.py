@@ -105,7 +105,7 @@ def test_a_small_cache_answers_like_a_large_one(
 
 def test_heads_that_come_late_do_not_replace_newer_ones() -> None:
     """A thread may look further between another's commit and the news of it."""
-    cache = batch.Heads()
+    cache = batch.HeadCache()
     stream = {"a": batch.Stream(1, 1)}
     old, new = (Head(n, b"", 0, START, 1) for n in (1, 2))
     cache.publish(1, {"a": old}, stream)

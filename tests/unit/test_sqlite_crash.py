@@ -104,7 +104,7 @@ def test_a_full_database_harms_nothing_and_works_again(tmp_path: Path) -> None:
     build = RecordBuilder()
     backend.commit([build.commit(build.append("a"))])
     before = backend.read_all(), backend.heads(["a", "b"])
-    connection = vars(backend)["_gate"].writer.connection
+    connection = vars(backend)["_checkout"].writer.connection
     pages = connection.pragma("page_count")
     connection.pragma("max_page_count", pages)
     commit = build.commit(build.append("b", b'"' + b"x" * 100_000 + b'"', key="k"))
@@ -146,7 +146,7 @@ def test_a_store_that_another_keeps_locked_is_unavailable_with_a_known_outcome(
 
 
 def _fail_commits(backend: SqliteBackend, error: apsw.Error) -> None:
-    writer = vars(backend)["_gate"].writer
+    writer = vars(backend)["_checkout"].writer
     execute = writer.execute
 
     def failing(sql: str, bindings: tuple[object, ...] = ()) -> object:
@@ -160,7 +160,7 @@ def _fail_commits(backend: SqliteBackend, error: apsw.Error) -> None:
 def test_a_disk_full_at_the_commit_point_is_a_known_outcome(tmp_path: Path) -> None:
     backend = SqliteBackend(tmp_path / "state.db", clock=FakeClock())
     build = RecordBuilder()
-    writer = vars(backend)["_gate"].writer
+    writer = vars(backend)["_checkout"].writer
     execute = writer.execute
     _fail_commits(backend, apsw.FullError("database or disk is full"))
     with pytest.raises(UnavailableError) as caught:

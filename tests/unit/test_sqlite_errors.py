@@ -15,7 +15,7 @@ import pytest
 from holdfast.backends.protocol import START, Head, Mark
 from holdfast.backends.sqlite import SqliteBackend, backend, batch, inspection, opening
 from holdfast.backends.sqlite import connection as driver
-from holdfast.backends.sqlite.connection import Reader, Wal, translate, write_again
+from holdfast.backends.sqlite.connection import SqliteReader, Wal, rewrite_wal, translate
 from holdfast.errors import CorruptError, FormatError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, RecordBuilder
 
@@ -69,7 +69,7 @@ def test_a_wal_that_cannot_be_written_again_is_no_store_to_write_to(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "write_again", _raising(OSError(errno.EIO, "Input/output error")))
+        patch.setattr(backend, "rewrite_wal", _raising(OSError(errno.EIO, "Input/output error")))
         _refused(store, 'state.db-wal" cannot be written: Input/output error')
     opened = _open(store)
     assert len(opened.read("a")) == 3
@@ -187,7 +187,7 @@ def test_a_snapshot_that_did_not_begin_is_not_ended() -> None:
             asked.append(sql)
             raise apsw.BusyError("locked")
 
-    reader = Reader(Connection())  # type: ignore[arg-type]
+    reader = SqliteReader(Connection())  # type: ignore[arg-type]
     with pytest.raises(apsw.BusyError), reader.snapshot():
         raise AssertionError("there is no state to look at")
     assert asked == ["BEGIN"]
@@ -195,7 +195,7 @@ def test_a_snapshot_that_did_not_begin_is_not_ended() -> None:
 
 def test_a_head_without_its_streams_number_is_not_remembered() -> None:
     """`advance` is told numbers: it would never find such a head to forget it."""
-    cache = batch.Heads()
+    cache = batch.HeadCache()
     head = Head(1, b"", 0, START, 1)
     cache.publish(1, {"a": head, "b": head}, {"a": batch.Stream(1, 1)})
     assert cache.heads == {"a": head}
@@ -345,7 +345,7 @@ def test_where_there_is_no_wal_nothing_is_written_again(tmp_path: Path) -> None:
     for content in (None, b""):
         if content is not None:
             (tmp_path / "state.db-wal").write_bytes(content)
-        write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+        rewrite_wal(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
         assert not connection.in_transaction
     connection.close()
 
@@ -360,7 +360,7 @@ def test_a_wal_is_written_over_itself_and_not_changed(tmp_path: Path, has_hole: 
             file.truncate(1 << 40)
     before = wal.stat()
     content = wal.read_bytes() if not has_hole else None
-    write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+    rewrite_wal(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
     after = wal.stat()
     assert (after.st_size, after.st_blocks) == (before.st_size, before.st_blocks)
     assert after.st_mtime_ns > before.st_mtime_ns
@@ -378,7 +378,7 @@ def test_a_wal_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "lseek", lseek)
     before = _descriptors()
     with pytest.raises(OSError, match="Input/output error"):
-        write_again(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
+        rewrite_wal(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
     assert not connection.in_transaction
     assert _descriptors() == before
     connection.close()

@@ -23,8 +23,8 @@ def _open(path: Path, **options: object) -> SqliteBackend:
 
 
 def _connections(backend: SqliteBackend) -> list[apsw.Connection]:
-    gate = vars(backend)["_gate"]
-    return [gate.reader.connection, gate.writer.connection]
+    checkout = vars(backend)["_checkout"]
+    return [checkout.reader.connection, checkout.writer.connection]
 
 
 def _bytes_below(place: Path) -> dict[str, bytes]:

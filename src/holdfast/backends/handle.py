@@ -1,4 +1,4 @@
-"""The life of an open backend: open, then closed, or left behind in a forked child.
+"""The life of an open backend: open, then closed, or inherited by a forked child.
 
 A forked child inherits descriptors, and with them its parent's file locks and database connections:
 whatever it did through them would be done in its parent's name. So a handle dies in the child. It

@@ -69,7 +69,7 @@ def check_shape(commit: Commit) -> None:
                 f"BUG: {record.stream!r}@{record.revision} in place of {append.stream!r}@{revision}"
             )
             assert record.key is None or record is append.records[0], (
-                f"BUG: a key behind the first record of an append to {append.stream!r}"
+                f"BUG: a key after the first record of an append to {append.stream!r}"
             )
             assert (record.time, record.actor) == (commit.time, commit.actor), (
                 f"BUG: {record.stream!r}@{revision} has another time or actor than its commit"

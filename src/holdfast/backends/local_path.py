@@ -22,7 +22,7 @@ _REMOTE = frozenset(
         *("smb2", "smb3", "smbfs", "vboxsf"),
     )
 )
-# A FUSE mount says what is behind it in its subtype; these reach over a network.
+# A FUSE mount names its program in its subtype; these reach over a network.
 _REMOTE_FUSE = frozenset(
     (
         *("blobfuse", "ceph", "cephfs", "curlftpfs", "davfs2", "gcsfuse", "glusterfs", "goofys"),
@@ -54,7 +54,7 @@ def refuse_network(path: str | os.PathLike[str], *, mountinfo: str | None = None
 
 
 def _file_system(real: str, mountinfo: str) -> tuple[str, str]:
-    """Returns type and mount point of the mount that holds `real`: the longest, the last laid."""
+    """Returns type and mount point of the mount that holds `real`: the longest, then the last."""
     kind, longest = "", ""
     for line in mountinfo.splitlines():
         head, separator, tail = line.partition(" - ")

@@ -50,12 +50,12 @@ class MemoryBackend:
         self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
     ) -> None:
         self.durability: Durability = durability
-        self._gate = gate = _Checkout(clock, read_only)
-        self._leases = _MemoryLeases(gate)
-        self._marks = _MemoryMarks(gate)
+        self._checkout = checkout = _MemoryCheckout(clock, read_only)
+        self._leases = _MemoryLeases(checkout)
+        self._marks = _MemoryMarks(checkout)
         self.leases: Leases = self._leases
         self.marks: Marks = self._marks
-        self.objects: Objects = _MemoryObjects(gate)
+        self.objects: Objects = _MemoryObjects(checkout)
         self.inspect: Inspection = _MemoryInspection(self)
         self.store = new_id(clock)
         self._log: list[tuple[Record, ...]] = []  # the commit at position n is at n - 1
@@ -64,10 +64,10 @@ class MemoryBackend:
         self._keys: dict[tuple[str, str], int] = {}
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        with self._gate.writing():
+        with self._checkout.writing():
             # Applied one by one, so a later commit of the list sees the earlier ones (clause 1).
             outcomes = [self._commit(commit) for commit in commits]
-            self._gate.changed.notify_all()
+            self._checkout.changed.notify_all()
             return outcomes
 
     def _commit(self, commit: Commit) -> Receipt | Refusal:
@@ -76,7 +76,7 @@ class MemoryBackend:
             self._heads.get,
             self._key_of,
             self._leases.fence_holds,
-            self._gate.clock.now_us,
+            self._checkout.clock.now_us,
         )
         if refusal is not None:
             return refusal
@@ -104,14 +104,14 @@ class MemoryBackend:
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
-        with self._gate.reading():
+        with self._checkout.reading():
             records = self._streams.get(stream, [])
             first = records[0].revision if records else 1
             end = None if until is None else max(until - first + 1, 0)
             return records[max(after - first + 1, 0) : end][:limit]
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        with self._gate.reading():
+        with self._checkout.reading():
             records: list[Record] = []
             for written in self._log[after:]:
                 if len(records) >= limit:
@@ -120,11 +120,11 @@ class MemoryBackend:
             return records
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
-        with self._gate.reading():
+        with self._checkout.reading():
             return [self._heads.get(stream) for stream in streams]
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        with self._gate.reading():
+        with self._checkout.reading():
             names = [name for name in self._heads if name.startswith(prefix) and name > after]
             return sorted(names)[:limit]
 
@@ -136,7 +136,7 @@ class MemoryBackend:
         checkpoint: str | None = None,
         limit: int | None = None,
     ) -> list[Found]:
-        with self._gate.reading():
+        with self._checkout.reading():
             found: list[Found] = []
             for record in reversed(self._streams.get(stream, ())):
                 name = record.checkpoint if key is None else record.key
@@ -146,30 +146,30 @@ class MemoryBackend:
             return found[:limit]
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        with self._gate.reading():
-            self._gate.changed.wait_for(
-                lambda: len(self._log) > after or not self._gate.is_open, timeout_s
+        with self._checkout.reading():
+            self._checkout.changed.wait_for(
+                lambda: len(self._log) > after or not self._checkout.is_open, timeout_s
             )
-            self._gate.check_open()  # closed by another thread meanwhile
+            self._checkout.check_open()  # closed by another thread meanwhile
             return Position(len(self._log))
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
-        self._gate.check_open()
-        return self._gate.clock.now_us()
+        self._checkout.check_open()
+        return self._checkout.clock.now_us()
 
     def size(self) -> int:
         """Returns the bytes of all payloads."""
-        with self._gate.reading():
+        with self._checkout.reading():
             return sum(len(record.payload) for written in self._log for record in written)
 
     def close(self) -> None:
-        self._gate.close()
+        self._checkout.close()
 
 
-class _Checkout(Handle):
+class _MemoryCheckout(Handle):
     """The one lock, the clock, and whether the store may still be used."""
 
     def __init__(self, clock: Clock, read_only: bool) -> None:
@@ -198,37 +198,37 @@ class _Checkout(Handle):
 
 
 class _MemoryObjects:
-    def __init__(self, gate: _Checkout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: _MemoryCheckout) -> None:
+        self._checkout = checkout
         self._data: dict[tuple[str, str], bytes] = {}
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
-        with self._gate.writing():
+        with self._checkout.writing():
             self._data[kind, name] = bytes(data)
 
     def get(self, kind: str, name: str) -> bytes | None:
-        with self._gate.reading():
+        with self._checkout.reading():
             return self._data.get((kind, name))
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
-        with self._gate.reading():
+        with self._checkout.reading():
             return sorted(n for k, n in self._data if k == kind and n.startswith(prefix))
 
     def delete(self, kind: str, name: str) -> None:
-        with self._gate.writing():
+        with self._checkout.writing():
             self._data.pop((kind, name), None)
 
 
 class _MemoryLeases:
     """The greatest epoch of what was released is kept: it is never given again (clause 16)."""
 
-    def __init__(self, gate: _Checkout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: _MemoryCheckout) -> None:
+        self._checkout = checkout
         self._leases: dict[str, Lease] = {}
         self._released = 0
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
-        with self._gate.writing():
+        with self._checkout.writing():
             held = self._held(name)
             if held is not None and held.owner != owner:
                 return None
@@ -239,26 +239,26 @@ class _MemoryLeases:
             return self._extend(held, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        with self._gate.writing():
+        with self._checkout.writing():
             held = self._held(lease.name)
             if held is None or (held.owner, held.epoch) != (lease.owner, lease.epoch):
                 return None
             return self._extend(held, ttl_s)
 
     def release(self, lease: Lease) -> None:
-        with self._gate.writing():
+        with self._checkout.writing():
             last = self._leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
                 self._released = max(self._released, last.epoch)
                 del self._leases[lease.name]
 
     def holder(self, name: str) -> Lease | None:
-        with self._gate.reading():
+        with self._checkout.reading():
             return self._held(name)
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
-        with self._gate.reading():
-            now_us = self._gate.clock.boot_us()
+        with self._checkout.reading():
+            now_us = self._checkout.clock.boot_us()
             return [
                 Held(last.name, last.owner, last.epoch, last.expires_us > now_us, left_us)
                 for last in sorted(self._leases.values(), key=lambda lease: lease.name)
@@ -273,12 +273,12 @@ class _MemoryLeases:
 
     def _held(self, name: str) -> Lease | None:
         lease = self._leases.get(name)
-        if lease is None or lease.expires_us <= self._gate.clock.boot_us():
+        if lease is None or lease.expires_us <= self._checkout.clock.boot_us():
             return None
         return lease
 
     def _extend(self, lease: Lease, ttl_s: float) -> Lease:
-        ends_us = self._gate.clock.boot_us() + round(ttl_s * 1_000_000)
+        ends_us = self._checkout.clock.boot_us() + round(ttl_s * 1_000_000)
         # Never sooner than before: a caller may rely on the later end that it was promised.
         extended = replace(lease, expires_us=max(ends_us, lease.expires_us))
         self._leases[lease.name] = extended
@@ -286,8 +286,8 @@ class _MemoryLeases:
 
 
 class _MemoryMarks:
-    def __init__(self, gate: _Checkout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: _MemoryCheckout) -> None:
+        self._checkout = checkout
         self._marks: dict[tuple[str, str], Mark] = {}
         self._claims: dict[tuple[str, str], tuple[str, int]] = {}  # owner, end on the boot clock
 
@@ -302,9 +302,9 @@ class _MemoryMarks:
                 self._marks.pop(place, None)
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        with self._gate.writing():
-            now_us = self._gate.clock.boot_us()
-            due_us = self._gate.clock.now_us()
+        with self._checkout.writing():
+            now_us = self._checkout.clock.boot_us()
+            due_us = self._checkout.clock.now_us()
             taken = [
                 mark
                 for mark in self._ordered(index)
@@ -315,7 +315,7 @@ class _MemoryMarks:
             return taken
 
     def release(self, index: str, key: str, owner: str) -> None:
-        with self._gate.writing():
+        with self._checkout.writing():
             claim = self._claims.get((index, key))
             if claim is not None and claim[0] == owner:
                 del self._claims[index, key]
@@ -323,14 +323,14 @@ class _MemoryMarks:
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
-        with self._gate.reading():
+        with self._checkout.reading():
             return [
                 mark for mark in self._ordered(index) if due_before is None or mark.due < due_before
             ][:limit]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
-        with self._gate.reading():
-            now_us = self._gate.clock.boot_us()
+        with self._checkout.reading():
+            now_us = self._checkout.clock.boot_us()
             claims = [
                 Claim(*place, owner, ends_us - now_us)
                 for place, (owner, ends_us) in sorted(self._claims.items())

@@ -12,6 +12,7 @@ two-phase commit here, because a worker that died between its phases would leave
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 import zlib
@@ -51,14 +52,14 @@ from holdfast.backends.protocol import (
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
 
-# --- vector ---------------------------------------------------------------------------------------
+_log = logging.getLogger("holdfast.backends")
+
+# --- positions ------------------------------------------------------------------------------------
 #
-# Positions of a store that is kept in several backends: one number for a vector of them.
-#
-# Each backend counts for itself, so a place in the whole store is one position per backend. The
-# numbers are written one behind the other into a single int, which can be stored, printed and given
-# back like any position. Two of them are compared number by number: `a <= b` says that whatever was
-# visible at `a` is visible at `b`; of two places neither need be the later one.
+# Each backend counts for itself, so a position in the whole store is one number per backend. The
+# numbers are written one after the other into a single int, which can be stored, printed and given
+# back like any position. Two positions are compared number by number: `a <= b` says that whatever
+# was visible at `a` is visible at `b`. It may be that neither `a <= b` nor `b <= a`.
 
 
 _BITS = 64
@@ -68,7 +69,7 @@ _TAG_BITS = 16
 _GLANCE_S = 1.0
 
 
-class Vector(int):
+class PositionVector(int):
     """A position that knows its numbers, one per backend."""
 
     numbers: tuple[int, ...]
@@ -86,7 +87,9 @@ class Vector(int):
         return self >= other and self.numbers != self._of(other)
 
     def _of(self, other: int) -> tuple[int, ...]:
-        return other.numbers if isinstance(other, Vector) else split(other, len(self.numbers))
+        return (
+            other.numbers if isinstance(other, PositionVector) else split(other, len(self.numbers))
+        )
 
 
 def split(number: int, width: int) -> tuple[int, ...]:
@@ -94,7 +97,7 @@ def split(number: int, width: int) -> tuple[int, ...]:
     return tuple(number >> _BITS * at & _MASK for at in range(width))
 
 
-class Moments(Moment, frozen=True):
+class MixedMoment(Moment, frozen=True):
     """What was visible in each of several backends."""
 
     parts: tuple[Moment, ...]
@@ -107,7 +110,7 @@ class Moments(Moment, frozen=True):
         )
 
 
-class Vectors:
+class PositionVectors:
     """Makes and reads the positions of one mix of backends.
 
     `shape` says which levels are kept together. A digest of it stands in front of the numbers: a
@@ -124,7 +127,7 @@ class Vectors:
         number = 0
         for at, one in enumerate(numbers):
             number |= one << _BITS * at
-        vector = Vector(number | self._tag if number else START)
+        vector = PositionVector(number | self._tag if number else START)
         vector.numbers = tuple(numbers)
         return Position(vector)
 
@@ -134,11 +137,11 @@ class Vectors:
 
     def moment(self, parts: Sequence[Moment]) -> Moment:
         """Returns what is visible at moments of all the backends together."""
-        return Moments(self.join([part.position for part in parts]), tuple(parts))
+        return MixedMoment(self.join([part.position for part in parts]), tuple(parts))
 
     def split(self, position: object) -> tuple[int, ...]:
         """Returns the numbers of a position that this mix gave, or raises UsageError."""
-        if isinstance(position, Vector) and len(position.numbers) == self._width:
+        if isinstance(position, PositionVector) and len(position.numbers) == self._width:
             return position.numbers
         if isinstance(position, bool) or not isinstance(position, int) or position < 0:
             raise UsageError(f"a position is a whole number, found {show_value(position)}")
@@ -173,25 +176,25 @@ class Watch:
         return [part.wait(START, timeout_s=0) for part in self._parts]
 
     def wait(self, after: Sequence[int], timeout_s: float) -> list[int]:
-        """Returns the newest positions, as soon as one is behind `after` or the time is up."""
+        """Returns the newest positions when one is greater than `after`, or the time is up."""
         deadline = monotonic() + timeout_s
         newest = self.now()
-        while not _is_behind(newest, after) and (left_s := deadline - monotonic()) > 0:
+        while not _is_newer(newest, after) and (left_s := deadline - monotonic()) > 0:
             with self._changed:
                 self._note(newest)
                 self._waiting += 1
                 self._error = None
                 self._start()
                 self._changed.wait_for(
-                    lambda: self._error is not None or _is_behind(self._seen, after), left_s
+                    lambda: self._error is not None or _is_newer(self._seen, after), left_s
                 )
                 self._waiting -= 1
                 if self._error is not None:
                     raise self._error
             newest = self.now()
-        # A backend may have begun anew, in memory or behind a loss, and be before where the caller
-        # is. Told as it is, the place would be neither behind the caller's nor at it: who compares
-        # the two would ask again, at once and for ever.
+        # A backend may have begun again at 0, in memory or after a loss, and be before where the
+        # caller is. Its number as it is would make a position that is neither after the caller's
+        # nor equal to it: a caller that compares the two would ask again, at once and for ever.
         return [max(pair) for pair in zip(newest, after, strict=True)]
 
     def _start(self) -> None:
@@ -224,7 +227,7 @@ class Watch:
         self._seen = [max(pair) for pair in zip(self._seen, newest, strict=True)]
 
 
-def _is_behind(newest: Sequence[int], after: Sequence[int]) -> bool:
+def _is_newer(newest: Sequence[int], after: Sequence[int]) -> bool:
     return any(a > b for a, b in zip(newest, after, strict=True))
 
 
@@ -259,7 +262,7 @@ class MixedBackend:
                 self._shown.append(shown[level])
             self._at[level] = parts.index(routes[level])
         self.parts: Sequence[Backend] = parts
-        self._vectors = Vectors(len(self.parts), repr(self.levels()))
+        self._vectors = PositionVectors(len(self.parts), repr(self.levels()))
         self._watch = Watch(self.parts)
         weakest = min(_WEAKEST.index(part.durability) for part in parts)
         self.durability: Durability = _WEAKEST[weakest]
@@ -370,7 +373,7 @@ class MixedBackend:
     def _heads_elsewhere(self, streams: list[str]) -> list[Head | None]:
         """Returns what a commit that is durable by now watches in other parts.
 
-        They are asked behind it, as one backend does, and may be down though it is there.
+        They are asked after it, as one backend does, and may be down though it is there.
         """
         try:
             return self.heads(streams)
@@ -396,7 +399,7 @@ class MixedBackend:
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         """Returns whole commits, those of each part in its order, merged by their times.
 
-        A record's position here is the reader's place behind it: it says for every part how far
+        A record's position here is the reader's after it: it says for every part how far
         the reader has come, so that reading goes on from the last record alone.
         """
         numbers = list(self._vectors.split(after))
@@ -460,6 +463,7 @@ class MixedBackend:
             try:
                 part.close()
             except HoldfastError as error:
+                _log.warning("a part of the store cannot be closed: %s", error)
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -668,7 +672,7 @@ class _MixedInspection:
                 yield replace(finding, where=where)
 
 
-# --- mixing ---------------------------------------------------------------------------------------
+# --- opening --------------------------------------------------------------------------------------
 #
 # Which URLs make up a mixed store: a mapping from level to URL, or a TOML file that holds one.
 #
@@ -746,7 +750,7 @@ def open_mix(
     opened: dict[object, tuple[Backend, str]] = {}
     try:
         for url in urls.values():
-            # The same URL twice is one backend, so its levels can be committed to together.
+            # The same URL twice is one backend, so one commit can write to both levels.
             if _same(url) not in opened:
                 opened[_same(url)] = open_one(url)
         shown = {level: opened[_same(url)][1] for level, url in urls.items()}
@@ -760,8 +764,8 @@ def open_mix(
         for backend, _ in opened.values():
             try:
                 backend.close()
-            except HoldfastError:
-                continue  # what was wrong first is told
+            except HoldfastError as exc:  # the first error is the one to raise
+                _log.debug("a part of a store that was not opened cannot be closed: %s", exc)
         raise
     return mixed, ", ".join(f"{level}={shown[level]}" for level in sorted(shown))
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.backends.files import FilesBackend, catalog, index
 from holdfast.backends.files.catalog import Tail, split_lines
-from holdfast.backends.files.index import Cursor, Index
+from holdfast.backends.files.index import Index, LogCursor
 from holdfast.backends.files.text import BadLine, decode_line, encode_line
 from holdfast.backends.protocol import Mark
 from holdfast.errors import CorruptError
@@ -106,7 +106,7 @@ def test_an_index_that_takes_a_line_for_another_is_not_believed(
     wrong = Index(str(store / INDEX), _store_of(store, clock))
     base = wrong.base
     vars_of = wrong._put_cursor  # pyright: ignore[reportPrivateUsage]
-    vars_of(Cursor(base.end, base.position + 1, base.digest), wrong.last_start)
+    vars_of(LogCursor(base.end, base.position + 1, base.digest), wrong.last_start)
     wrong.close()
     backend = FilesBackend(store, clock=clock)
     assert "takes line 60 for line 61" in str(backend.inspect.describe()["reports"])
@@ -146,7 +146,7 @@ def test_a_handle_that_slept_lets_go_of_what_the_index_has_learnt(
     other.catalog.flush()
     assert mine.heads(["s00"]) == other.heads(["s00"])
     assert mine.catalog.tail.base.position == 120
-    assert mine.catalog.tail.places == {}
+    assert mine.catalog.tail.spans == {}
     mine.close()
     other.close()
 
@@ -172,7 +172,7 @@ def test_a_pipe_in_the_place_of_the_index_is_not_waited_at(store: Path, clock: F
     os.mkfifo(store / INDEX)
     backend = FilesBackend(store, clock=clock)
     all_there(backend, 20)
-    assert "it is no file" in str(backend.inspect.describe()["reports"])
+    assert "it is not a file" in str(backend.inspect.describe()["reports"])
     backend.close()
 
 
@@ -205,7 +205,7 @@ def test_a_writer_whose_index_is_gone_makes_a_new_one(
     backend.read("s00")
     if way == "failed":
         with monkeypatch.context() as patch:
-            failing_on_disk(patch, "places", apsw.IOError("disk I/O error"))
+            failing_on_disk(patch, "spans", apsw.IOError("disk I/O error"))
             backend.read("s01")
         assert backend.catalog.tail.base.position == 60
     (store / INDEX).unlink()
@@ -282,9 +282,9 @@ def test_places_that_the_index_lacks_are_corruption_and_not_an_absence(
     store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = FilesBackend(store, clock=clock)
-    real = Index.places
+    real = Index.spans
     for lie in (lambda places: places[1:], lambda places: places[:-1], lambda places: []):
-        monkeypatch.setattr(Index, "places", lambda self, *a, lie=lie: lie(real(self, *a)))
+        monkeypatch.setattr(Index, "spans", lambda self, *a, lie=lie: lie(real(self, *a)))
         with pytest.raises(CorruptError, match="is not where the index says"):
             backend.read("s00", after=3, until=9)
     monkeypatch.undo()
@@ -308,8 +308,8 @@ def test_a_place_of_another_stream_is_corruption(
     store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = FilesBackend(store, clock=clock)
-    real = Index.places
-    monkeypatch.setattr(Index, "places", lambda self, stream, *rest: real(self, "s01", *rest))
+    real = Index.spans
+    monkeypatch.setattr(Index, "spans", lambda self, stream, *rest: real(self, "s01", *rest))
     with pytest.raises(CorruptError, match="holds nothing of 's00'"):
         backend.read("s00")
     backend.close()
@@ -327,7 +327,7 @@ def test_a_position_where_the_index_says_another_is_corruption(
 
 def test_an_index_knows_nothing_of_a_stream_that_it_never_saw() -> None:
     empty = Index(None, "store")
-    assert empty.places("nobody", 0, 9) == []
+    assert empty.spans("nobody", 0, 9) == []
     assert empty.head("nobody") is None
     assert empty.streams("", "", 10) == []
     assert not empty.is_replaced()
@@ -362,7 +362,7 @@ def test_a_line_of_many_events_is_found_from_the_middle_of_it(
     head = backend.heads(["a"])[0]
     accepted(backend, build.commit(build.append("a", b'"last"', behind=head)))
     backend.catalog.flush()
-    assert backend.catalog.tail.places == {}
+    assert backend.catalog.tail.spans == {}
     assert revisions(backend.read("a", after=599, until=602)) == [600, 601, 602]
     assert revisions(backend.read("a", after=699)) == [700, 701]
     backend.close()
@@ -397,7 +397,7 @@ def test_a_line_that_was_applied_in_part_is_applied_again(build: RecordBuilder) 
     behind = build.append("a", b"1")
     lines = [_line(build, 1, "a", b"1", checkpoint="one")]
     lines += [_line(build, 2, "a", b"2", b"3", behind=behind, key="k", checkpoint="two")]
-    once, twice = Tail(Cursor(), lambda stream: None), Tail(Cursor(), lambda stream: None)
+    once, twice = Tail(LogCursor(), lambda stream: None), Tail(LogCursor(), lambda stream: None)
     for line, length in lines:
         once.apply(line, length)
         before = twice.cursor
@@ -405,7 +405,7 @@ def test_a_line_that_was_applied_in_part_is_applied_again(build: RecordBuilder) 
         twice.cursor = before
         twice.apply(line, length)
     assert _content(twice) == _content(once)
-    taken = Tail(Cursor(), lambda stream: None)
+    taken = Tail(LogCursor(), lambda stream: None)
     taken.take(once)
     taken.take(once)
     assert _content(taken) == _content(once)
@@ -417,7 +417,7 @@ def _content(tail: Tail) -> dict[str, Any]:
 
 def test_a_line_that_does_not_continue_its_streams_is_bad(build: RecordBuilder) -> None:
     first = build.append("a", b"1")
-    tail = Tail(Cursor(), lambda stream: None)
+    tail = Tail(LogCursor(), lambda stream: None)
     tail.apply(*_line(build, 1, "a", b"1"))
     skipping = build.append("a", b"2", behind=first)
     with pytest.raises(BadLine, match="'a'@3: expected 2"):

@@ -357,8 +357,8 @@ def test_verify_finds_places_that_differ_from_the_text(
     store: Path, backend: FilesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.catalog.flush()
-    real = Index.places
-    monkeypatch.setattr(Index, "places", lambda self, *arguments: real(self, *arguments)[1:])
+    real = Index.spans
+    monkeypatch.setattr(Index, "spans", lambda self, *arguments: real(self, *arguments)[1:])
     problem = "places of 'a' differ from the text; delete it"
     assert _found(backend) == [Finding("index.sqlite", problem, harmless=True)]
 

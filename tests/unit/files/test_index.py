@@ -209,7 +209,7 @@ def test_streams_are_found_by_prefix_in_code_point_order(tmp_path: Path, clock: 
     for name in names:
         write(backend, RecordBuilder(), name)
     backend.catalog.flush()
-    assert backend.catalog.tail.places == {}
+    assert backend.catalog.tail.spans == {}
     assert backend.streams() == sorted(names)
     for prefix in ("a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", "x", "\ud800"):
         assert backend.streams(prefix=prefix) == sorted(n for n in names if n.startswith(prefix))

@@ -166,9 +166,9 @@ def test_only_whole_batches_are_found_in_a_ring(texts: list[bytes], flip: int, c
     found = find_batches(bytes(data), 9)
     assert [batch.text for batch in found] == texts
     assert [batch.number for batch in found] == list(range(1, len(texts) + 1))
-    assert found[-1].next_place == place
+    assert found[-1].next_offset == place
     assert find_batches(bytes(data), 8) == []
     begin, length = chance.choice(places)
     data[begin + flip % length] ^= 1 << (flip >> 16) % 8
-    remaining = [batch.place for batch in find_batches(bytes(data), 9)]
+    remaining = [batch.ring_offset for batch in find_batches(bytes(data), 9)]
     assert remaining == [p for p, _ in places if p != begin]

@@ -49,10 +49,10 @@ def _count(path: Path, clock: FakeClock) -> int:
 
 
 def _ring_offsets(path: Path) -> list[int]:
-    return [batch.place for batch in _batches(path)]
+    return [batch.ring_offset for batch in _batches(path)]
 
 
-def _batches(path: Path) -> list[journal.Batch]:
+def _batches(path: Path) -> list[journal.RingBatch]:
     store = json.loads((path / "holdfast.json").read_text())["store"]
     return journal.find_batches((path / "ring").read_bytes(), journal.seed_of(store))
 

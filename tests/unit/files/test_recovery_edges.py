@@ -145,7 +145,7 @@ def test_a_ring_that_follows_another_text_is_corruption(
     wrong = journal.encode_batch(
         seed, last.number, last.offset, last.synced_end, position, digest, last.text
     )
-    data[last.place : last.place + len(wrong)] = wrong
+    data[last.ring_offset : last.ring_offset + len(wrong)] = wrong
     (path / "ring").write_bytes(data)
     with pytest.raises(CorruptError, match=f"ring batch {last.number} follows another text"):
         FilesBackend(path, clock=clock)

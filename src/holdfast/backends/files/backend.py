@@ -7,6 +7,7 @@ held while lines are applied. A reader takes neither if nothing is new.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
@@ -53,12 +54,14 @@ from holdfast.backends.protocol import (
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError, UsageError
 
-# --- reading --------------------------------------------------------------------------------------
+_log = logging.getLogger("holdfast.backends")
+
+# --- reading only ---------------------------------------------------------------------------------
 #
 # A store that is open for reading only: nothing is created, locked, recovered or cut.
 #
 # While others use the store it follows their shared page. Otherwise it reads the text as far as it
-# verifies: up to the recorded end it must, and behind that it stops at the first line that does
+# verifies: up to the recorded end it must, and after that it stops at the first line that does
 # not. What a crash left in the ring alone is not seen before somebody opens the store for writing.
 
 
@@ -82,7 +85,7 @@ class ReadOnly:
             raise
 
     def _read_recorded(self) -> None:
-        """Reads what was recorded as durable, all of which must verify, and what lies behind it."""
+        """Reads what was recorded as durable, all of which must verify, and what comes after it."""
         catalog = self.catalog
         catalog.segments.check_contiguous()
         catalog.open_index(catalog.segments.end())
@@ -114,7 +117,7 @@ class ReadOnly:
             self._read_on(catalog.segments.end())
 
     def _follow(self) -> bool:
-        """Returns whether there is a living page, mapped now if need be."""
+        """Returns whether there is a page in use; maps it if it is not mapped yet."""
         page = self.page
         if page is None or page.words[CLOSED]:
             self.page_words = NO_PAGE
@@ -154,6 +157,8 @@ class ReadOnly:
     def after_fork(self) -> None:
         self.directory.close()
 
+
+# --- the backend ----------------------------------------------------------------------------------
 
 _POLL_S_MIN = 0.001
 _POLL_S_MAX = 0.025
@@ -352,9 +357,11 @@ class FilesBackend(Handle):
                 raise self._unwritable(exc, outcome_known=not journal.is_poisoned) from exc
             raise
         if catalog.tail.cursor.end >= catalog.flush_at:
-            # The commit is durable: nothing that befalls the index may make it look refused.
-            with contextlib.suppress(OSError):
+            # The commit is durable: whatever happens to the index may not make it look refused.
+            try:
                 catalog.flush()
+            except OSError as exc:
+                _log.warning("the index was not brought up to date: %s", exc)
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Where things are: the tail in memory, the index behind it, and the text that both point into.
+"""Where things are: the index, the tail in memory after it, and the text that both point into.
 
 One lock guards it, held for microseconds, never through a sync. A caller first catches up with the
 published end, then asks. If the index proves unusable at any moment, this process builds its own in
@@ -7,7 +7,7 @@ memory from the text and goes on; the file is deleted by the next one who holds 
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from array import array
 from bisect import bisect_right
@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TypeVar
 
-from holdfast.backends.files.index import UNUSABLE, Cursor, Index, Named, Place, StaleIndex, remove
+from holdfast.backends.files.index import (
+    UNUSABLE,
+    Index,
+    LineSpan,
+    LogCursor,
+    NamedRevision,
+    StaleIndex,
+    remove,
+)
 from holdfast.backends.files.text import (
     BadLine,
     LineEvent,
@@ -50,7 +58,7 @@ class Tail:
 
     def __init__(
         self,
-        base: Cursor,
+        base: LogCursor,
         head_before: Callable[[str], Head | None],
         known: dict[str, Head] | None = None,
     ) -> None:
@@ -61,20 +69,20 @@ class Tail:
         self.heads: dict[str, Head] = {}
         self.absent: set[str] = set()  # streams that were looked for and are not in the index
         self.offsets = array("Q")  # of each line
-        self.places: dict[str, list[Place]] = {}
-        self.keys: dict[tuple[str, str], Named] = {}
-        self.checkpoints: dict[str, list[Named]] = {}
+        self.spans: dict[str, list[LineSpan]] = {}
+        self.keys: dict[tuple[str, str], NamedRevision] = {}
+        self.checkpoints: dict[str, list[NamedRevision]] = {}
         self.marks: dict[tuple[str, str], tuple[Mark | None, int]] = {}
 
-    def behind(self, base: Cursor) -> Tail:
-        """Returns the part behind `base`, which lies between this tail's base and its cursor."""
+    def after(self, base: LogCursor) -> Tail:
+        """Returns the part after `base`, which lies between this tail's base and its cursor."""
         part = Tail(base, self._head_before)
         part.cursor = self.cursor
         part.offsets = self.offsets[base.position - self.base.position :]
-        for stream, places in self.places.items():
-            kept = [place for place in places if place[1] >= base.end]
+        for stream, spans in self.spans.items():
+            kept = [span for span in spans if span[1] >= base.end]
             if kept:
-                part.places[stream] = kept
+                part.spans[stream] = kept
         since = base.position
         part.keys = {key: named for key, named in self.keys.items() if named.position > since}
         for stream, found in self.checkpoints.items():
@@ -85,7 +93,7 @@ class Tail:
         if len(self.heads) <= HEADS_MAX:
             part.heads = self.heads
         else:
-            part.heads = {stream: self.heads[stream] for stream in part.places}
+            part.heads = {stream: self.heads[stream] for stream in part.spans}
         return part
 
     def apply(self, line: LogLine, length: int, commit: Commit | None = None) -> None:
@@ -119,13 +127,13 @@ class Tail:
                 raise BadLine(f"it holds {stream!r}@{first}: expected {head.revision + 1}")
             last = first + len(events) - 1
             self.heads[stream] = Head(last, links[number], time, Position(position), begin)
-            places = self.places.get(stream)
-            if places is None:
-                self.places[stream] = [(first, offset, length)]
-            elif places[-1][0] < first:
-                places.append((first, offset, length))
+            spans = self.spans.get(stream)
+            if spans is None:
+                self.spans[stream] = [(first, offset, length)]
+            elif spans[-1][0] < first:
+                spans.append((first, offset, length))
             if section.key is not None:
-                self.keys[stream, section.key] = Named(first, section.key, time, position)
+                self.keys[stream, section.key] = NamedRevision(first, section.key, time, position)
             for event in events:
                 if event.checkpoint is not None:
                     self._note_checkpoints(stream, first, events, time)
@@ -134,7 +142,7 @@ class Tail:
             self._note_marks(line)
         if len(self.offsets) < position - self.base.position:
             self.offsets.append(offset)
-        self.cursor = Cursor(offset + length, position, next_digest(cursor.digest, line, links))
+        self.cursor = LogCursor(offset + length, position, next_digest(cursor.digest, line, links))
 
     def take(self, more: Tail) -> None:
         """Adds what was applied to a tail that begins at this one's cursor.
@@ -142,10 +150,10 @@ class Tail:
         So that lines can be applied before they may be seen, and be shown in no time.
         """
         self.heads.update(more.heads)
-        for stream, places in more.places.items():
-            known = self.places.setdefault(stream, places)
-            if known is not places and known[-1][0] < places[0][0]:
-                known.extend(places)
+        for stream, spans in more.spans.items():
+            known = self.spans.setdefault(stream, spans)
+            if known is not spans and known[-1][0] < spans[0][0]:
+                known.extend(spans)
         if more.keys:
             self.keys.update(more.keys)
         for stream, names in more.checkpoints.items():
@@ -166,7 +174,7 @@ class Tail:
                 known = self.checkpoints.setdefault(stream, [])
                 if not known or known[-1].revision < revision:
                     position = self.cursor.position + 1
-                    known.append(Named(revision, event.checkpoint, time, position))
+                    known.append(NamedRevision(revision, event.checkpoint, time, position))
 
     def _note_marks(self, line: LogLine) -> None:
         for mark in line.set:
@@ -175,23 +183,25 @@ class Tail:
         for mark in line.clear:
             self.marks[mark.index, mark.key] = None, line.n
 
-    def places_of(self, stream: str, after: int, until: int) -> list[Place]:
+    def spans_of(self, stream: str, after: int, until: int) -> list[LineSpan]:
         """Returns the places of the lines that hold revisions after < revision <= until."""
-        places = self.places.get(stream)
-        if places is None or until <= after or until < places[0][0]:
+        spans = self.spans.get(stream)
+        if spans is None or until <= after or until < spans[0][0]:
             return []
-        begin = max(bisect_right(places, after + 1, key=_first) - 1, 0)
-        return places[begin : bisect_right(places, until, key=_first)]
+        begin = max(bisect_right(spans, after + 1, key=_first) - 1, 0)
+        return spans[begin : bisect_right(spans, until, key=_first)]
 
     def offset_after(self, position: int) -> int:
-        """Returns where the line behind `position` begins; `position` is not before the base."""
-        place = position - self.base.position
-        return self.offsets[place] if place < len(self.offsets) else self.cursor.end
+        """Returns where the line after `position` begins; `position` is not before the base."""
+        number = position - self.base.position
+        return self.offsets[number] if number < len(self.offsets) else self.cursor.end
 
 
-def _first(place: Place) -> int:
-    return place[0]
+def _first(span: LineSpan) -> int:
+    return span[0]
 
+
+_log = logging.getLogger("holdfast.backends")
 
 CHUNK_BYTES = 1 << 20
 FLUSH_BYTES = 4 << 20
@@ -211,7 +221,7 @@ class Catalog:
         self._read_only = read_only
         self._index: Index | None = None
         self.flush_at = FLUSH_BYTES
-        self.tail = Tail(Cursor(), self._head_before)
+        self.tail = Tail(LogCursor(), self._head_before)
 
     # --- moving forward ---
 
@@ -233,8 +243,10 @@ class Catalog:
         if self._index is not None:
             self._ask(_nothing)
             return
-        with contextlib.suppress(*UNUSABLE):  # it stays as long as it must, in memory
+        try:
             self._adopt_index(end)
+        except UNUSABLE as exc:  # the lines stay in memory until there is an index
+            _log.debug("the index of another process cannot be used yet: %s", exc)
 
     def apply_lines(self, end: int) -> None:
         """Applies the text up to the log offset `end`, every line of which must verify."""
@@ -302,7 +314,7 @@ class Catalog:
     # --- the index ---
 
     def open_index(self, text_end: int) -> None:
-        """Begins behind what the index knows, if there is one that fits the text.
+        """Begins after what the index knows, if there is one that fits the text.
 
         Called before anything is applied, under the store lock or read-only. Without an index the
         tail begins at 0.
@@ -315,7 +327,7 @@ class Catalog:
                 remove(self._path)
 
     def _adopt_index(self, text_end: int) -> None:
-        """Takes up the index that is there, if there is one, and begins behind what it knows."""
+        """Opens the index if there is one, and begins after what it knows."""
         if not os.path.lexists(self._path):
             return
         index = Index(self._path, self._store, read_only=self._read_only)
@@ -357,7 +369,7 @@ class Catalog:
                 self.segments.refresh()
                 self.tail = Tail(cursor, self._head_before)
             elif cursor.end != self.tail.base.end:
-                self.tail = self.tail.behind(cursor)
+                self.tail = self.tail.after(cursor)
             return question(index)
 
     def _use_private_index(self, problem: Exception) -> None:
@@ -374,21 +386,22 @@ class Catalog:
         self._update(index)
 
     def _report(self, problem: Exception) -> None:
-        report = f"the index could not be used and was built anew: {problem}"
+        report = f"the index could not be used and was rebuilt: {problem}"
+        _log.warning("%s: %s", self._path, report)
         if report not in self.reports:
             self.reports.append(report)
 
     def flush_if_due(self) -> None:
         """Brings the index up to date if 4 MiB have gathered; the caller has the store lock.
 
-        It costs the one commit in some thousands that meets it a few syncs and milliseconds. The
-        index can wait, so whatever goes wrong (a full disk, a reader that holds it) is passed over.
+        It costs one commit in some thousands a few syncs and milliseconds. The index can wait, so
+        whatever goes wrong (a full disk, a reader that holds it) is only reported.
         """
         if self.tail.cursor.end >= self.flush_at:
             self.flush()
 
     def flush(self) -> None:
-        """Brings the index up to date, made if need be; the caller has the store lock."""
+        """Brings the index up to date, creating it if necessary; the caller has the store lock."""
         with self.mutex:
             until = self.tail.cursor
             self.flush_at = until.end + FLUSH_BYTES
@@ -402,14 +415,14 @@ class Catalog:
                 # Whatever was dropped on the way is in the text.
                 self.apply_lines(until.end)
 
-    def _flush(self, until: Cursor) -> None:
+    def _flush(self, until: LogCursor) -> None:
         index = self._index
         if index is not None and (index.is_private or index.is_replaced()):
             # Ours is of this process only, or was deleted by another one: writing to it would lay
             # its journal over the new one.
             index.close()
             self._index = index = None
-            self.tail = Tail(Cursor(), self._head_before)
+            self.tail = Tail(LogCursor(), self._head_before)
         if index is None:
             self._adopt_index(until.end)
         if self._index is None:
@@ -431,13 +444,13 @@ class Catalog:
 
     def _update(self, index: Index) -> None:
         index.update(self.tail)
-        self.tail = self.tail.behind(self.tail.cursor)
+        self.tail = self.tail.after(self.tail.cursor)
 
     def _tail_bytes(self) -> int:
         return self.tail.cursor.end - self.tail.base.end
 
     def close_index(self, *, worth_bytes: int | None) -> None:
-        """Closes the index, brought up to date first if `worth_bytes` of log lie behind it."""
+        """Closes the index, brought up to date first if `worth_bytes` of log come after it."""
         with self.mutex:
             if worth_bytes is not None and self._tail_bytes() >= worth_bytes:
                 self.flush()
@@ -456,7 +469,7 @@ class Catalog:
         head = self._ask(lambda index: index.head(stream))
         if head is not None:
             if len(self.tail.heads) > 2 * HEADS_MAX:
-                self.tail.heads = {s: self.tail.heads[s] for s in self.tail.places}
+                self.tail.heads = {s: self.tail.heads[s] for s in self.tail.spans}
             # The question may have moved the tail, which then knows better.
             return self.tail.heads.setdefault(stream, head)
         # Asked for again and again: the inbox of every run that nobody has written to.
@@ -510,7 +523,7 @@ class Catalog:
             older: list[str] = []
             if self.tail.base.position and _is_text(prefix) and _is_text(after):
                 older = self._ask(lambda index: index.streams(prefix, after, limit))
-            newer = {s for s in self.tail.places if s.startswith(prefix) and s > after}
+            newer = {s for s in self.tail.spans if s.startswith(prefix) and s > after}
             return sorted(newer.union(older))[:limit]
 
     def marks(
@@ -539,20 +552,20 @@ class Catalog:
     def read(self, stream: str, after: int, until: int) -> list[Record]:
         """Returns the records with after < revision <= until; the stream has all of them."""
         with self.mutex:
-            places = self.tail.places_of(stream, after, until)
-            if not places or places[0][0] > after + 1:
-                before = places[0][0] - 1 if places else until
-                older = self._ask(lambda index: index.places(stream, after, before))
+            spans = self.tail.spans_of(stream, after, until)
+            if not spans or spans[0][0] > after + 1:
+                before = spans[0][0] - 1 if spans else until
+                older = self._ask(lambda index: index.spans(stream, after, before))
                 # The question may have moved the tail's base: what it had is older's now.
-                places = older + [place for place in places if place[0] > before]
-        return self._read_places(stream, places, after, until)
+                spans = older + [span for span in spans if span[0] > before]
+        return self._read_spans(stream, spans, after, until)
 
-    def _read_places(
-        self, stream: str, places: list[Place], after: int, until: int
+    def _read_spans(
+        self, stream: str, spans: list[LineSpan], after: int, until: int
     ) -> list[Record]:
         records: list[Record] = []
         expected = after + 1
-        for encoded, offset in self._lines_at(places):
+        for encoded, offset in self._lines_at(spans):
             try:
                 line = decode_line(encoded)
                 found = records_of(line, section_of(line, stream))
@@ -567,29 +580,29 @@ class Catalog:
         if expected != until + 1:
             raise CorruptError(
                 f"{stream!r}@{expected} is not where the index says",
-                where=self.segments.where(places[0][1]) if places else None,
+                where=self.segments.where(spans[0][1]) if spans else None,
                 stream=stream,
                 revision=expected,
             )
         return records
 
-    def _lines_at(self, places: list[Place]) -> Iterator[tuple[bytes, int]]:
+    def _lines_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, int]]:
         """Yields the line at each place; lines that touch each other are read in one go."""
         begin = 0
-        while begin < len(places):
-            offset = places[begin][1]
+        while begin < len(spans):
+            offset = spans[begin][1]
             end = offset
             stop = begin
-            while stop < len(places) and places[stop][1] == end and end - offset < CHUNK_BYTES:
-                end += places[stop][2]
+            while stop < len(spans) and spans[stop][1] == end and end - offset < CHUNK_BYTES:
+                end += spans[stop][2]
                 stop += 1
             text = self.segments.read(offset, end)
-            for _, start, length in places[begin:stop]:
+            for _, start, length in spans[begin:stop]:
                 yield text[start - offset : start - offset + length], start
             begin = stop
 
     def read_all(self, after: int, limit: int) -> list[Record]:
-        """Returns records behind a position: whole commits, until there are `limit`."""
+        """Returns records after a position: whole commits, until there are `limit`."""
         with self.mutex:
             end = self.tail.cursor.end
             if after >= self.tail.cursor.position:

@@ -22,19 +22,19 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as json_codec
 
 from holdfast.backends.files.disk import Disk, read_file, replace_file, reported, write_all
-from holdfast.backends.files.index import Cursor
+from holdfast.backends.files.index import LogCursor
 from holdfast.backends.local_path import check_private, refuse_network
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, FormatError, NotFoundError
 from holdfast.names import new_id
 
-# --- shared ---------------------------------------------------------------------------------------
+# --- the shared page ------------------------------------------------------------------------------
 #
-# The shared page: one page of memory that all processes of a store see, backed by a file.
+# One page of memory that all processes of a store see, backed by a file.
 #
 # Native-endian 64-bit words, in the order of the constants below. It is coordination between the
 # processes of one boot, never a truth: whoever is first in after a reboot, a crash of the last
-# process or a clean close makes it anew from the ring and the text.
+# process or a clean close makes it again from the ring and the text.
 #
 # Words are written under the store lock only. Readers look at END: one aligned word, so it is read
 # whole, and everything below it is in the text already (the text is written first, by a system
@@ -47,7 +47,7 @@ PAGE_BYTES = 4096
 (
     MAGIC,  # what this file is, and the layout of the words
     BOOT,  # digest of the boot id under which it was made
-    END,  # log offset behind the newest line that may be read
+    END,  # log offset after the newest line that may be read
     BUSY,  # 1 while a commit is under way: found under a free lock, its writer died
     CLOSED,  # 1 when the last process has closed the store: this page tells nothing new any more
     SEGMENT,  # log offset at which the newest segment begins
@@ -55,7 +55,7 @@ PAGE_BYTES = 4096
     SYNCED_END,  # log offset up to which the text is synced
     UNRINGED,  # 1 if text above SYNCED_END is not in the ring (written at a weaker durability)
     RING_NUMBER,  # of the newest batch; 0 while there is no ring
-    RING_PLACE,  # where in the ring the next batch goes
+    RING_OFFSET,  # where in the ring the next batch goes
     RING_FREE,  # ring bytes that may be overwritten before the text must be synced
     LEASES,  # grows with each change of leases.json
 ) = range(13)
@@ -84,8 +84,8 @@ class SharedPage:
     def make(self, boot_id: str) -> None:
         """Clears every word and claims the page for this boot."""
         leases = self.words[LEASES]
-        for place in range(len(self.words)):
-            self.words[place] = 0
+        for number in range(len(self.words)):
+            self.words[number] = 0
         self.words[LEASES] = leases + 1
         self.words[BOOT] = _boot_word(boot_id)
         self.words[MAGIC] = _MAGIC
@@ -132,7 +132,7 @@ _HEAD = "head.json"
 _IGNORED = (
     "ring\nring.new\nshared\nindex*\nlock\nworkers/\nleases.json\n*.new\ntorn/\nobjects/snapshot/\n"
 )
-# What a creation that was interrupted may leave behind; anything else is somebody else's.
+# What an interrupted creation may leave; anything else belongs to somebody else.
 _OURS_UNFINISHED = {"lock", "log", "workers", ".gitignore", f"{_IDENTITY}.new", ".gitignore.new"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
@@ -160,7 +160,7 @@ class Directory:
         self._fds = [fd]
 
     def folder(self, name: str, *, create: bool = True) -> int:
-        """Returns the descriptor of a directory below, made if need be, for the handle's life."""
+        """Returns the descriptor of a directory below, created if needed, for the handle's life."""
         if create:
             with contextlib.suppress(FileExistsError):
                 self.disk.mkdir(name, at=self.fd)
@@ -233,7 +233,7 @@ class Directory:
             hint="name an empty directory to make one, or the directory of a store",
         )
 
-    def read_head(self) -> Cursor | None:
+    def read_head(self) -> LogCursor | None:
         """Returns the recorded durable end, None if the store was never closed."""
         data = read_file(self.disk, _HEAD, at=self.fd)
         if data is None:
@@ -243,9 +243,9 @@ class Directory:
             digest = bytes.fromhex(head.digest)
         except ValueError as exc:
             raise CorruptError(f"{_HEAD} has a digest that is not hex", where=_HEAD) from exc
-        return Cursor(head.end, head.position, digest)
+        return LogCursor(head.end, head.position, digest)
 
-    def write_head(self, cursor: Cursor) -> None:
+    def write_head(self, cursor: LogCursor) -> None:
         """Records the durable end; the text up to there has been synced."""
         head = _Head(cursor.end, cursor.position, cursor.digest.hex())
         data = json_codec.encode(head) + b"\n"

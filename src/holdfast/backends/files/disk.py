@@ -51,7 +51,7 @@ class Disk:
         fd = os.open(name, flags | OPEN_FLAGS, mode, dir_fd=at)
         if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise OSError(errno.ENXIO, "it is no file")
+            raise OSError(errno.ENXIO, "it is not a file")
         return fd
 
     def close(self, fd: int) -> None:
@@ -82,7 +82,7 @@ class Disk:
         os.fsync(fd)
 
     def reserve(self, fd: int, offset: int, length: int) -> None:
-        """Sets blocks aside behind the end of a file without changing its size, where possible.
+        """Sets blocks aside after the end of a file without changing its size, where possible.
 
         A full disk is then noticed here, before a commit has begun, and not when the commit is
         durable in the ring and only its text is missing.

@@ -1,4 +1,4 @@
-"""The index: where in the text things are. Disposable: whatever is odd about it, it is built anew.
+"""The index: where in the text things are. It is disposable: if anything is wrong, it is rebuilt.
 
 SQLite through apsw, in `index.sqlite`. A row of `block` has the places of up to 256 revisions of
 one stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8).
@@ -37,19 +37,19 @@ from holdfast.backends.protocol import Head, Mark, Position
 if TYPE_CHECKING:
     from holdfast.backends.files.catalog import Tail
 
-Place = tuple[int, int, int]
+LineSpan = tuple[int, int, int]
 """First revision of a line's section, log offset of the line, its length."""
 
 
-class Cursor(Struct, frozen=True, gc=False):
-    """A place in the log: the offset behind a line, its position, the store digest after it."""
+class LogCursor(Struct, frozen=True, gc=False):
+    """A point in the log: the offset after a line, its position, the store digest after it."""
 
     end: int = 0
     position: int = 0
     digest: bytes = DIGEST_START
 
 
-class Named(Struct, frozen=True, gc=False):
+class NamedRevision(Struct, frozen=True, gc=False):
     """A record that has a key or a checkpoint name, and the position it was committed at."""
 
     revision: int
@@ -140,18 +140,18 @@ class Index:
             db.execute(_SCHEMA)
             rows = {"store": self._store, "layout": _LAYOUT}
             db.executemany("INSERT INTO meta VALUES(?,?)", list(rows.items()))
-            self._put_cursor(Cursor(), 0)
+            self._put_cursor(LogCursor(), 0)
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> LogCursor:
         """Returns up to where in the log the index is true."""
         meta = dict(self._rows("SELECT name, value FROM meta"))
         if meta.get("store") != self._store or meta.get("layout") != _LAYOUT:
             raise StaleIndex("it belongs to another store or was made by another version")
         self.last_start = int(meta["last"])
-        return Cursor(int(meta["end"]), int(meta["position"]), bytes(meta["digest"]))
+        return LogCursor(int(meta["end"]), int(meta["position"]), bytes(meta["digest"]))
 
     @contextlib.contextmanager
-    def reading(self) -> Generator[Cursor]:
+    def reading(self) -> Generator[LogCursor]:
         """Fixes one state of the index for several questions, and gives the cursor of that state.
 
         Another process may bring the index up to date at any time; the answers must be of one age.
@@ -175,7 +175,7 @@ class Index:
         revision, link, time, position, first = rows[0]
         return Head(revision, link, time, Position(position), first)
 
-    def places(self, stream: str, after: int, until: int) -> list[Place]:
+    def spans(self, stream: str, after: int, until: int) -> list[LineSpan]:
         """Returns the places of the lines that hold revisions after < revision <= until."""
         number = self._number(stream)
         if number is None:
@@ -190,13 +190,13 @@ class Index:
         # The line that holds revision after + 1 may begin in an earlier block.
         if not rows or rows[0][0] > begin or _first(begin - base, rows[0][1]) > after + 1:
             rows = self._rows(earlier, (base, begin - 1)) + rows
-        places: list[Place] = []
+        spans: list[LineSpan] = []
         for block, packed in rows:
-            places += _unpack(block - base, packed, after, until)
-        return places
+            spans += _unpack(block - base, packed, after, until)
+        return spans
 
     def start_near(self, position: int) -> tuple[int, int]:
-        """Returns a position and the offset of the line behind it, at or before `position`."""
+        """Returns a position and the offset of the line after it, at or before `position`."""
         rows = self._rows(
             "SELECT position, start FROM line WHERE position <= ? ORDER BY position DESC LIMIT 1",
             (position + 1,),
@@ -212,7 +212,7 @@ class Index:
         )
         return [row[0] for row in rows]
 
-    def checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[Named]:
+    def checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[NamedRevision]:
         """Returns the stream's checkpoints, of that name if one is given, newest first.
 
         A name is looked for from the newest on. An index by name would take as many bytes again as
@@ -225,7 +225,7 @@ class Index:
             + "ORDER BY revision DESC LIMIT ?3",
             (stream, name, -1 if limit is None else limit),
         )
-        return [Named(*row) for row in rows]
+        return [NamedRevision(*row) for row in rows]
 
     def streams(self, prefix: str, after: str, limit: int) -> list[str]:
         # SQLite compares text by its UTF-8 bytes, which is the order of code points.
@@ -265,22 +265,22 @@ class Index:
         db = self._db
         last = tail.offsets[-1] if tail.offsets else self.last_start
         with db:
-            for stream, places in tail.places.items():
-                self._put_stream(stream, tail.heads[stream], places)
+            for stream, spans in tail.spans.items():
+                self._put_stream(stream, tail.heads[stream], spans)
             self._put_names(tail)
             self._put_marks(tail.marks)
             first = tail.base.position + 1
             lines = [
-                (first + place, start)
-                for place, start in enumerate(tail.offsets)
-                if (first + place) % _LINES_EACH == 1
+                (first + number, start)
+                for number, start in enumerate(tail.offsets)
+                if (first + number) % _LINES_EACH == 1
             ]
             db.executemany("INSERT OR REPLACE INTO line VALUES(?,?)", lines)
             self._put_cursor(tail.cursor, last)
         self.base = tail.cursor
         self.last_start = last
 
-    def _put_stream(self, stream: str, head: Head, places: list[Place]) -> None:
+    def _put_stream(self, stream: str, head: Head, spans: list[LineSpan]) -> None:
         row = (stream, head.revision, head.link, head.time, head.position, head.first)
         number: int = self._rows(
             "INSERT INTO stream(name, revision, link, time, position, first) "
@@ -288,9 +288,9 @@ class Index:
             "link = excluded.link, time = excluded.time, position = excluded.position RETURNING id",
             row,
         )[0][0]
-        blocks: dict[int, list[Place]] = {}
-        for place in places:
-            blocks.setdefault(place[0] >> _BLOCK_BITS, []).append(place)
+        blocks: dict[int, list[LineSpan]] = {}
+        for span in spans:
+            blocks.setdefault(span[0] >> _BLOCK_BITS, []).append(span)
         for block, added in blocks.items():
             row_id = (number << 32) + block
             rows = self._rows("SELECT places FROM block WHERE id = ?", (row_id,))
@@ -324,7 +324,7 @@ class Index:
                     (index, key, mark.due, mark.priority, mark.group, position),
                 )
 
-    def _put_cursor(self, cursor: Cursor, last_start: int) -> None:
+    def _put_cursor(self, cursor: LogCursor, last_start: int) -> None:
         rows = {
             "end": cursor.end,
             "position": cursor.position,
@@ -350,7 +350,7 @@ class Index:
 
 
 def remove(path: str) -> None:
-    """Deletes the index; the database first, so that no journal is ever laid over another one."""
+    """Deletes the index; the database first, so that no journal meets another database."""
     for name in (path, path + "-journal"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
@@ -360,7 +360,7 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     if path is None:
         return apsw.Connection(":memory:")
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise StaleIndex("it is no file")  # SQLite would wait for ever at a pipe
+        raise StaleIndex("it is not a file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
     db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
     db.set_busy_timeout(_BUSY_MS)
@@ -396,7 +396,7 @@ def _key_digest(key: str) -> int:
 
 
 def _beyond(prefix: str) -> str | None:
-    """Returns the smallest text behind all that begins with `prefix`, None if there is none."""
+    """Returns the smallest text after all that begins with `prefix`, None if there is none."""
     while prefix:
         last = ord(prefix[-1])
         prefix = prefix[:-1]
@@ -405,11 +405,11 @@ def _beyond(prefix: str) -> str | None:
     return None
 
 
-def _pack(block: int, places: list[Place]) -> bytes:
+def _pack(block: int, spans: list[LineSpan]) -> bytes:
     base = block << _BLOCK_BITS
-    starts = array("Q", [place[1] for place in places])
-    lengths = array("I", [place[2] for place in places])
-    return starts.tobytes() + lengths.tobytes() + bytes([place[0] - base for place in places])
+    starts = array("Q", [span[1] for span in spans])
+    lengths = array("I", [span[2] for span in spans])
+    return starts.tobytes() + lengths.tobytes() + bytes([span[0] - base for span in spans])
 
 
 def _first(block: int, packed: bytes) -> int:
@@ -417,7 +417,7 @@ def _first(block: int, packed: bytes) -> int:
     return (block << _BLOCK_BITS) + packed[len(packed) // 13 * 12]
 
 
-def _unpack(block: int, packed: bytes, after: int = -1, until: int = sys.maxsize) -> list[Place]:
+def _unpack(block: int, packed: bytes, after: int = -1, until: int = sys.maxsize) -> list[LineSpan]:
     """Returns the block's places that may hold revisions after < revision <= until."""
     count = len(packed) // 13
     base = block << _BLOCK_BITS

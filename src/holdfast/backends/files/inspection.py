@@ -14,7 +14,7 @@ from holdfast.backends.files import journal
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.index import UNUSABLE, Cursor, Index
+from holdfast.backends.files.index import UNUSABLE, Index, LogCursor
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
 from holdfast.backends.protocol import Finding
@@ -99,7 +99,7 @@ class FileInspection:
             elif os.path.basename(name).startswith(TEMP):
                 yield Finding(name, "is left over from an interrupted write", harmless=True)
 
-    def _verify_ring(self, end: Cursor) -> Iterator[Finding]:
+    def _verify_ring(self, end: LogCursor) -> Iterator[Finding]:
         directory = self._backend.directory
         segments = self._backend.catalog.segments
         for batch in journal.read_batches(directory.disk, directory.store, at=directory.fd) or ():
@@ -142,18 +142,18 @@ class FileInspection:
 class _Scan:
     """Reads all text once: every line's checksum, position, order, and the digests over them."""
 
-    def __init__(self, backend: FilesBackend, end: Cursor) -> None:
+    def __init__(self, backend: FilesBackend, end: LogCursor) -> None:
         self._catalog = backend.catalog
         self._end = end
         self._head = backend.directory.read_head()
         # Of each stream, the newest revision and a checksum over the places of its lines. An index
         # that a living writer brings up to date is compared up to its own base only.
         self._heads: dict[str, int] = {}
-        self._places: dict[str, int] = {}
+        self._spans: dict[str, int] = {}
         self._index_end = backend.catalog.tail.base.end
 
     def run(self) -> Iterator[Finding]:
-        cursor: Cursor | None = Cursor()
+        cursor: LogCursor | None = LogCursor()
         offset, position = 0, 0
         segments = self._catalog.segments
         for encoded in self._catalog.encoded_lines(0, self._end.end):
@@ -172,7 +172,7 @@ class _Scan:
             else:
                 if cursor is not None:
                     digest = next_digest(cursor.digest, line, links)
-                    cursor = Cursor(offset + len(encoded), position, digest)
+                    cursor = LogCursor(offset + len(encoded), position, digest)
             offset += len(encoded)
             if cursor is not None:
                 yield from self._check_recorded(cursor, where)
@@ -188,21 +188,21 @@ class _Scan:
                 problem = f"it holds {stream!r}@{first}: expected {expected}"
             self._heads[stream] = first + len(section.events) - 1
             if offset < self._index_end:
-                before = self._places.get(stream, 0)
-                self._places[stream] = _add_place(before, first, offset, length)
+                before = self._spans.get(stream, 0)
+                self._spans[stream] = _add_span(before, first, offset, length)
             links.append(decode_link(section.events[-1].link))
         if problem is not None:
             raise BadLine(problem)
         return links
 
-    def _check_recorded(self, cursor: Cursor, where: str) -> Iterator[Finding]:
+    def _check_recorded(self, cursor: LogCursor, where: str) -> Iterator[Finding]:
         head = self._head
         if head is not None and head.end == cursor.end and head != cursor:
             yield Finding("head.json", f"records another digest or position for the end of {where}")
         if cursor.end == self._end.end and cursor != self._end:
             yield Finding(where, "the store digest differs from the one in use")
 
-    def compare(self, index: Index, base: Cursor) -> Iterator[Finding]:
+    def compare(self, index: Index, base: LogCursor) -> Iterator[Finding]:
         """Yields where the index and the text disagree."""
         if base.end != self._index_end:
             return  # brought up to date while we read; the next check has it
@@ -210,16 +210,16 @@ class _Scan:
         for stream, head in index.heads():
             named.add(stream)
             checksum = 0
-            for place in index.places(stream, head.first - 1, head.revision):
-                checksum = _add_place(checksum, *place)
-            if checksum != self._places.get(stream):
+            for span in index.spans(stream, head.first - 1, head.revision):
+                checksum = _add_span(checksum, *span)
+            if checksum != self._spans.get(stream):
                 problem = f"places of {stream!r} differ from the text; delete it"
                 yield Finding(INDEX_NAME, problem, harmless=True)
-        for stream in self._places.keys() - named:
+        for stream in self._spans.keys() - named:
             yield Finding(INDEX_NAME, f"{stream!r} is missing; delete it", harmless=True)
 
 
-def _add_place(checksum: int, first: int, offset: int, length: int) -> int:
+def _add_span(checksum: int, first: int, offset: int, length: int) -> int:
     return crc32(b"%d %d %d" % (first, offset, length), checksum)
 
 

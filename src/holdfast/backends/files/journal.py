@@ -40,7 +40,7 @@ from holdfast.backends.files.directory import (
     POSITION,
     RING_FREE,
     RING_NUMBER,
-    RING_PLACE,
+    RING_OFFSET,
     SEGMENT,
     SYNCED_END,
     UNRINGED,
@@ -48,13 +48,13 @@ from holdfast.backends.files.directory import (
     SharedPage,
 )
 from holdfast.backends.files.disk import NOT_NEEDED, Disk, read_file, replace_file, write_all
-from holdfast.backends.files.index import Cursor
+from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.text import SEGMENT_BYTES, Segments
 from holdfast.errors import UnavailableError
 
-# --- ring -----------------------------------------------------------------------------------------
+# --- the ring -------------------------------------------------------------------------------------
 #
-# The ring: a file of fixed size that is synced at each commit, and the only one that is.
+# A file of fixed size that is synced at each commit, and the only one that is.
 #
 # A batch begins at a multiple of 512 bytes. All numbers are little-endian:
 #
@@ -63,7 +63,7 @@ from holdfast.errors import UnavailableError
 #
 # The crc32 begins with that of the store's id, so that a ring from another store holds no batch.
 # `number` grows by one per batch. `synced end` is the log offset up to which the text was known to
-# be synced when the batch was written. Batches lie one behind another; one that does not fit before
+# be synced when the batch was written. Batches lie one after another; one that does not fit before
 # the end of the ring goes to offset 0.
 #
 # The file is written full of zeros and synced before it is used: no later write changes its size or
@@ -81,10 +81,10 @@ _CHECKED = Layout("<QQQQQ32s")
 HEADER_BYTES = _HEADER.size
 
 
-class Batch(Struct, frozen=True, gc=False):
+class RingBatch(Struct, frozen=True, gc=False):
     """A batch that was found whole in the ring."""
 
-    place: int  # where in the ring it begins
+    ring_offset: int  # where in the ring it begins
     number: int
     offset: int
     synced_end: int
@@ -97,8 +97,8 @@ class Batch(Struct, frozen=True, gc=False):
         return self.offset + len(self.text)
 
     @property
-    def next_place(self) -> int:
-        return self.place + room(len(self.text))
+    def next_offset(self) -> int:
+        return self.ring_offset + room(len(self.text))
 
 
 def room(length: int) -> int:
@@ -118,19 +118,19 @@ def encode_batch(
     return b"%b%b%b%b" % (_MAGIC, _CRC.pack(crc32(text, crc32(checked, seed))), checked, text)
 
 
-def find_batches(data: bytes, seed: int) -> list[Batch]:
+def find_batches(data: bytes, seed: int) -> list[RingBatch]:
     """Returns every whole batch, oldest first. What is not whole is not a batch."""
-    found: list[Batch] = []
-    for place in range(0, len(data) - HEADER_BYTES, SLOT_BYTES):
-        if data[place : place + 4] != _MAGIC:
+    found: list[RingBatch] = []
+    for ring_offset in range(0, len(data) - HEADER_BYTES, SLOT_BYTES):
+        if data[ring_offset : ring_offset + 4] != _MAGIC:
             continue
         _, crc, number, offset, length, synced_end, position, digest = _HEADER.unpack_from(
-            data, place
+            data, ring_offset
         )
-        end = place + HEADER_BYTES + length
-        if end <= len(data) and crc32(data[place + 8 : end], seed) == crc:
+        end = ring_offset + HEADER_BYTES + length
+        if end <= len(data) and crc32(data[ring_offset + 8 : end], seed) == crc:
             text = data[end - length : end]
-            found.append(Batch(place, number, offset, synced_end, position, digest, text))
+            found.append(RingBatch(ring_offset, number, offset, synced_end, position, digest, text))
     found.sort(key=lambda batch: batch.number)
     return found
 
@@ -144,7 +144,7 @@ def open_ring(disk: Disk, *, at: int) -> int:
     return disk.open(NAME, os.O_RDWR, at=at)
 
 
-def read_batches(disk: Disk, store: str, *, at: int) -> list[Batch] | None:
+def read_batches(disk: Disk, store: str, *, at: int) -> list[RingBatch] | None:
     """Returns the whole batches of the ring, None if there is no ring."""
     data = read_file(disk, NAME, at=at)
     return None if data is None else find_batches(data, seed_of(store))
@@ -230,10 +230,10 @@ class RingJournal:
         self._seed = seed_of(directory.store)
         self._ring_fd = -1
         self._ring_bytes = 0
-        self._batch: tuple[int, int, int] | None = None  # written: number, next place, bytes used
+        self._batch: tuple[int, int, int] | None = None  # written: number, next offset, bytes used
         self.is_poisoned = False
 
-    def write(self, text: bytes, before: Cursor) -> None:
+    def write(self, text: bytes, before: LogCursor) -> None:
         """Writes whole lines to ring and text; `sync` and `publish` must follow.
 
         `before` is where the log ends now. An exception after which `is_poisoned` is False has
@@ -260,11 +260,11 @@ class RingJournal:
             segments.reserve(end, len(text))
             self._write_large(text, before)
             return
-        place = words[RING_PLACE]
+        ring_offset = words[RING_OFFSET]
         used = need
-        if place + need > self._ring_bytes:
-            used += self._ring_bytes - place
-            place = 0
+        if ring_offset + need > self._ring_bytes:
+            used += self._ring_bytes - ring_offset
+            ring_offset = 0
         if words[RING_FREE] < used or words[UNRINGED]:
             self.sync_text()
         if end + len(text) > segments.reserved_end:
@@ -277,32 +277,32 @@ class RingJournal:
         # From here on the outcome is unknown until all is done.
         self.is_poisoned = True
         words[BUSY] = 1
-        if self._pwrite(self._ring_fd, batch, place) != len(batch):
-            write_all(self._disk, self._ring_fd, batch, place)
+        if self._pwrite(self._ring_fd, batch, ring_offset) != len(batch):
+            write_all(self._disk, self._ring_fd, batch, ring_offset)
         if reach is not None:
             reach("files.ring.written")
         if NOT_NEEDED is not None:
             # A hint, so that the kernel begins to write what `sync` will wait for. It promises
             # nothing, and takes no error away from `sync`. To say that the bytes are not needed
             # makes Linux begin at once; they stay in memory until they are written.
-            self._advise(self._ring_fd, place, need, NOT_NEEDED)
+            self._advise(self._ring_fd, ring_offset, need, NOT_NEEDED)
         segments.append(end, text)
         if reach is not None:
             reach("files.text.appended")
-        self._batch = number, place + need, used
+        self._batch = number, ring_offset + need, used
 
     def sync(self) -> None:
         """Makes durable what `write` wrote, if it is not yet."""
         if self._batch is None:
             return
-        number, next_place, used = self._batch
+        number, next_offset, used = self._batch
         self._batch = None
         self._sync(self._ring_fd)
         if self._reach is not None:
             self._reach("files.ring.synced")
         words = self._words
         words[RING_NUMBER] = number
-        words[RING_PLACE] = next_place
+        words[RING_OFFSET] = next_offset
         words[RING_FREE] -= used
 
     def publish(self, end: int, position: int) -> None:
@@ -347,7 +347,7 @@ class RingJournal:
         if self._reach is not None:
             self._reach("files.text.appended")
 
-    def _write_large(self, text: bytes, before: Cursor) -> None:
+    def _write_large(self, text: bytes, before: LogCursor) -> None:
         """Writes what is too large for the ring: to the text, which is synced before it counts.
 
         An empty batch then records the end, so that a later mismatch is corruption and not a cut.
@@ -383,7 +383,7 @@ class RingJournal:
         words[SYNCED_END] = end
         words[UNRINGED] = 0
         words[RING_NUMBER] = number
-        words[RING_PLACE] = room(0)
+        words[RING_OFFSET] = room(0)
         words[RING_FREE] = self._ring_bytes - room(0)
 
     def _begin_segment(self, start: int) -> None:

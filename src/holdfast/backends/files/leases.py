@@ -10,14 +10,15 @@ the wall clock (milliseconds). A word of the shared page tells processes that th
 A claim names the position at which its mark was set: a mark that was set again since has another,
 and the claim is void, without anyone having to take it back.
 
-The book in memory is one for all threads, and only those that write have the store lock. So whoever
-reads, judges or changes it has the catalog's mutex: else one that looks could put the book as it
-was before a change in the place of the one that was changed, counted as the newest, and the next
-change would take the lease away that another thread was just given.
+All threads share one table in memory, and only those that write have the store lock. So whoever
+reads, judges or changes it has the catalog's mutex. Otherwise a thread that reads could replace a
+changed table by the one before the change, counted as the newest, and the next change would take
+away the lease that another thread was just given.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ from holdfast.backends.protocol import Claim, Fence, Held, Lease, Mark
 
 if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
+
+_log = logging.getLogger("holdfast.backends")
 
 NAME = "leases.json"
 # A lease that was released is forgotten at once, one that lapsed is shown for a day (clause 19).
@@ -55,7 +58,7 @@ class _Held(Struct, array_like=True):
     expires_us: int
 
 
-class _Book(Struct):
+class _LeaseTable(Struct):
     boot: str
     leases: dict[str, _Held] = field(default_factory=dict[str, _Held])
     claims: list[_Claim] = field(default_factory=list[_Claim])
@@ -70,13 +73,13 @@ class FileLeases:
         self._clock = backend.clock
         workers = os.path.join(backend.directory.path, "workers")
         self._workers = Workers(workers, read_only=backend.read_only)
-        self._book = _Book(backend.clock.boot_id())
+        self._table = _LeaseTable(backend.clock.boot_id())
         self._prune_at_us = 0
-        self._seen = -1  # the page's count of changes when the book was read
+        self._seen = -1  # the page's count of changes when the table was read
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
         with self._backend.writing() as opened, self._backend.catalog.mutex:
-            book = self.load()
+            table = self.load()
             held = self._held(name)
             if held is not None and held.owner != owner:
                 if self._workers.is_alive(held.owner):
@@ -84,11 +87,11 @@ class FileLeases:
                 held = None
             self._workers.hold(owner)
             if held is None:
-                last = book.leases.get(name)
-                least = last.epoch if last else book.forgotten
+                last = table.leases.get(name)
+                least = last.epoch if last else table.forgotten
                 epoch = max(least + 1, self._clock.now_us() // 1000)
                 held = _Held(owner, epoch, 0)
-                book.leases[name] = held
+                table.leases[name] = held
             return self._extend(opened, name, held, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
@@ -98,8 +101,8 @@ class FileLeases:
 
     def release(self, lease: Lease) -> None:
         with self._backend.writing() as opened, self._backend.catalog.mutex:
-            book = self.load()
-            last = book.leases.get(lease.name)
+            table = self.load()
+            last = table.leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
                 self._forget(lease.name)
                 self.save(opened)
@@ -148,55 +151,54 @@ class FileLeases:
 
     @property
     def claims(self) -> list[_Claim]:
-        return self._book.claims
+        return self._table.claims
 
     @claims.setter
     def claims(self, claims: list[_Claim]) -> None:
-        self._book.claims = claims
+        self._table.claims = claims
 
-    def load(self) -> _Book:
-        """Returns the book as it is on disk, read again only if somebody changed it.
+    def load(self) -> _LeaseTable:
+        """Returns the table as it is on disk, read again only if somebody changed it.
 
-        The caller has the catalog's mutex.
-
-        What cannot be read is a lost book, which is harmless; it is replaced by the next change.
+        The caller has the catalog's mutex. A table that cannot be read is lost, which is harmless:
+        the next change replaces it.
         """
         opened = self._backend.opened
         changes = opened.page_words[LEASES]
         if changes == self._seen and isinstance(opened, Opened):
-            return self._book
+            return self._table
         data = read_file(opened.disk, NAME, at=self._backend.directory.fd)
         boot_id = self._clock.boot_id()
-        book = _Book(boot_id)
+        table = _LeaseTable(boot_id)
         if data is not None:
             try:
-                book = json_codec.decode(data, type=_Book)
+                table = json_codec.decode(data, type=_LeaseTable)
             except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
-                self._backend.catalog.reports.append(
-                    f"{NAME} could not be read, leases ended: {exc}"
-                )
-        if book.boot != boot_id:
-            for held in book.leases.values():
+                report = f"{NAME} could not be read, leases ended: {exc}"
+                _log.warning("%s: %s", self._backend.directory.path, report)
+                self._backend.catalog.reports.append(report)
+        if table.boot != boot_id:
+            for held in table.leases.values():
                 # Ended with its boot: the first moment of this one, or released before (0).
                 held.expires_us = min(held.expires_us, 1)
-            book = _Book(boot_id, book.leases, forgotten=book.forgotten)
-        self._book = book
+            table = _LeaseTable(boot_id, table.leases, forgotten=table.forgotten)
+        self._table = table
         self._seen = changes
-        return book
+        return table
 
     def save(self, opened: Opened) -> None:
-        """Writes the book; the caller has the store lock and has changed it."""
-        book = self._book
+        """Writes the table; the caller has the store lock and has changed it."""
+        table = self._table
         now_us = self._clock.boot_us()
-        book.claims = [claim for claim in book.claims if claim.expires_us > now_us]
+        table.claims = [claim for claim in table.claims if claim.expires_us > now_us]
         if now_us >= self._prune_at_us:
             self._prune_at_us = now_us + _PRUNE_US
             shown_us = now_us - _SHOWN_US
-            old = [name for name, held in book.leases.items() if held.expires_us <= shown_us]
+            old = [name for name, held in table.leases.items() if held.expires_us <= shown_us]
             for name in old:
                 self._forget(name)
         words = opened.page_words
-        data = json_codec.encode(book) + b"\n"
+        data = json_codec.encode(table) + b"\n"
         # Counted before the file is replaced, so that it is read again if we fail or die in between
         # (by us too), and after it, so that who read the old one in between reads again.
         words[LEASES] += 1
@@ -207,11 +209,11 @@ class FileLeases:
 
     def _forget(self, name: str) -> None:
         # Its epoch stays: a clock that is set back later must not give the same one again.
-        book = self._book
-        book.forgotten = max(book.forgotten, book.leases.pop(name).epoch)
+        table = self._table
+        table.forgotten = max(table.forgotten, table.leases.pop(name).epoch)
 
     def _held(self, name: str) -> _Held | None:
-        held = self._book.leases.get(name)
+        held = self._table.leases.get(name)
         if held is None or held.expires_us <= self._clock.boot_us():
             return None
         return held
@@ -250,8 +252,8 @@ class FileMarks:
             due = self._backend.catalog.marks(index, clock.now_us() + 1, n + len(claimed))
             taken = [(m, at) for m, at in due if claimed.get((m.index, m.key)) != at][:n]
             if taken:
-                places = {(mark.index, mark.key) for mark, _ in taken}
-                kept = [c for c in leases.claims if (c.index, c.key) not in places]
+                mark_ids = {(mark.index, mark.key) for mark, _ in taken}
+                kept = [c for c in leases.claims if (c.index, c.key) not in mark_ids]
                 ends_us = now_us + round(ttl_s * 1_000_000)
                 kept += [_Claim(m.index, m.key, at, owner, ends_us) for m, at in taken]
                 leases.claims = kept

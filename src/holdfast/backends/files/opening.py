@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 from collections.abc import Callable
 
@@ -34,7 +35,9 @@ from holdfast.backends.files.text import Segments
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError
 
-# Less log than this behind the index is read faster than the index is written: a short visit to a
+_log = logging.getLogger("holdfast.backends")
+
+# Less log than this after the index is read faster than the index is written: a short visit to a
 # store leaves the index alone.
 WORTH_INDEXING_BYTES = 256 << 10
 
@@ -120,7 +123,7 @@ class Opened:
         catalog, words = self.catalog, self.page.words
         is_of_boot = self.page.is_of(self.clock.boot_id())
         self.reach("files.recovery.begun")
-        ground = recovery.complete_text(
+        basis = recovery.complete_text(
             self.directory,
             catalog.segments,
             published_end=words[END] if is_of_boot and not words[CLOSED] else 0,
@@ -129,13 +132,13 @@ class Opened:
         self.reach("files.recovery.completed")
         with catalog.mutex:
             if is_first:
-                catalog.open_index(ground.text_end)
-            torn = recovery.read_text(catalog, ground)
-            recovery.settle(self.directory, catalog, ground, torn, self.clock)
+                catalog.open_index(basis.text_end)
+            torn = recovery.read_text(catalog, basis)
+            recovery.settle(self.directory, catalog, basis, torn, self.clock)
             self.reach("files.recovery.synced")
             if is_first:
                 self.page.make(self.clock.boot_id())
-            recovery.publish(self.directory, self.page, catalog, ground)
+            recovery.publish(self.directory, self.page, catalog, basis)
         self.reach("files.recovery.published")
 
     def reach(self, point: str) -> None:
@@ -145,15 +148,17 @@ class Opened:
     # --- leaving ---
 
     def close(self, *, is_poisoned: bool) -> None:
-        """Leaves; the last one out closes the store cleanly. Never raises for want of tidiness.
+        """Leaves; the last one out closes the store cleanly. A disk that fails raises nothing.
 
-        What was acknowledged is in the ring: if the disk refuses what a clean close wants to
-        write, the ring simply stays, and the next one in recovers from it.
+        What was acknowledged is in the ring: if a clean close cannot write, the ring stays, and
+        the next one in recovers from it.
         """
         try:
             if not is_poisoned:
-                with contextlib.suppress(OSError), self.store_lock:
+                with self.store_lock:
                     self._leave()
+        except OSError as exc:
+            _log.warning("the next to open %s has to recover it: %s", self.directory.path, exc)
         finally:
             self.release()
 

@@ -19,6 +19,8 @@ lock. Nothing in it depends on what happened; it looks at what is there.
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import Struct
 
 from holdfast.backends.files import journal
@@ -29,7 +31,7 @@ from holdfast.backends.files.directory import (
     POSITION,
     RING_FREE,
     RING_NUMBER,
-    RING_PLACE,
+    RING_OFFSET,
     SEGMENT,
     SYNCED_END,
     UNRINGED,
@@ -37,21 +39,23 @@ from holdfast.backends.files.directory import (
     SharedPage,
 )
 from holdfast.backends.files.disk import replace_file
-from holdfast.backends.files.index import Cursor
-from holdfast.backends.files.journal import Batch
+from holdfast.backends.files.index import LogCursor
+from holdfast.backends.files.journal import RingBatch
 from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError
 from holdfast.names import new_id
 
+_log = logging.getLogger("holdfast.backends")
+
 RING_BYTES_MIN = 4096
 
 
-class Ground(Struct):
+class RecoveryBasis(Struct):
     """What is certain before the text is read."""
 
-    batches: list[Batch] | None  # None: there is no ring
-    head: Cursor | None
+    batches: list[RingBatch] | None  # None: there is no ring
+    head: LogCursor | None
     synced_end: int
     required_end: int  # every line below it must verify
     text_end: int
@@ -60,7 +64,7 @@ class Ground(Struct):
 
 def complete_text(
     directory: Directory, segments: Segments, *, published_end: int, was_in_use: bool
-) -> Ground:
+) -> RecoveryBasis:
     """Steps 1 and 2: returns what the text must hold, with the ring's batches written into it."""
     segments.refresh()
     segments.check_contiguous()
@@ -83,7 +87,7 @@ def complete_text(
     last = above[-1].end if above else 0
     required_end = max(synced_end, published_end, last)
     was_in_use = was_in_use or batches is not None
-    return Ground(batches, head, synced_end, required_end, reached, was_in_use)
+    return RecoveryBasis(batches, head, synced_end, required_end, reached, was_in_use)
 
 
 def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
@@ -93,14 +97,14 @@ def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
     )
 
 
-def read_text(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
+def read_text(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str] | None:
     """Steps 3 and 4: applies all lines; returns where the torn piece begins and why, if any."""
-    batches = {batch.offset: batch for batch in ground.batches or ()}
-    head = ground.head
+    batches = {batch.offset: batch for batch in basis.batches or ()}
+    head = basis.head
     while True:
         if head is not None and head.end < catalog.tail.cursor.end:
-            head = None  # before what the index vouches for
-        for line, length in catalog.lines(catalog.tail.cursor.end, ground.required_end):
+            head = None  # before what the index covers
+        for line, length in catalog.lines(catalog.tail.cursor.end, basis.required_end):
             head = _check_passing(catalog, head, batches)
             catalog.apply(line, length)
             end = catalog.tail.cursor.end
@@ -110,13 +114,13 @@ def read_text(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
         else:
             break
     if _check_passing(catalog, head, batches) is not None:
-        raise catalog.corrupt(ground.required_end, "head.json records an end within a line")
-    return _keep_whole_lines(catalog, ground)
+        raise catalog.corrupt(basis.required_end, "head.json records an end within a line")
+    return _keep_whole_lines(catalog, basis)
 
 
 def _check_passing(
-    catalog: Catalog, head: Cursor | None, batches: dict[int, Batch]
-) -> Cursor | None:
+    catalog: Catalog, head: LogCursor | None, batches: dict[int, RingBatch]
+) -> LogCursor | None:
     """Raises CorruptError if ring or head.json were written for another text than the one here.
 
     Returns the head that still lies ahead.
@@ -132,11 +136,11 @@ def _check_passing(
     return None
 
 
-def _keep_whole_lines(catalog: Catalog, ground: Ground) -> tuple[int, str] | None:
+def _keep_whole_lines(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str] | None:
     want = CHUNK_BYTES
-    while (offset := catalog.tail.cursor.end) < ground.text_end:
-        text = catalog.segments.read(offset, min(offset + want, ground.text_end))
-        if offset + len(text) < ground.text_end:
+    while (offset := catalog.tail.cursor.end) < basis.text_end:
+        text = catalog.segments.read(offset, min(offset + want, basis.text_end))
+        if offset + len(text) < basis.text_end:
             text = text[: text.rfind(b"\n") + 1]
             if not text:
                 want *= 2
@@ -146,8 +150,8 @@ def _keep_whole_lines(catalog: Catalog, ground: Ground) -> tuple[int, str] | Non
                 catalog.apply_encoded(encoded)
             except BadLine as exc:
                 offset = catalog.tail.cursor.end
-                if not ground.was_in_use:
-                    _check_nothing_follows(catalog, offset + len(encoded), ground.text_end)
+                if not basis.was_in_use:
+                    _check_nothing_follows(catalog, offset + len(encoded), basis.text_end)
                 return offset, str(exc)
         catalog.flush_if_due()
     return None
@@ -157,7 +161,7 @@ def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None
     """Raises CorruptError if a whole line follows a bad one in a store that nobody was using.
 
     A crash can leave such a thing, as the kernel writes pages in any order; a copy or a clone of a
-    store cannot. There it is damage, and cutting would throw away what is behind it.
+    store cannot. There it is damage, and cutting would throw away what comes after it.
     """
     while offset < text_end:
         text = catalog.segments.read(offset, min(offset + CHUNK_BYTES, text_end))
@@ -175,7 +179,7 @@ def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None
 def settle(
     directory: Directory,
     catalog: Catalog,
-    ground: Ground,
+    basis: RecoveryBasis,
     torn: tuple[int, str] | None,
     clock: Clock,
 ) -> None:
@@ -183,12 +187,12 @@ def settle(
     segments = catalog.segments
     if torn is not None:
         offset, problem = torn
-        _keep_torn(directory, catalog, offset, ground.text_end, problem, clock)
+        _keep_torn(directory, catalog, offset, basis.text_end, problem, clock)
         segments.cut(offset)
-    is_clean = ground.head == catalog.tail.cursor and not ground.was_in_use
+    is_clean = basis.head == catalog.tail.cursor and not basis.was_in_use
     if segments.starts and not is_clean:
-        _write_again(catalog, max(ground.synced_end, segments.newest))
-        segments.sync(min(ground.synced_end, catalog.tail.cursor.end))
+        _write_again(catalog, max(basis.synced_end, segments.newest))
+        segments.sync(min(basis.synced_end, catalog.tail.cursor.end))
 
 
 def _write_again(catalog: Catalog, offset: int) -> None:
@@ -218,22 +222,23 @@ def _keep_torn(
     for suffix, content in (("", data), (".txt", report.encode() + b"\n")):
         file, temp = name + suffix, f"{name}{suffix}.new"
         replace_file(directory.disk, file, content, at=folder, temp=temp, durable=True)
+    _log.warning("%s: %s", directory.path, report)
     catalog.reports.append(report)
 
 
-def publish(directory: Directory, page: SharedPage, catalog: Catalog, ground: Ground) -> None:
+def publish(directory: Directory, page: SharedPage, catalog: Catalog, basis: RecoveryBasis) -> None:
     """Step 5, the last: the page says where the log ends, and that all of it is synced."""
     words, cursor = page.words, catalog.tail.cursor
-    newest = ground.batches[-1] if ground.batches else None
+    newest = basis.batches[-1] if basis.batches else None
     words[RING_NUMBER] = newest.number if newest is not None else 0
-    words[RING_PLACE] = newest.next_place if newest is not None else 0
+    words[RING_OFFSET] = newest.next_offset if newest is not None else 0
     words[RING_FREE] = 0
-    if ground.batches is not None:
+    if basis.batches is not None:
         words[RING_FREE] = directory.disk.stat(journal.NAME, at=directory.fd).st_size
         if words[RING_FREE] < RING_BYTES_MIN:
             # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
             directory.remove(journal.NAME)
-            words[RING_NUMBER] = words[RING_PLACE] = words[RING_FREE] = 0
+            words[RING_NUMBER] = words[RING_OFFSET] = words[RING_FREE] = 0
     words[SYNCED_END] = cursor.end
     words[UNRINGED] = 0
     words[POSITION] = cursor.position

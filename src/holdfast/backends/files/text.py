@@ -3,7 +3,7 @@
     {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
      …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
     event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
-            [space before the payload, space behind it]; behind it two places are reserved for the
+            [space before the payload, space after it]; then two places are reserved for the
             cipher and the key id of an encrypted payload, and are null in format 1
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
@@ -236,8 +236,8 @@ def _says(line: LogLine, commit: Commit) -> bool:
     if len(sections) != len(appends):
         return False
     # Indexed and not zipped: `strict=` alone would cost as much as all the rest of this.
-    for place, append in enumerate(appends):
-        events, records = sections[place].events, append.records
+    for index, append in enumerate(appends):
+        events, records = sections[index].events, append.records
         if len(events) != len(records):
             return False
         for number, record in enumerate(records):
@@ -344,7 +344,7 @@ def parse_time(text: str) -> int:
 
 # --- segments -------------------------------------------------------------------------------------
 #
-# The text: segments of lines, one behind another, named by the log offset of their first byte.
+# The text: segments of lines, one after another, named by the log offset of their first byte.
 #
 # `log/0000000000000000.jsonl` is the first. A log offset is a place in all segments laid end to
 # end. A line never straddles two segments. A segment is complete and synced before the next one is
@@ -390,7 +390,7 @@ class Segments:
         return self._disk.size(self._fd(start))
 
     def end(self) -> int:
-        """Returns the log offset behind the last byte; asks the file system."""
+        """Returns the log offset after the last byte; asks the file system."""
         return self.newest + self.size_of(self.newest) if self.starts else 0
 
     def where(self, offset: int) -> str:
@@ -429,9 +429,9 @@ class Segments:
         """Writes at the end of the text, which the caller knows to be `offset`; not synced."""
         if self._newest_fd < 0:
             self._open_newest()
-        place = offset - self.starts[-1]
-        if self._pwrite(self._newest_fd, text, place) != len(text):
-            write_all(self._disk, self._newest_fd, text, place)
+        file_offset = offset - self.starts[-1]
+        if self._pwrite(self._newest_fd, text, file_offset) != len(text):
+            write_all(self._disk, self._newest_fd, text, file_offset)
 
     def _open_newest(self) -> None:
         with self._mutex:  # one more descriptor may be one too many: the oldest is closed for it
@@ -466,7 +466,7 @@ class Segments:
             self._disk.sync_directory(self._directory_fd)
         except BaseException:
             self._disk.close(fd)
-            # Left behind, an empty segment is harmless; but its name was never promised.
+            # An empty segment that is left is harmless; but its name was never promised.
             with contextlib.suppress(OSError):
                 self._disk.unlink(_name_of(start), at=self._directory_fd)
             raise
@@ -486,7 +486,7 @@ class Segments:
             self._disk.sync(self._fd(start))
 
     def cut(self, end: int) -> None:
-        """Makes `end` the end of the newest segment, and lets go of blocks reserved behind it."""
+        """Makes `end` the end of the newest segment, and frees the blocks reserved after it."""
         self._disk.truncate(self._fd(self.newest), end - self.newest)
         self.reserved_end = end
 
@@ -498,8 +498,8 @@ class Segments:
                 self._disk.close(fd)
 
     def _start_at(self, offset: int) -> int:
-        place = bisect_right(self.starts, offset) - 1
-        return self.starts[place] if place >= 0 else 0
+        number = bisect_right(self.starts, offset) - 1
+        return self.starts[number] if number >= 0 else 0
 
     def _fd(self, start: int) -> int:
         fd = self._fds.get(start)

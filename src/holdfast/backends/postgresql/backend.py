@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from holdfast.backends.connection_pool import AckTracker, Follower, Tail, in_parts
+from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, in_parts
 from holdfast.backends.postgresql.batch import (
     COMMIT_ALL,
     COMMIT_EACH,
     COMMIT_ONE,
-    Batch,
+    PostgresqlBatch,
     batches,
     decode_answer,
     decode_answers,
@@ -20,8 +20,8 @@ from holdfast.backends.postgresql.batch import (
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
     PostgresqlConnection,
+    PostgresqlURL,
     Row,
-    ServerURL,
     in_schema,
     parse_url,
 )
@@ -67,9 +67,11 @@ from holdfast.backends.protocol import (
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
 
-# --- moment ---------------------------------------------------------------------------------------
+_log = logging.getLogger("holdfast.backends")
+
+# --- moments --------------------------------------------------------------------------------------
 #
-# What a transaction of the server would see: its snapshot, remembered without keeping it open.
+# A moment is what a transaction of the server would see: its snapshot, without keeping it open.
 #
 # A position is made of its transaction's id, which is given when a transaction first writes, and
 # transactions end in another order. So no position says by itself what is visible: below the newest
@@ -110,21 +112,21 @@ def moment_of(newest: int, base: int, snapshot: str) -> ServerMoment:
     return ServerMoment(Position(newest), base + int(xmin), base + int(xmax), ids)
 
 
-# --- witness --------------------------------------------------------------------------------------
+# --- acknowledged commits -------------------------------------------------------------------------
 #
-# Looks for what this handle was told, when another PostgreSQL server may answer than before.
+# What was acknowledged is looked for when another PostgreSQL server may answer than before.
 #
 # A standby that replicates asynchronously and is promoted lacks the newest commits, and so does an
 # older copy of the data that somebody put in place. Three things raise a doubt:
 #
-# - a new connection meets another server process than the one before (a promoted standby is one,
-# and   so is whatever was started on restored files). It is told by its start, and by its system; -
-# a receipt's position is more than 2^30 transactions ahead: the store's `base` has moved, as it
-# does behind a promotion. Through a pooler that is how a promotion shows; - a commit is refused
-# because of a head that is behind what this handle was told.
+# - A new connection leads to another server process than the one before. A promoted standby is one,
+#   and so is a server that was started on restored files. It is told by its start and its system.
+# - A receipt's position is more than 2^30 transactions ahead: the store's `base` has moved, as it
+#   does after a promotion. Through a pooler that is how a promotion shows.
+# - A commit is refused because of a head that is older than what was acknowledged to this handle.
 #
-# The next call, whichever it is, begins by looking; what is gone is raised by it and by every call
-# behind it. A doubt is never raised out of a commit that has its receipt: that one is durable.
+# The next call, whichever it is, begins by looking; it raises if something is gone, and so does
+# every call after it. A commit that has its receipt never raises a doubt: it is durable.
 #
 # With a durability below `full`, a crash of the server may take the newest commits though the same
 # server process answers. There every new connection is a doubt.
@@ -147,22 +149,22 @@ _FAR = (1 << 30) * 4096
 
 
 class PostgresqlAckTracker(AckTracker):
-    """Doubts are counted, so that one which comes while another is settled is not passed over."""
+    """Doubts are counted, so that one which comes while another is settled is not lost."""
 
-    def __init__(self, place: ServerURL, *, is_full: bool) -> None:
-        super().__init__(place.shown)
-        self._place = place
+    def __init__(self, server_url: PostgresqlURL, *, is_full: bool) -> None:
+        super().__init__(server_url.shown)
+        self._server_url = server_url
         self._is_full = is_full
         self._server: Row | None = None
         self._doubts = 0
         self._settled = 0
 
-    def meet(self, line: PostgresqlConnection) -> None:
-        """Asks a new line's server who it is."""
-        [server] = line.ask(_SERVER)
+    def meet(self, connection: PostgresqlConnection) -> None:
+        """Asks the server of a new connection which process it is."""
+        [server] = connection.ask(_SERVER)
         if self._server is not None and (server != self._server or not self._is_full):
             self._doubts += 1
-        self._server = line.process = server
+        self._server = connection.process = server
 
     def weigh(
         self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal], server: Row | None
@@ -175,24 +177,24 @@ class PostgresqlAckTracker(AckTracker):
             elif outcome.reason == "conflict" and (told := self._tails.get(outcome.stream)):
                 self._doubts += outcome.head is None or outcome.head.revision < told[0]
         self.note(commits, outcomes)
-        # Another thread met a new one meanwhile, and looked there before this was remembered.
+        # Another thread connected to a new one meanwhile, and looked there before this was noted.
         self._doubts += server != self._server
 
-    def look(self, line: PostgresqlConnection) -> None:
+    def look(self, connection: PostgresqlConnection) -> None:
         """Raises LostCommitsError if there is a doubt and something acknowledged is not there."""
         doubts = self._doubts
-        if doubts == self._settled or line.process != self._server:
-            return  # a line to the server before: what is there settles nothing
+        if doubts == self._settled or connection.process != self._server:
+            return  # a connection to the server before: what it holds settles nothing
         position, tails = self.told()
         for start in range(0, len(tails), _PAGE):
-            self._check_page(line, tails[start : start + _PAGE])
-        if position and not self._ask(line, _IS_THERE, position=position)[0][0]:
+            self._check_page(connection, tails[start : start + _PAGE])
+        if position and not self._ask(connection, _IS_THERE, position=position)[0][0]:
             raise self.lost(f"the commit at position {position}")
         self._settled = doubts
 
-    def _check_page(self, line: PostgresqlConnection, page: list[Tail]) -> None:
+    def _check_page(self, connection: PostgresqlConnection, page: list[AckedEvent]) -> None:
         gone = self._ask(
-            line,
+            connection,
             _GONE,
             streams=[stream for stream, _ in page],
             revisions=[revision for _, (revision, _) in page],
@@ -201,14 +203,14 @@ class PostgresqlAckTracker(AckTracker):
         for stream, revision in gone:
             raise self.lost(f'event {revision} of "{stream}"', stream, revision)
 
-    def _ask(self, line: PostgresqlConnection, statement: str, **values: object) -> list[Row]:
-        text = in_schema(statement, self._place.schema)
-        return line.ask(text, {"application": self._place.application, **values})
+    def _ask(self, connection: PostgresqlConnection, statement: str, **values: object) -> list[Row]:
+        text = in_schema(statement, self._server_url.schema)
+        return connection.ask(text, {"application": self._server_url.application, **values})
 
 
 # --- leases ---------------------------------------------------------------------------------------
 #
-# Leases: rows beside the log, judged by the server's clock alone.
+# Rows beside the log, judged by the server's clock alone.
 #
 # Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
 
@@ -241,40 +243,42 @@ _LIST_LEASES = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
 class PostgresqlLeases:
     """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
 
-    def __init__(self, gate: PostgresqlCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: PostgresqlCheckout) -> None:
+        self._checkout = checkout
         self._released = 0
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
         values = self._named(name), name, owner, round(ttl_s * 1_000_000)
-        return _lease(self._gate.write(_ACQUIRE, (self._gate.application, *values)))
+        return _lease(self._checkout.write(_ACQUIRE, (self._checkout.application, *values)))
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
         values = self._named(lease.name), lease.name, lease.owner, lease.epoch
         ttl_us = round(ttl_s * 1_000_000)
-        return _lease(self._gate.write(_EXTEND, (self._gate.application, *values, ttl_us)))
+        return _lease(self._checkout.write(_EXTEND, (self._checkout.application, *values, ttl_us)))
 
     def release(self, lease: Lease) -> None:
         values = lease.name, lease.owner, lease.epoch
-        self._gate.write(_RELEASE_LEASE, (self._gate.application, *values))
+        self._checkout.write(_RELEASE_LEASE, (self._checkout.application, *values))
         # Not with each: the one row that keeps the greatest epoch would be locked through the sync
         # of every release, one after the other. With the first, because many a worker has no more.
         if self._released % _FORGET_EVERY == 0:
-            limited = {"application": self._gate.application, "limit": _FORGET_MAX}
-            with suppress(UnavailableError):  # the lease itself is released
-                self._gate.write(_FORGET, limited)
+            limited = {"application": self._checkout.application, "limit": _FORGET_MAX}
+            try:
+                self._checkout.write(_FORGET, limited)
+            except UnavailableError as exc:  # the lease itself is released
+                _log.debug("rows of released leases stay for now: %s", exc)
         self._released += 1
 
     def holder(self, name: str) -> Lease | None:
-        return _lease(self._gate.ask(_HOLDER, (self._gate.application, name)))
+        return _lease(self._checkout.ask(_HOLDER, (self._checkout.application, name)))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
-        values = {"application": self._gate.application, "after": after, "limit": limit}
+        values = {"application": self._checkout.application, "after": after, "limit": limit}
         values |= {"prefix": prefix, "end": prefix_end(prefix)}
-        return [Held(*row) for row in self._gate.ask(_LIST_LEASES, values)]
+        return [Held(*row) for row in self._checkout.ask(_LIST_LEASES, values)]
 
     def _named(self, name: str) -> int:
-        return lock_of("lease", self._gate.application, name)
+        return lock_of("lease", self._checkout.application, name)
 
 
 def _lease(rows: list[Row]) -> Lease | None:
@@ -283,7 +287,7 @@ def _lease(rows: list[Row]) -> Lease | None:
 
 # --- marks ----------------------------------------------------------------------------------------
 #
-# Marks: set and cleared by commits, claimed under a time limit by the server's clock.
+# Set and cleared by commits, claimed under a time limit by the server's clock.
 
 
 # Rows that another claim or a commit holds are passed: whoever holds one decides about it.
@@ -318,29 +322,36 @@ class PostgresqlMarks:
     They stay with nobody until the claim ends by itself, as after a worker's death.
     """
 
-    def __init__(self, gate: PostgresqlCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: PostgresqlCheckout) -> None:
+        self._checkout = checkout
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
         values = {"index": index, "owner": owner, "n": n, "ttl": round(ttl_s * 1_000_000)}
-        values["application"] = self._gate.application
-        marks = [Mark(*row) for row in self._gate.write(_CLAIM, values, repeatable=False)]
+        values["application"] = self._checkout.application
+        marks = [Mark(*row) for row in self._checkout.write(_CLAIM, values, repeatable=False)]
         return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key))
 
     def release(self, index: str, key: str, owner: str) -> None:
-        values = {"application": self._gate.application, "index": index, "key": key, "owner": owner}
-        self._gate.write(_RELEASE_MARK, values)
+        values = {
+            "application": self._checkout.application,
+            "index": index,
+            "key": key,
+            "owner": owner,
+        }
+        self._checkout.write(_RELEASE_MARK, values)
 
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
         before = _DUE_MAX if due_before is None else due_before
-        values = {"application": self._gate.application, "before": before, "limit": limit}
+        values = {"application": self._checkout.application, "before": before, "limit": limit}
         statement = _LIST_ALL_MARKS if index is None else _LIST_MARKS
-        return [Mark(*row) for row in self._gate.ask(statement, {**values, "index": index})]
+        return [Mark(*row) for row in self._checkout.ask(statement, {**values, "index": index})]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
-        return [Claim(*row) for row in self._gate.ask(_CLAIMS, (self._gate.application, limit))]
+        return [
+            Claim(*row) for row in self._checkout.ask(_CLAIMS, (self._checkout.application, limit))
+        ]
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -360,30 +371,33 @@ _DELETE = "DELETE FROM holdfast.objects WHERE application = %s AND kind = %s AND
 class PostgresqlObjects:
     """The checksum covers kind and name too: bytes that turn up under another name fail it."""
 
-    def __init__(self, gate: PostgresqlCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: PostgresqlCheckout) -> None:
+        self._checkout = checkout
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         crc = object_crc(kind, name, data)
-        self._gate.write(_PUT, (self._gate.application, kind, name, crc, data))
+        self._checkout.write(_PUT, (self._checkout.application, kind, name, crc, data))
 
     def get(self, kind: str, name: str) -> bytes | None:
-        rows = self._gate.ask(_GET, (self._gate.application, kind, name))
+        rows = self._checkout.ask(_GET, (self._checkout.application, kind, name))
         if not rows:
             return None
         crc, data = rows[0]
         if crc != object_crc(kind, name, data):
-            where = self._gate.place.shown
+            where = self._checkout.server_url.shown
             raise CorruptError(f'{kind} "{name}" fails its checksum ({where})', where=where)
         return data
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
-        values = {"application": self._gate.application, "kind": kind}
-        rows = self._gate.ask(_NAMES, {**values, "prefix": prefix, "end": prefix_end(prefix)})
+        values = {"application": self._checkout.application, "kind": kind}
+        rows = self._checkout.ask(_NAMES, {**values, "prefix": prefix, "end": prefix_end(prefix)})
         return [name for (name,) in rows]
 
     def delete(self, kind: str, name: str) -> None:
-        self._gate.write(_DELETE, (self._gate.application, kind, name))
+        self._checkout.write(_DELETE, (self._checkout.application, kind, name))
+
+
+# --- the backend ----------------------------------------------------------------------------------
 
 
 class PostgresqlBackend:
@@ -400,39 +414,39 @@ class PostgresqlBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        place = parse_url(url)
-        lines, server, store = open_pool(
-            place,
+        server_url = parse_url(url)
+        pool, server, store = open_pool(
+            server_url,
             clock,
             durability=durability,
             create=create and not read_only,
             read_only=read_only,
         )
-        self.place = place
+        self.server_url = server_url
         self._clock = clock
         self._reach = reach
-        self._gate = gate = PostgresqlCheckout(place, lines, read_only=read_only)
-        self._witness = PostgresqlAckTracker(place, is_full=durability == "full")
+        self._checkout = checkout = PostgresqlCheckout(server_url, pool, read_only=read_only)
+        self._ack_tracker = PostgresqlAckTracker(server_url, is_full=durability == "full")
         if not read_only:
-            lines.meet, lines.look = self._witness.meet, self._witness.look
-        self._application = place.application.encode()
-        self._commit_one = in_schema(COMMIT_ONE.decode(), place.schema).encode()
-        self._commit_all = in_schema(COMMIT_ALL.decode(), place.schema).encode()
-        self._commit_each = in_schema(COMMIT_EACH.decode(), place.schema).encode()
-        self._follower = Follower(gate, self._newest, lines.check_open)
-        self.leases: Leases = PostgresqlLeases(gate)
-        self.marks: Marks = PostgresqlMarks(gate)
-        self.objects: Objects = PostgresqlObjects(gate)
-        self.inspect: Inspection = PostgresqlInspection(gate, server, store, durability)
+            pool.on_connect, pool.on_use = self._ack_tracker.meet, self._ack_tracker.look
+        self._application = server_url.application.encode()
+        self._commit_one = in_schema(COMMIT_ONE.decode(), server_url.schema).encode()
+        self._commit_all = in_schema(COMMIT_ALL.decode(), server_url.schema).encode()
+        self._commit_each = in_schema(COMMIT_EACH.decode(), server_url.schema).encode()
+        self._poller = PositionPoller(checkout, self._newest, pool.check_open)
+        self.leases: Leases = PostgresqlLeases(checkout)
+        self.marks: Marks = PostgresqlMarks(checkout)
+        self.objects: Objects = PostgresqlObjects(checkout)
+        self.inspect: Inspection = PostgresqlInspection(checkout, server, store, durability)
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        self._gate.lines.check_open()
-        outcomes = in_parts(batches(self._gate.application, commits, self._clock), self._write)
+        self._checkout.pool.check_open()
+        outcomes = in_parts(batches(self._checkout.application, commits, self._clock), self._write)
         if outcomes:
-            self._gate.wake()
+            self._checkout.wake()
         return outcomes
 
-    def _write(self, batch: Batch) -> list[Receipt | Refusal]:
+    def _write(self, batch: PostgresqlBatch) -> list[Receipt | Refusal]:
         """Sends a batch until the server has answered, or the time is over.
 
         A connection that breaks leaves open whether the batch is there. It is settled by sending
@@ -443,26 +457,26 @@ class PostgresqlBackend:
         attempts = 0
         server: Row | None = None
 
-        def work(line: PostgresqlConnection) -> list[Receipt | Refusal]:
+        def work(connection: PostgresqlConnection) -> list[Receipt | Refusal]:
             nonlocal attempts, server
             attempts += 1
-            server = line.process
+            server = connection.process
             if self._reach is not None:
                 self._reach("postgresql.commit")
             if attempts == 1:
-                receipts = self._write_all(line, batch)
+                receipts = self._write_all(connection, batch)
                 if receipts is not None:
                     return receipts
-            return self._write_each(line, batch, again=attempts > 1)
+            return self._write_each(connection, batch, again=attempts > 1)
 
-        outcomes = self._gate.call(work)
-        self._witness.weigh(batch.commits, outcomes, server)
+        outcomes = self._checkout.call(work)
+        self._ack_tracker.weigh(batch.commits, outcomes, server)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes
 
     def _write_all(
-        self, line: PostgresqlConnection, batch: Batch
+        self, connection: PostgresqlConnection, batch: PostgresqlBatch
     ) -> list[Receipt | Refusal] | None:
         """Writes a batch if all of it is accepted, in one round trip; else mostly None.
 
@@ -470,7 +484,7 @@ class PostgresqlBackend:
         """
         event = one_event(batch.commits)
         if event is not None:
-            answer = line.answer(self._commit_one, (*self._entrance(batch), *event))
+            answer = connection.answer(self._commit_one, (*self._entrance(batch), *event))
             assert answer is not None, "BUG: the server's function answered nothing"
             if answer.startswith(b"["):
                 return [decode_answer(answer, batch.commits[0])]
@@ -479,43 +493,43 @@ class PostgresqlBackend:
         if planned is None:
             return None
         values = (*self._entrance(batch), *planned.values())
-        answer = line.answer(self._commit_all, values)
+        answer = connection.answer(self._commit_all, values)
         return None if answer is None else [*planned.receipts(answer)]
 
     def _write_each(
-        self, line: PostgresqlConnection, batch: Batch, *, again: bool
+        self, connection: PostgresqlConnection, batch: PostgresqlBatch, *, again: bool
     ) -> list[Receipt | Refusal]:
         """Writes what is accepted of a batch, and learns why the rest is not."""
-        answer = line.answer(self._commit_each, (*self._entrance(batch), batch.text()))
+        answer = connection.answer(self._commit_each, (*self._entrance(batch), batch.text()))
         assert answer is not None, "BUG: the server's function answered nothing"
         outcomes = decode_answers(answer, batch.commits)
-        return self._settled(line, batch.commits, outcomes) if again else outcomes
+        return self._settled(connection, batch.commits, outcomes) if again else outcomes
 
-    def _entrance(self, batch: Batch) -> tuple[bytes, ...]:
+    def _entrance(self, batch: PostgresqlBatch) -> tuple[bytes, ...]:
         full = b"t" if self.durability == "full" else b"f"
         return self._application, full, batch.locks, batch.shared
 
     def _settled(
         self,
-        line: PostgresqlConnection,
+        connection: PostgresqlConnection,
         commits: Sequence[Commit],
         outcomes: list[Receipt | Refusal],
     ) -> list[Receipt | Refusal]:
         settled: list[Receipt | Refusal] = []
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, Refusal) and commit.appends:
-                outcome = self._landed(line, commit) or outcome
+                outcome = self._landed(connection, commit) or outcome
             settled.append(outcome)
         return settled
 
-    def _landed(self, line: PostgresqlConnection, commit: Commit) -> Receipt | None:
+    def _landed(self, connection: PostgresqlConnection, commit: Commit) -> Receipt | None:
         """Returns the receipt of a commit whose own events are there."""
         first = commit.appends[0].records[0]
-        values = (self._gate.application, first.stream, first.revision, first.link)
-        rows = line.ask(in_schema(LANDED, self.place.schema), values)
+        values = (self._checkout.application, first.stream, first.revision, first.link)
+        rows = connection.ask(in_schema(LANDED, self.server_url.schema), values)
         if not rows:
             return None
-        heads = self._ask_heads(line, commit.watch) if commit.watch else []
+        heads = self._ask_heads(connection, commit.watch) if commit.watch else []
         news = [0 if head is None else head.revision for head in heads]
         return Receipt(Position(rows[0][0]), dict(zip(commit.watch, news, strict=True)))
 
@@ -523,8 +537,8 @@ class PostgresqlBackend:
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         last = REVISION_MAX if until is None else min(until, REVISION_MAX)
-        rows = self._gate.ask(READ, (self._gate.application, stream, after, last, limit))
-        where = self.place.shown
+        rows = self._checkout.ask(READ, (self._checkout.application, stream, after, last, limit))
+        where = self.server_url.shown
         records = [decode(row, where) for row in rows]
         expected = max(after + 1, rows[0][FIRST] or 1) if rows else 0
         for record in records:
@@ -539,29 +553,31 @@ class PostgresqlBackend:
         return records
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if limit <= 0:
             return []
-        values = {"application": self._gate.application, "after": after, "limit": limit}
-        return [decode(row, self.place.shown) for row in self._gate.ask(READ_ALL, values)]
+        values = {"application": self._checkout.application, "after": after, "limit": limit}
+        return [decode(row, self.server_url.shown) for row in self._checkout.ask(READ_ALL, values)]
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if not streams:
             return []
-        return self._gate.lines.call(lambda line: self._ask_heads(line, streams))
+        return self._checkout.pool.call(lambda connection: self._ask_heads(connection, streams))
 
-    def _ask_heads(self, line: PostgresqlConnection, streams: Sequence[str]) -> list[Head | None]:
-        values = {"application": self._gate.application, "streams": list(streams)}
+    def _ask_heads(
+        self, connection: PostgresqlConnection, streams: Sequence[str]
+    ) -> list[Head | None]:
+        values = {"application": self._checkout.application, "streams": list(streams)}
         heads: list[Head | None] = [None] * len(streams)
-        for row in line.ask(in_schema(HEADS, self.place.schema), values):
+        for row in connection.ask(in_schema(HEADS, self.server_url.schema), values):
             number: int = row[0] - 1
-            heads[number] = decode_head(row, streams[number], self.place.shown)
+            heads[number] = decode_head(row, streams[number], self.server_url.shown)
         return heads
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        values = {"application": self._gate.application, "prefix": prefix, "after": after}
-        rows = self._gate.ask(STREAMS, {**values, "end": prefix_end(prefix), "limit": limit})
+        values = {"application": self._checkout.application, "prefix": prefix, "after": after}
+        rows = self._checkout.ask(STREAMS, {**values, "end": prefix_end(prefix), "limit": limit})
         return [name for (name,) in rows]
 
     def find(
@@ -572,15 +588,15 @@ class PostgresqlBackend:
         checkpoint: str | None = None,
         limit: int | None = None,
     ) -> list[Found]:
-        values = {"application": self._gate.application, "stream": stream, "limit": limit}
+        values = {"application": self._checkout.application, "stream": stream, "limit": limit}
         if key is not None:
-            rows = self._gate.ask(BY_KEY, {**values, "key": key})[:limit]
+            rows = self._checkout.ask(BY_KEY, {**values, "key": key})[:limit]
         else:
-            rows = self._gate.ask(BY_CHECKPOINT, {**values, "checkpoint": checkpoint})
+            rows = self._checkout.ask(BY_CHECKPOINT, {**values, "checkpoint": checkpoint})
         return [Found(*row) for row in rows]
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        return self._follower.wait(after, timeout_s)
+        return self._poller.wait(after, timeout_s)
 
     def _newest(self) -> int:
         """Returns the newest final position: no transaction still open could add one below it.
@@ -588,16 +604,16 @@ class PostgresqlBackend:
         So any open writing transaction of the same server, also a stranger's, holds followers up
         until it ends; readers of streams do not wait for it. `status` shows how far.
         """
-        [(newest,)] = self._gate.ask(NEWEST, {"application": self._gate.application})
+        [(newest,)] = self._checkout.ask(NEWEST, {"application": self._checkout.application})
         return newest
 
     def moment(self) -> Moment:
-        [row] = self._gate.ask(MOMENT, {"application": self._gate.application})
+        [row] = self._checkout.ask(MOMENT, {"application": self._checkout.application})
         return moment_of(*row)
 
     def now_us(self, stream: str) -> int:
-        [(now_us,)] = self._gate.ask("SELECT holdfast.now_us()", {})
+        [(now_us,)] = self._checkout.ask("SELECT holdfast.now_us()", {})
         return now_us
 
     def close(self) -> None:
-        self._gate.close()
+        self._checkout.close()

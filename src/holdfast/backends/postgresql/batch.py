@@ -28,7 +28,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 
-# --- whole ----------------------------------------------------------------------------------------
+# --- batches that are accepted whole --------------------------------------------------------------
 #
 # A batch of which every commit is expected to be accepted, as the server checks and writes it.
 #
@@ -121,7 +121,7 @@ class Plan:
         return True
 
     def values(self) -> tuple[bytes | None, ...]:
-        """Returns the bindings of COMMIT_ALL behind the locks."""
+        """Returns the bindings of COMMIT_ALL after the locks."""
         heads = [(stream, *demand) for stream, demand in self._demands.items()]
         return (
             json.encode(heads),
@@ -137,13 +137,13 @@ class Plan:
 
     def receipts(self, answer: bytes) -> list[Receipt]:
         """Returns the receipts of the batch, all of it accepted."""
-        place, before = json.decode(answer)
+        server_url, before = json.decode(answer)
         if before is None:
-            return [Receipt(Position(place + n)) for n in range(1, len(self._commits) + 1)]
+            return [Receipt(Position(server_url + n)) for n in range(1, len(self._commits) + 1)]
         stored: dict[str, int] = dict(zip(self._watched, before, strict=True))
         return [
             Receipt(
-                Position(place + number),
+                Position(server_url + number),
                 {name: news.get(name, stored[name]) for name in commit.watch},
             )
             for number, (commit, news) in enumerate(zip(self._commits, self._news, strict=True), 1)
@@ -151,7 +151,7 @@ class Plan:
 
 
 def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
-    """Returns the bindings of COMMIT_ONE behind the locks, None if the batch is more than that."""
+    """Returns the bindings of COMMIT_ONE after the locks, None if the batch is more than that."""
     if len(commits) != 1 or len(commits[0].appends) != 1:
         return None
     commit = commits[0]
@@ -251,7 +251,7 @@ def locks_of(application: str, commits: Sequence[Commit]) -> dict[int, bool]:
     return {whole: True, **dict(sorted(locks.items()))}
 
 
-class Batch(Struct, frozen=True):
+class PostgresqlBatch(Struct, frozen=True):
     """Some commits of a list, and the locks that they need, as the text of two arrays."""
 
     commits: Sequence[Commit]
@@ -265,16 +265,16 @@ class Batch(Struct, frozen=True):
         return json.encode([_encoded(commit, tokens) for commit in self.commits])
 
 
-def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[Batch]:
+def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[PostgresqlBatch]:
     """Yields the commits as batches, nearly always as one."""
     for part in cut(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
         yield _batch(application, part, clock)
 
 
-def _batch(application: str, commits: list[Commit], clock: Clock) -> Batch:
+def _batch(application: str, commits: list[Commit], clock: Clock) -> PostgresqlBatch:
     locks = locks_of(application, commits)
     silent = [commit for commit in commits if not commit.appends]
-    return Batch(
+    return PostgresqlBatch(
         commits,
         b"{" + b",".join(b"%d" % lock for lock in locks) + b"}",
         b"{" + b",".join(b"t" if shared else b"f" for shared in locks.values()) + b"}",

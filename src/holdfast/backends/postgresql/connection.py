@@ -1,4 +1,4 @@
-"""Lines to a PostgreSQL server: psycopg's connections, with our own wait under one deadline."""
+"""Connections to a PostgreSQL server: psycopg's, with our own wait under one deadline."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from holdfast.errors import (
 )
 from holdfast.names import check_name, number, without, without_secrets
 
-# --- place ----------------------------------------------------------------------------------------
+# --- the URL --------------------------------------------------------------------------------------
 #
-# What a URL says: where the server is, which store is meant, and how long a call may take.
+# It says where the server is, which store is meant, and how long a call may take.
 #
 #     postgresql://user@host:5432/database?application=shop&schema=holdfast&timeout=30&pool=8
 #     postgresql://user@/database?host=/var/run/postgresql
@@ -59,7 +59,7 @@ _WHOLE_NUMBERS = {
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
-class ServerURL(Struct, frozen=True):
+class PostgresqlURL(Struct, frozen=True):
     """One store on one server."""
 
     shown: str  # the URL without secrets
@@ -75,7 +75,7 @@ class ServerURL(Struct, frozen=True):
         return without(self.secrets, text)
 
 
-def parse_url(url: str) -> ServerURL:
+def parse_url(url: str) -> PostgresqlURL:
     """Returns what the URL says, or raises UsageError without repeating a password."""
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
@@ -101,7 +101,7 @@ def parse_url(url: str) -> ServerURL:
     }
     given = [parameters[name] for name in _SECRETS if parameters.get(name)]
     secrets = {str(secret) for secret in given} | {quote(str(secret)) for secret in given}
-    return ServerURL(
+    return PostgresqlURL(
         shown=without_secrets(url),
         parameters=parameters,
         secrets=tuple(sorted(secrets, key=len, reverse=True)),
@@ -115,7 +115,7 @@ def parse_url(url: str) -> ServerURL:
 def _check_values(found: Mapping[str, str | int | None]) -> None:
     """Raises ValueError for a value that libpq would refuse when it connects, and only then.
 
-    It is let try where nothing is: it looks at what it was given before it looks for a server.
+    libpq is told to connect where no server is: it checks its parameters before it looks for one.
     """
     given: dict[str, Any] = {name: text for name, text in found.items() if text is not None}
     for name in _WHOLE_NUMBERS & given.keys():
@@ -166,7 +166,7 @@ _AGAIN = frozenset(("40001", "40P01"))
 _ELSEWHERE = frozenset(("57P01", "57P02", "57P03", "25006", "53300", "HF004"))
 _REMEDIES = {
     "53100": "free some space on the server's disk, then try again",
-    "58030": "the server's disk fails: mend it, then try again",
+    "58030": "the server's disk fails: repair it, then try again",
     "53200": "give the server more memory, then try again",
     "42501": "grant the user what it needs: see docs/guides/postgresql.md",
     "28000": "check the user and the server's pg_hba.conf",
@@ -178,11 +178,11 @@ _REMEDIES = {
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Returns whether the connection went, so that nobody knows what the server did."""
+    """Returns whether the connection broke, so that nobody knows what the server did."""
     if isinstance(exc, DeadlineError):
         return True
     if isinstance(exc, psycopg.Error) and exc.diag.severity_nonlocalized == "PANIC":
-        # The server ends itself, in the middle of whatever it did: a commit may be on its disk.
+        # The server ends in the middle of its work: a commit may be on its disk.
         return True
     if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
         return False
@@ -198,11 +198,13 @@ def may_retry(exc: BaseException) -> bool:
     return is_lost(exc) or state in _AGAIN or state in _ELSEWHERE
 
 
-def translate(exc: BaseException, place: ServerURL, *, outcome_known: bool) -> HoldfastError | None:
+def translate(
+    exc: BaseException, server_url: PostgresqlURL, *, outcome_known: bool
+) -> HoldfastError | None:
     """Returns the error to raise in place of psycopg's, None for one that is not psycopg's."""
     if isinstance(exc, DeadlineError):
-        said = f"did not answer within {place.timeout_s:g} s"
-        return unavailable(place.shown, said, outcome_known=outcome_known)
+        said = f"did not answer within {server_url.timeout_s:g} s"
+        return unavailable(server_url.shown, said, outcome_known=outcome_known)
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
     if isinstance(exc, UnicodeDecodeError):
@@ -210,21 +212,21 @@ def translate(exc: BaseException, place: ServerURL, *, outcome_known: bool) -> H
     if not isinstance(exc, psycopg.Error):
         return None
     state = exc.sqlstate or ""
-    said = place.hide(exc.diag.message_primary or str(exc).strip() or type(exc).__name__)
+    said = server_url.hide(exc.diag.message_primary or str(exc).strip() or type(exc).__name__)
     if state.startswith("22") or isinstance(exc, psycopg.DataError):
         return UsageError(f"PostgreSQL cannot store this value: {said}")
     if state in ("XX001", "XX002", "58P01"):  # damage found, or a file that is not there
-        return CorruptError(f'"{place.shown}" is damaged: {said}', where=place.shown)
+        return CorruptError(f'"{server_url.shown}" is damaged: {said}', where=server_url.shown)
     if state in ("42P01", "42883", "42703", "3F000"):
         return FormatError(
-            f'"{place.shown}" has lost tables or functions of its schema: {said}',
+            f'"{server_url.shown}" has lost tables or functions of its schema: {said}',
             hint="restore the schema from a backup",
         )
     if state == "3D000":
-        return NotFoundError(f'"{place.shown}": {said}', hint="create the database first")
+        return NotFoundError(f'"{server_url.shown}": {said}', hint="create the database first")
     remedy = _REMEDIES.get(state)
     return unavailable(
-        place.shown, f"is unavailable: {said}", outcome_known=outcome_known, remedy=remedy
+        server_url.shown, f"is unavailable: {said}", outcome_known=outcome_known, remedy=remedy
     )
 
 
@@ -262,7 +264,7 @@ class PostgresqlConnection(psycopg.Connection[Row]):
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Runs one of psycopg's generators to its end, or to the deadline.
 
-        A line that ran out of time is closed: its answer, should it still come, belongs to nobody.
+        A connection that ran out of time is closed: nobody would read its answer.
         """
         poll = select.poll()
         fd = self.pgconn.socket
@@ -320,18 +322,17 @@ def _ready(events: int, want: Wait) -> Ready:
 
 
 class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
-    """Lines to a PostgreSQL server, or to the one of several that takes writes."""
+    """Connections to a PostgreSQL server, or to the one of several that takes writes."""
 
     one_spoils_all = False
 
-    def __init__(self, place: ServerURL, *, writes: bool) -> None:
-        super().__init__(place)
-        self.place = place
-        self.meet: Callable[[PostgresqlConnection], None] | None = None  # asked of each new line
-        self.look: Callable[[PostgresqlConnection], None] | None = (
-            None  # asked before each use of one
-        )
-        self._parameters = _parameters(place, writes=writes)
+    def __init__(self, server_url: PostgresqlURL, *, writes: bool) -> None:
+        super().__init__(server_url)
+        self.server_url = server_url
+        # Called with each new connection, and before each use of one.
+        self.on_connect: Callable[[PostgresqlConnection], None] | None = None
+        self.on_use: Callable[[PostgresqlConnection], None] | None = None
+        self._parameters = _parameters(server_url, writes=writes)
 
     def is_lost(self, exc: BaseException) -> bool:
         return is_lost(exc) and _NOT_SENT not in getattr(exc, "__notes__", ())
@@ -343,17 +344,20 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         return isinstance(exc, psycopg.Error)
 
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
-        return translate(exc, self.place, outcome_known=outcome_known)
+        return translate(exc, self.server_url, outcome_known=outcome_known)
 
-    def is_fit(self, line: PostgresqlConnection) -> bool:
-        return super().is_fit(line) and line.pgconn.transaction_status == TransactionStatus.IDLE
+    def is_fit(self, connection: PostgresqlConnection) -> bool:
+        return (
+            super().is_fit(connection)
+            and connection.pgconn.transaction_status == TransactionStatus.IDLE
+        )
 
     def connect(self, deadline: float) -> PostgresqlConnection:
         left_s = max(2, min(_CONNECT_S, int(deadline - monotonic()) + 1))
         _connecting.deadline = deadline
         try:
             parameters: dict[str, Any] = {"connect_timeout": left_s, **self._parameters}
-            line = PostgresqlConnection.connect(
+            connection = PostgresqlConnection.connect(
                 **parameters, autocommit=True, prepare_threshold=None
             )
         except (psycopg.Error, DeadlineError) as exc:
@@ -361,28 +365,30 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
             raise
         finally:
             _connecting.deadline = float("inf")
-        line.deadline = deadline
-        self._examine(line, self.meet)
-        self.met(line)
-        return line
+        connection.deadline = deadline
+        self._examine(connection, self.on_connect)
+        self.met(connection)
+        return connection
 
-    def before_use(self, line: PostgresqlConnection) -> None:
-        self._examine(line, self.look)
+    def before_use(self, connection: PostgresqlConnection) -> None:
+        self._examine(connection, self.on_use)
 
     def _examine(
-        self, line: PostgresqlConnection, question: Callable[[PostgresqlConnection], None] | None
+        self,
+        connection: PostgresqlConnection,
+        question: Callable[[PostgresqlConnection], None] | None,
     ) -> None:
-        """Asks something about the server itself; a line that breaks over it was never used."""
+        """Asks about the server itself: if the connection breaks now, nothing was sent."""
         if question is None:
             return
         try:
-            question(line)
+            question(connection)
         except LostCommitsError as exc:
             self.lose(exc)
-            line.close()
+            connection.close()
             raise
         except BaseException as exc:
-            line.close()
+            connection.close()
             exc.add_note(_NOT_SENT)
             raise
 
@@ -394,16 +400,16 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         from ctypes import py_object, pythonapi
 
         pythonapi.Py_IncRef(py_object(self._idle))
-        for line in self._idle:
+        for connection in self._idle:
             with contextlib.suppress(OSError, psycopg.Error):
-                os.close(line.pgconn.socket)
+                os.close(connection.pgconn.socket)
 
 
 _NOT_SENT = "nothing was sent"
 
 
-def _parameters(place: ServerURL, *, writes: bool) -> dict[str, Any]:
-    wait_ms = int(place.timeout_s * 1000)
+def _parameters(server_url: PostgresqlURL, *, writes: bool) -> dict[str, Any]:
+    wait_ms = int(server_url.timeout_s * 1000)
     defaults: dict[str, str | int] = {
         "application_name": "holdfast",
         "tcp_user_timeout": wait_ms,
@@ -414,35 +420,30 @@ def _parameters(place: ServerURL, *, writes: bool) -> dict[str, Any]:
     if writes:
         defaults["target_session_attrs"] = "read-write"
     # Names and payloads are UTF-8, whatever the environment says.
-    return {**defaults, **place.parameters, "client_encoding": "UTF8"}
-
-
-# --- gate -----------------------------------------------------------------------------------------
-#
-# What the parts of an open store share: its lines, its application, and whether it may write.
+    return {**defaults, **server_url.parameters, "client_encoding": "UTF8"}
 
 
 class PostgresqlCheckout(Checkout[PostgresqlConnection]):
-    """Every statement goes through here."""
+    """What the parts of a store share: its pool, its application, and whether it may write."""
 
-    def __init__(self, place: ServerURL, lines: PostgresqlPool, *, read_only: bool) -> None:
-        super().__init__(lines, read_only=read_only)
-        self.place = place
-        self.application = place.application
-        self.lines = lines
+    def __init__(self, server_url: PostgresqlURL, pool: PostgresqlPool, *, read_only: bool) -> None:
+        super().__init__(pool, read_only=read_only)
+        self.server_url = server_url
+        self.application = server_url.application
+        self.pool = pool
 
     def ask(self, statement: str, values: Values) -> list[Row]:
         """Returns the rows of a statement that only reads."""
-        text = in_schema(statement, self.place.schema)
-        return self.lines.call(lambda line: line.ask(text, values))
+        text = in_schema(statement, self.server_url.schema)
+        return self.pool.call(lambda connection: connection.ask(text, values))
 
     def write(self, statement: str, values: Values, *, repeatable: bool = True) -> list[Row]:
         """Returns the rows of a statement that writes."""
-        text = in_schema(statement, self.place.schema)
-        return self.call(lambda line: line.ask(text, values), repeatable=repeatable)
+        text = in_schema(statement, self.server_url.schema)
+        return self.call(lambda connection: connection.ask(text, values), repeatable=repeatable)
 
 
 @cache
 def in_schema(statement: str, schema: str) -> str:
-    """Returns a statement with the schema's own name in it, which `place` has checked."""
+    """Returns a statement with the schema's name in it, which `parse_url` has checked."""
     return statement.replace("holdfast.", f"{schema}.").replace('"holdfast"', f'"{schema}"')

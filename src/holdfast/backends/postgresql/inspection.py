@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.backends.postgresql.connection import PostgresqlCheckout
-from holdfast.backends.postgresql.opening import FORMAT, Server
+from holdfast.backends.postgresql.opening import FORMAT, PostgresqlServer
 from holdfast.backends.postgresql.rows import PAGE, decode, object_crc
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.errors import CorruptError
@@ -43,13 +43,17 @@ class PostgresqlInspection:
     """Verification reads in pages, each a statement of its own, so commits go on meanwhile."""
 
     def __init__(
-        self, gate: PostgresqlCheckout, server: Server, store: str, durability: Durability
+        self,
+        checkout: PostgresqlCheckout,
+        server: PostgresqlServer,
+        store: str,
+        durability: Durability,
     ) -> None:
-        self._gate = gate
+        self._checkout = checkout
         self._server = server
         self._store = store
         self._durability: Durability = durability
-        self._values = {"application": gate.application, "schema": gate.place.schema}
+        self._values = {"application": checkout.application, "schema": checkout.server_url.schema}
 
     def describe(self) -> dict[str, Any]:
         [(position, waiting, oldest_s)] = self._ask(_LAG)
@@ -57,13 +61,13 @@ class PostgresqlInspection:
         reports = self._server.reports()
         if waiting:
             reports.append(
-                f"followers wait: {waiting} events are behind an open transaction of this server"
+                f"followers wait: {waiting} events come after an open transaction of this server"
             )
         return {
             "kind": "postgresql",
-            "place": self._gate.place.shown,
-            "application": self._gate.application,
-            "schema": self._gate.place.schema,
+            "place": self._checkout.server_url.shown,
+            "application": self._checkout.application,
+            "schema": self._checkout.server_url.schema,
             "format": FORMAT,
             "store": self._store,
             "durability": self._durability,
@@ -87,7 +91,7 @@ class PostgresqlInspection:
             yield from self._objects()
 
     def _ask(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
-        return self._gate.ask(statement, {**self._values, **values})
+        return self._checkout.ask(statement, {**self._values, **values})
 
     def _events(self) -> Iterator[Finding]:
         for (stream,) in self._ask(_ORPHANS):
@@ -109,7 +113,7 @@ class PostgresqlInspection:
                 revision = row[1]
                 where = f"{stream}@{revision}"
                 try:
-                    decode(row, self._gate.place.shown)
+                    decode(row, self._checkout.server_url.shown)
                 except CorruptError as exc:
                     yield Finding(where, exc.message)
                 if revision != expected:

@@ -1,4 +1,4 @@
-"""Opening a store: what the server must be set to, and which incarnation of the store this is.
+"""Opening a store: its schema, the settings that the server must have, and the store's id.
 
 Two settings would make a lie of a receipt: `fsync = off`, with which a power cut can take anything,
 and `synchronous_commit = off`, with which it takes the newest commits. Both are refused for the
@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.backends.postgresql.connection import (
     PostgresqlConnection,
     PostgresqlPool,
-    ServerURL,
+    PostgresqlURL,
     in_schema,
     translate,
 )
@@ -59,9 +59,11 @@ def digest_of(number: int) -> str:
     return sha256(file_text(number).encode()).hexdigest()
 
 
-def prepare_schema(line: PostgresqlConnection, schema: str, *, create: bool, where: str) -> None:
-    """Makes sure that the schema has format 1: makes or completes it if that is wanted."""
-    done = _done(line, schema)
+def prepare_schema(
+    connection: PostgresqlConnection, schema: str, *, create: bool, where: str
+) -> None:
+    """Makes sure that the schema has format 1; creates or completes it if `create` allows that."""
+    done = _done(connection, schema)
     _check(done, where)
     if len(done) == FORMAT:
         return
@@ -70,22 +72,22 @@ def prepare_schema(line: PostgresqlConnection, schema: str, *, create: bool, whe
             f'there is no store in "{where}": schema "{schema}" has no tables of ours',
             hint="check the URL, or create the store",
         )
-    with line.transaction():
-        line.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of("schema", schema),))
-        done = _done(line, schema)
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of("schema", schema),))
+        done = _done(connection, schema)
         _check(done, where)
         # An administrator may have made it: then the right to make one is not needed.
-        if line.ask(_HAS_SCHEMA, (schema,)) == [(0,)]:
-            line.ask(in_schema(_CREATE_SCHEMA, schema))
+        if connection.ask(_HAS_SCHEMA, (schema,)) == [(0,)]:
+            connection.ask(in_schema(_CREATE_SCHEMA, schema))
         for number in range(len(done) + 1, FORMAT + 1):
-            line.execute(in_schema(file_text(number), schema).encode())
-            line.execute(in_schema(_ADD, schema).encode(), (number, digest_of(number)))
+            connection.execute(in_schema(file_text(number), schema).encode())
+            connection.execute(in_schema(_ADD, schema).encode(), (number, digest_of(number)))
 
 
-def _done(line: PostgresqlConnection, schema: str) -> dict[int, str]:
-    if line.ask(_HAS_TABLE, (schema,)) == [(0,)]:
+def _done(connection: PostgresqlConnection, schema: str) -> dict[int, str]:
+    if connection.ask(_HAS_TABLE, (schema,)) == [(0,)]:
         return {}
-    return dict(line.ask(in_schema(_DONE, schema)))
+    return dict(connection.ask(in_schema(_DONE, schema)))
 
 
 def _check(done: dict[int, str], where: str) -> None:
@@ -97,7 +99,7 @@ def _check(done: dict[int, str], where: str) -> None:
     for number, digest in done.items():
         if digest != digest_of(number):
             raise CorruptError(
-                f'"{where}" was made by another file number {number} than this holdfast has',
+                f'"{where}" was made by another version of SQL file {number} than the one here',
                 where=where,
                 hint="use the release of holdfast that made it",
             )
@@ -121,7 +123,7 @@ _MOVED = """UPDATE holdfast.stores SET system = %(system)s, timeline = holdfast.
  ) + 4294967296 WHERE application = %(application)s AND system <> %(system)s"""
 
 
-class Server(Struct, frozen=True):
+class PostgresqlServer(Struct, frozen=True):
     """What a server said of itself when the store was opened."""
 
     number: int
@@ -151,32 +153,39 @@ class Server(Struct, frozen=True):
 
 
 def open_pool(
-    place: ServerURL, clock: Clock, *, durability: Durability, create: bool, read_only: bool
-) -> tuple[PostgresqlPool, Server, str]:
-    """Returns the lines of a store that is there, its server, and the store's id."""
-    lines = PostgresqlPool(place, writes=not read_only)
+    server_url: PostgresqlURL,
+    clock: Clock,
+    *,
+    durability: Durability,
+    create: bool,
+    read_only: bool,
+) -> tuple[PostgresqlPool, PostgresqlServer, str]:
+    """Returns the pool of an open store, its server, and the store's id."""
+    pool = PostgresqlPool(server_url, writes=not read_only)
     try:
-        line = lines.connect(monotonic() + place.timeout_s)
+        connection = pool.connect(monotonic() + server_url.timeout_s)
         try:
-            server = _server(line, place, durability)
-            prepare_schema(line, place.schema, create=create, where=place.shown)
-            store = _store(line, place, clock, create=create, read_only=read_only)
+            server = _server(connection, server_url, durability)
+            prepare_schema(connection, server_url.schema, create=create, where=server_url.shown)
+            store = _store(connection, server_url, clock, create=create, read_only=read_only)
         finally:
-            line.close()
+            connection.close()
     except Exception as exc:
-        lines.close()
-        ours = translate(exc, place, outcome_known=True)
+        pool.close()
+        ours = translate(exc, server_url, outcome_known=True)
         if ours is None:
             raise
         raise ours from None
-    return lines, server, store
+    return pool, server, store
 
 
-def _server(line: PostgresqlConnection, place: ServerURL, durability: Durability) -> Server:
-    server = Server(*line.ask(_SETTINGS)[0])
+def _server(
+    connection: PostgresqlConnection, server_url: PostgresqlURL, durability: Durability
+) -> PostgresqlServer:
+    server = PostgresqlServer(*connection.ask(_SETTINGS)[0])
     if server.number < VERSION_MIN:
         raise UnavailableError(
-            f'"{place.shown}" is PostgreSQL {server.version}, expected 13 or later',
+            f'"{server_url.shown}" is PostgreSQL {server.version}, expected 13 or later',
             hint="upgrade the server",
         )
     if server.encoding != "UTF8":
@@ -191,12 +200,12 @@ def _server(line: PostgresqlConnection, place: ServerURL, durability: Durability
         )
     if durability == "full" and server.fsync == "off":
         raise UsageError(
-            f'durability "full" was asked of "{place.shown}", whose fsync is off',
+            f'durability "full" was asked of "{server_url.shown}", whose fsync is off',
             hint='set fsync = on in postgresql.conf, or open with durability="none"',
         )
     if durability == "full" and server.synchronous_commit == "off":
         raise UsageError(
-            f'durability "full" was asked of "{place.shown}", whose synchronous_commit is off',
+            f'durability "full" was asked of "{server_url.shown}", whose synchronous_commit is off',
             hint=f"ALTER ROLE {server.user} SET synchronous_commit = on, or open with "
             'durability="process"',
         )
@@ -204,33 +213,39 @@ def _server(line: PostgresqlConnection, place: ServerURL, durability: Durability
 
 
 def _store(
-    line: PostgresqlConnection, place: ServerURL, clock: Clock, *, create: bool, read_only: bool
+    connection: PostgresqlConnection,
+    server_url: PostgresqlURL,
+    clock: Clock,
+    *,
+    create: bool,
+    read_only: bool,
 ) -> str:
     def ask(statement: str, values: object) -> list[tuple[object, ...]]:
-        return line.ask(in_schema(statement, place.schema), values)  # pyright: ignore
+        return connection.ask(in_schema(statement, server_url.schema), values)  # pyright: ignore
 
-    found = ask(_STORE, (place.application,))
+    found = ask(_STORE, (server_url.application,))
     if not found:
         if not create:
             raise NotFoundError(
-                f'there is no store of application "{place.application}" in "{place.shown}"',
+                f'there is no store of application "{server_url.application}" in '
+                f'"{server_url.shown}"',
                 hint="check the URL, or create the store",
             )
-        system = line.ask(_SYSTEM)[0][0]
-        ask(_ADD_STORE, (place.application, new_id(clock), FORMAT, system))
-        found = ask(_STORE, (place.application,))
+        system = connection.ask(_SYSTEM)[0][0]
+        ask(_ADD_STORE, (server_url.application, new_id(clock), FORMAT, system))
+        found = ask(_STORE, (server_url.application,))
     store, format, system = found[0]
     if isinstance(format, int) and format > FORMAT:
         raise FormatError(
-            f'"{place.shown}" has format {format}, this holdfast knows formats up to {FORMAT}',
+            f'"{server_url.shown}" has format {format}, this holdfast knows formats up to {FORMAT}',
             hint="upgrade holdfast",
         )
-    here = line.ask(_SYSTEM)[0][0]
+    here = connection.ask(_SYSTEM)[0][0]
     if here != system:
         if read_only:
             raise UnavailableError(
-                f'"{place.shown}" was restored from a dump into another server',
+                f'"{server_url.shown}" was restored from a dump into another server',
                 hint="open it once for writing, so that its positions go on from where they were",
             )
-        ask(_MOVED, {"application": place.application, "system": here})
+        ask(_MOVED, {"application": server_url.application, "system": here})
     return str(store)

@@ -60,12 +60,12 @@ PAGE = f"""SELECT {_COLUMNS} FROM holdfast.events WHERE application = %(applicat
 
 
 def prefix_end(prefix: str) -> str | None:
-    """Returns what sorts behind every text that begins with `prefix`; None if nothing does."""
+    """Returns what sorts after every text that begins with `prefix`; None if nothing does."""
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return None
     after = ord(stem[-1]) + 1
-    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the next code point behind them is
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the code point after them is
         after = 0xE000
     return stem[:-1] + chr(after)
 

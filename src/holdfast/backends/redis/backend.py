@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.connection_pool import AckTracker, Follower, Tail, in_parts
+from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, in_parts
 from holdfast.backends.protocol import (
     START,
     Claim,
@@ -26,64 +27,66 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
 )
-from holdfast.backends.redis.batch import Batch, batches, decode_answers
+from holdfast.backends.redis.batch import RedisBatch, batches, decode_answers
 from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool
 from holdfast.backends.redis.entries import (
     CRC_BYTES,
     DUE_ZERO,
     Keys,
-    behind_prefix,
     decode,
     decode_head,
     is_sealed,
     missing,
+    prefix_end,
     sealed,
 )
 from holdfast.backends.redis.inspection import RedisInspection
-from holdfast.backends.redis.server import FORMAT, ServerURL, opening, parse_url
+from holdfast.backends.redis.server import FORMAT, RedisURL, opening, parse_url
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, ExpiredError, FormatError, NotFoundError
 from holdfast.names import new_id
 
-# --- witness --------------------------------------------------------------------------------------
-#
-# Looks for what this handle was told, when another Redis process answers than before.
+_log = logging.getLogger("holdfast.backends")
 
+# --- acknowledged commits -------------------------------------------------------------------------
 
 _CHECKED_AT_ONCE = 500
 
 
 class RedisAckTracker(AckTracker):
-    """Replication is asynchronous, and `appendfsync everysec` loses about a second."""
+    """What was acknowledged is looked for when another Redis process answers than before.
 
-    def __init__(self, gate: RedisCheckout) -> None:
-        super().__init__(gate.place.shown)
-        self._gate = gate
+    Replication is asynchronous, and `appendfsync everysec` loses about a second.
+    """
 
-    def check(self, line: RedisConnection) -> None:
+    def __init__(self, checkout: RedisCheckout) -> None:
+        super().__init__(checkout.server_url.shown)
+        self._checkout = checkout
+
+    def check(self, connection: RedisConnection) -> None:
         """Raises LostCommitsError if something that was acknowledged is not there."""
         position, tails = self.told()
         if not position and not tails:
             return
-        keys = self._gate.keys
-        store, newest = line.ask(("HMGET", keys.root, "store", "position"))[0]
-        if store != self._gate.store.encode():
+        keys = self._checkout.keys
+        store, newest = connection.ask(("HMGET", keys.root, "store", "position"))[0]
+        if store != self._checkout.store.encode():
             raise self.lost("the whole store")
         for start in range(0, len(tails), _CHECKED_AT_ONCE):
-            self._check_page(line, tails[start : start + _CHECKED_AT_ONCE])
+            self._check_page(connection, tails[start : start + _CHECKED_AT_ONCE])
         if int(newest) < position:
-            raise self.lost(f"everything behind position {int(newest)} of {position}")
+            raise self.lost(f"everything after position {int(newest)} of {position}")
 
-    def _check_page(self, line: RedisConnection, page: list[Tail]) -> None:
-        keys, where = self._gate.keys, self._gate.place.shown
-        [texts] = line.ask(("HMGET", keys.heads, *(stream for stream, _ in page)))
+    def _check_page(self, connection: RedisConnection, page: list[AckedEvent]) -> None:
+        keys, where = self._checkout.keys, self._checkout.server_url.shown
+        [texts] = connection.ask(("HMGET", keys.heads, *(stream for stream, _ in page)))
         for (stream, (revision, link)), text in zip(page, texts, strict=True):
             head = decode_head(stream, text, where)
             if head is not None and head.revision > revision:
                 if head.expires_us:
                     continue  # its older events may be gone by right
                 id = f"{revision}-0"
-                [found] = line.ask(("XRANGE", keys.events(stream), id, id))
+                [found] = connection.ask(("XRANGE", keys.events(stream), id, id))
                 held = bool(found) and link in (None, decode(stream, found[0], where).link)
             else:
                 held = head is not None and head.revision == revision and link in (None, head.link)
@@ -93,7 +96,7 @@ class RedisAckTracker(AckTracker):
 
 # --- leases ---------------------------------------------------------------------------------------
 #
-# Leases: entries beside the log, judged by the server's clock alone.
+# Entries beside the log, judged by the server's clock alone.
 #
 # Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
 # An epoch is above the last one and at least the server's time in milliseconds: a server that took
@@ -103,32 +106,32 @@ class RedisAckTracker(AckTracker):
 class RedisLeases:
     """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
 
-    def __init__(self, gate: RedisCheckout) -> None:
-        self._gate = gate
-        self._keys = (gate.keys.leases,)
+    def __init__(self, checkout: RedisCheckout) -> None:
+        self._checkout = checkout
+        self._keys = (checkout.keys.leases,)
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
         ttl_us = round(ttl_s * 1_000_000)
         arguments = "acquire", name, owner, 0, ttl_us
-        return _lease(name, self._gate.write("lease", self._keys, arguments))
+        return _lease(name, self._checkout.write("lease", self._keys, arguments))
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
         ttl_us = round(ttl_s * 1_000_000)
         arguments = "renew", lease.name, lease.owner, lease.epoch, ttl_us
-        return _lease(lease.name, self._gate.write("lease", self._keys, arguments))
+        return _lease(lease.name, self._checkout.write("lease", self._keys, arguments))
 
     def release(self, lease: Lease) -> None:
         arguments = "release", lease.name, lease.owner, lease.epoch, 0
-        self._gate.write("lease", self._keys, arguments)
+        self._checkout.write("lease", self._keys, arguments)
 
     def holder(self, name: str) -> Lease | None:
-        return _lease(name, self._gate.look("lease", self._keys, ("holder", name, "", 0, 0)))
+        return _lease(name, self._checkout.look("lease", self._keys, ("holder", name, "", 0, 0)))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
         # Sorted here: a server compares text by the rules of its locale.
         listed = sorted(
             Held(name.decode(), owner.decode(), int(epoch), int(left_us) > 0, int(left_us))
-            for name, owner, epoch, left_us in self._gate.look("leases", self._keys, (prefix,))
+            for name, owner, epoch, left_us in self._checkout.look("leases", self._keys, (prefix,))
         )
         return [lease for lease in listed if lease.name > after][:limit]
 
@@ -142,7 +145,7 @@ def _lease(name: str, answer: list[Any] | None) -> Lease | None:
 
 # --- marks ----------------------------------------------------------------------------------------
 #
-# Marks: set and cleared by commits, claimed under a time limit by the server's clock.
+# Set and cleared by commits, claimed under a time limit by the server's clock.
 
 
 _LIMIT_MAX = 1 << 40
@@ -159,18 +162,18 @@ class RedisMarks:
     They stay with nobody until the claim ends by itself, as after a worker's death.
     """
 
-    def __init__(self, gate: RedisCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: RedisCheckout) -> None:
+        self._checkout = checkout
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
         arguments = "claim", index, owner, n, round(ttl_s * 1_000_000)
-        keys = self._gate.keys.of_index(index)
-        taken = self._gate.write("claim", keys, arguments, repeatable=False)
+        keys = self._checkout.keys.of_index(index)
+        taken = self._checkout.write("claim", keys, arguments, repeatable=False)
         return [_mark(index, member, group) for member, group in taken]
 
     def release(self, index: str, key: str, owner: str) -> None:
-        keys = self._gate.keys.of_index(index)
-        self._gate.write("claim", keys, ("release", index, owner, key))
+        keys = self._checkout.keys.of_index(index)
+        self._checkout.write("claim", keys, ("release", index, owner, key))
 
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
@@ -180,7 +183,7 @@ class RedisMarks:
         arguments: tuple[Any, ...] = (wanted, before, min(limit, _LIMIT_MAX))
         marks = [
             _mark(name.decode(), member, group)
-            for name, found in self._gate.look("marks", (), arguments)
+            for name, found in self._checkout.look("marks", (), arguments)
             for member, group in found
         ]
         marks.sort(key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
@@ -189,7 +192,7 @@ class RedisMarks:
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         return sorted(
             Claim(index.decode(), key.decode(), owner.decode(), int(left_us))
-            for index, found in self._gate.look("claims", (), ())
+            for index, found in self._checkout.look("claims", (), ())
             for key, owner, left_us in found
         )[:limit]
 
@@ -200,25 +203,25 @@ class RedisMarks:
 
 
 class RedisObjects:
-    def __init__(self, gate: RedisCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: RedisCheckout) -> None:
+        self._checkout = checkout
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         self._write(kind, name, expires_us, sealed(kind, name, data))
 
     def get(self, kind: str, name: str) -> bytes | None:
-        [stored] = self._gate.ask(("GET", self._gate.keys.object(kind, name)))
+        [stored] = self._checkout.ask(("GET", self._checkout.keys.object(kind, name)))
         if stored is None:
             return None
         if not is_sealed(kind, name, stored):
-            where = self._gate.place.shown
+            where = self._checkout.server_url.shown
             raise CorruptError(f'{kind} "{name}" fails its checksum ({where})', where=where)
         return stored[CRC_BYTES:]
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
-        start, end = f"[{prefix}" if prefix else "-", behind_prefix(prefix)
-        keys = self._gate.keys
-        names, ends, (seconds, micros) = self._gate.ask(
+        start, end = f"[{prefix}" if prefix else "-", prefix_end(prefix)
+        keys = self._checkout.keys
+        names, ends, (seconds, micros) = self._checkout.ask(
             ("ZRANGEBYLEX", keys.objects(kind), start, end),
             ("ZRANGE", keys.expiring(kind), 0, -1, "WITHSCORES"),
             ("TIME",),
@@ -231,10 +234,12 @@ class RedisObjects:
         self._write(kind, name, 0)
 
     def _write(self, kind: str, name: str, expires_us: int, *data: bytes) -> None:
-        keys = self._gate.keys
+        keys = self._checkout.keys
         named = keys.object(kind, name), keys.objects(kind), keys.expiring(kind)
-        self._gate.write("object", named, (kind, name, expires_us or False), *data)
+        self._checkout.write("object", named, (kind, name, expires_us or False), *data)
 
+
+# --- the backend ----------------------------------------------------------------------------------
 
 # One page is copied whole by the server before it goes out.
 _PAGE = 1000
@@ -254,30 +259,30 @@ class RedisBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        self.place = parse_url(url)
-        lines, store = open_pool(
-            self.place, clock, durability=durability, create=create and not read_only
+        self.server_url = parse_url(url)
+        pool, store = open_pool(
+            self.server_url, clock, durability=durability, create=create and not read_only
         )
         self._clock = clock
         self._reach = reach
-        self._gate = gate = RedisCheckout(lines, store, read_only=read_only)
-        self._keys = gate.keys
-        self._witness = RedisAckTracker(gate)
-        lines.recheck = self._witness.check
-        self._follower = Follower(gate, self._newest, lines.check_open)
-        self.leases: Leases = RedisLeases(gate)
-        self.marks: Marks = RedisMarks(gate)
-        self.objects: Objects = RedisObjects(gate)
-        self.inspect: Inspection = RedisInspection(gate, self.objects, durability)
+        self._checkout = checkout = RedisCheckout(pool, store, read_only=read_only)
+        self._keys = checkout.keys
+        self._ack_tracker = RedisAckTracker(checkout)
+        pool.recheck = self._ack_tracker.check
+        self._poller = PositionPoller(checkout, self._newest, pool.check_open)
+        self.leases: Leases = RedisLeases(checkout)
+        self.marks: Marks = RedisMarks(checkout)
+        self.objects: Objects = RedisObjects(checkout)
+        self.inspect: Inspection = RedisInspection(checkout, self.objects, durability)
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         outcomes = in_parts(batches(self._keys, commits, self._clock), self._write)
         if outcomes:
-            self._gate.wake()
+            self._checkout.wake()
         return outcomes
 
-    def _write(self, batch: Batch) -> list[Receipt | Refusal]:
+    def _write(self, batch: RedisBatch) -> list[Receipt | Refusal]:
         """Sends a batch until the server has answered, or the time is over.
 
         A connection that breaks leaves open whether the batch is there. It is settled by sending
@@ -288,20 +293,22 @@ class RedisBackend:
         attempts = 0
         process: str | None = None
 
-        def work(line: RedisConnection) -> list[Any]:
+        def work(connection: RedisConnection) -> list[Any]:
             nonlocal attempts, process
             attempts += 1
-            process = line.process
+            process = connection.process
             if self._reach is not None:
                 self._reach("redis.commit")
-            arguments = line.server.run_id, attempts > 1, batch.encoded, line.waits
-            return self._gate.run_on(line, "commit", batch.keys, arguments, *batch.payloads)
+            arguments = connection.server.run_id, attempts > 1, batch.encoded, connection.waits
+            return self._checkout.run_on(
+                connection, "commit", batch.keys, arguments, *batch.payloads
+            )
 
-        outcomes = decode_answers(self._gate.call(work), batch, self.place.shown)
-        self._witness.note(batch.commits, outcomes)
-        if not self._gate.lines.is_newest(process):
-            # Another thread met a new one meanwhile, and looked there before this was remembered.
-            self._gate.lines.doubt()
+        outcomes = decode_answers(self._checkout.call(work), batch, self.server_url.shown)
+        self._ack_tracker.note(batch.commits, outcomes)
+        if not self._checkout.pool.is_newest(process):
+            # Another thread connected to a new one meanwhile, and looked before this was noted.
+            self._checkout.pool.doubt()
         if self._reach is not None:
             self._reach("redis.committed")
         return outcomes
@@ -309,16 +316,16 @@ class RedisBackend:
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         records: list[Record] = []
         if limit is not None and limit <= 0:
             return records
-        events, where = self._keys.events(stream), self.place.shown
+        events, where = self._keys.events(stream), self.server_url.shown
         while True:
             count = _PAGE if limit is None else min(_PAGE, limit - len(records))
             end = "+" if until is None else f"{max(until, 0)}-0"
             start = f"{max(after, 0) + 1}-0"
-            text, entries = self._gate.ask(
+            text, entries = self._checkout.ask(
                 ("HGET", self._keys.heads, stream),
                 ("XRANGE", events, start, end, "COUNT", count),
             )
@@ -347,38 +354,39 @@ class RedisBackend:
 
     def _check_there(self, stream: str) -> None:
         """Raises ExpiredError if the server has let the stream go, as it was told to."""
-        text, there = self._gate.ask(
+        text, there = self._checkout.ask(
             ("HGET", self._keys.heads, stream), ("EXISTS", self._keys.events(stream))
         )
-        head = decode_head(stream, text, self.place.shown)
+        head = decode_head(stream, text, self.server_url.shown)
         if head is not None and head.expires_us and not there:
             raise ExpiredError(stream, expires_us=head.expires_us)
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if limit <= 0:
             return []
         while True:
             try:
-                records, last = self._read_behind(after, limit)
-            except CorruptError:
+                records, last = self._read_after(after, limit)
+            except CorruptError as exc:
+                _log.debug("a page of the log is read again: %s", exc)
                 # The log is asked before the events. A server that came back in between without its
                 # newest commits has none of those that the log named: it is asked for both again.
-                records, last = self._read_behind(after, limit)
+                records, last = self._read_after(after, limit)
             if records or last is None:
                 return records
             # The server has let go of all that this page names. No records would mean the end of
-            # the store, and a follower would pass over whatever lies behind.
+            # the store, and a follower would miss all that comes after.
             after = last
 
-    def _read_behind(self, after: Position, limit: int) -> tuple[list[Record], Position | None]:
+    def _read_after(self, after: Position, limit: int) -> tuple[list[Record], Position | None]:
         """Returns what is left of a page of the log, and its last position; None at the end."""
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
-        [entries] = self._gate.ask(ask)
+        [entries] = self._checkout.ask(ask)
         if len(entries) == min(limit, _PAGE):
             # The last commit may go on: it is read whole.
             last = entries[-1][0].partition(b"-")[0]
-            [rest] = self._gate.ask(("XRANGE", self._keys.log, last, last))
+            [rest] = self._checkout.ask(("XRANGE", self._keys.log, last, last))
             entries = [e for e in entries if e[0].partition(b"-")[0] != last] + rest
         ranges: list[tuple[str, int, int, int]] = []
         found, before = 0, 0
@@ -396,8 +404,8 @@ class RedisBackend:
         return self._read_ranges(ranges), Position(before)
 
     def _read_ranges(self, ranges: list[tuple[str, int, int, int]]) -> list[Record]:
-        where = self.place.shown
-        answers = self._gate.ask(
+        where = self.server_url.shown
+        answers = self._checkout.ask(
             *(
                 ("XRANGE", self._keys.events(stream), f"{first}-0", f"{first + count - 1}-0")
                 for stream, first, count, _ in ranges
@@ -425,21 +433,21 @@ class RedisBackend:
         return False
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if not streams:
             return []
-        [texts] = self._gate.ask(("HMGET", self._keys.heads, *streams))
-        where = self.place.shown
+        [texts] = self._checkout.ask(("HMGET", self._keys.heads, *streams))
+        where = self.server_url.shown
         return [decode_head(name, text, where) for name, text in zip(streams, texts, strict=True)]
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if limit <= 0:
             return []
         start = f"({after}" if after >= prefix and after else f"[{prefix}" if prefix else "-"
-        end = behind_prefix(prefix)
+        end = prefix_end(prefix)
         ask = ("ZRANGEBYLEX", self._keys.streams, start, end, "LIMIT", 0, limit)
-        [names] = self._gate.ask(ask)
+        [names] = self._checkout.ask(ask)
         return [name.decode() for name in names]
 
     def find(
@@ -450,12 +458,12 @@ class RedisBackend:
         checkpoint: str | None = None,
         limit: int | None = None,
     ) -> list[Found]:
-        self._gate.lines.check_open()
+        self._checkout.pool.check_open()
         if limit is not None and limit <= 0:
             return []
         count = -1 if limit is None else limit
         if key is not None:
-            [found] = self._gate.ask(("HGET", self._keys.keys(stream), key))
+            [found] = self._checkout.ask(("HGET", self._keys.keys(stream), key))
             if found is None:
                 return []
             revision, time = map(int, found.split())
@@ -463,60 +471,65 @@ class RedisBackend:
         if checkpoint is not None:
             names = self._keys.named(stream)
             start, end = f"({checkpoint}\x01", f"[{checkpoint}\0"
-            [members] = self._gate.ask(("ZREVRANGEBYLEX", names, start, end, "LIMIT", 0, count))
+            [members] = self._checkout.ask(("ZREVRANGEBYLEX", names, start, end, "LIMIT", 0, count))
             pairs = [map(int, member.rpartition(b"\0")[2].split()) for member in members]
             return [Found(revision, checkpoint, time) for revision, time in pairs]
         last = -1 if limit is None else limit - 1
-        [members] = self._gate.ask(("ZREVRANGE", self._keys.checkpoints(stream), 0, last))
+        [members] = self._checkout.ask(("ZREVRANGE", self._keys.checkpoints(stream), 0, last))
         parts = [member.decode().split(" ", 2) for member in members]
         return [Found(int(revision), name, int(time)) for revision, time, name in parts]
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        return self._follower.wait(after, timeout_s)
+        return self._poller.wait(after, timeout_s)
 
     def _newest(self) -> int:
         """Returns the newest position. A script runs alone: what can be seen is final."""
-        [position] = self._gate.ask(("HGET", self._keys.root, "position"))
+        [position] = self._checkout.ask(("HGET", self._keys.root, "position"))
         return int(position)
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
-        return int(self._gate.look("now", (), ()))
+        return int(self._checkout.look("now", (), ()))
 
     def close(self) -> None:
-        self._gate.close()
+        self._checkout.close()
 
 
 def open_pool(
-    place: ServerURL, clock: Clock, *, durability: Durability, create: bool
+    server_url: RedisURL, clock: Clock, *, durability: Durability, create: bool
 ) -> tuple[RedisPool, str]:
-    """Returns the lines of a store that is there, and its id."""
-    lines = RedisPool(place, durability)
+    """Returns the pool of an open store, and its id."""
+    pool = RedisPool(server_url, durability)
     try:
-        return lines, lines.call(lambda line: _store(line, place, clock, create=create))
+        return pool, pool.call(
+            lambda connection: _store(connection, server_url, clock, create=create)
+        )
     except BaseException:
-        lines.close()
+        pool.close()
         raise
 
 
-def _store(line: RedisConnection, place: ServerURL, clock: Clock, *, create: bool) -> str:
-    keys = Keys(place.application)
+def _store(connection: RedisConnection, server_url: RedisURL, clock: Clock, *, create: bool) -> str:
+    keys = Keys(server_url.application)
     touched = keys.root, keys.heads, keys.streams, keys.log
-    values = new_id(clock), FORMAT, "1" if create else "0", line.server.run_id
-    found = line.run(opening(), touched, values)
+    values = new_id(clock), FORMAT, "1" if create else "0", connection.server.run_id
+    found = connection.run(opening(), touched, values)
     if not found:
         raise NotFoundError(
-            f'there is no store of application "{place.application}" in "{place.shown}"',
+            f'there is no store of application "{server_url.application}" in "{server_url.shown}"',
             hint="check the URL, or create the store",
         )
     store, format, position = found
     if format is None or not format.isdigit() or position is None or not position.isdigit():
-        raise CorruptError(f'"{place.shown}": the key {keys.root} is damaged', where=place.shown)
+        raise CorruptError(
+            f'"{server_url.shown}": the key {keys.root} is damaged', where=server_url.shown
+        )
     if int(format) > FORMAT:
         raise FormatError(
-            f'"{place.shown}" has format {int(format)}, this holdfast knows formats up to {FORMAT}',
+            f'"{server_url.shown}" has format {int(format)}, this holdfast knows formats up to '
+            f"{FORMAT}",
             hint="upgrade holdfast",
         )
     return store.decode()

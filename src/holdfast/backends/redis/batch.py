@@ -21,7 +21,7 @@ BYTES_MAX = 8 << 20
 _BEFORE_PAYLOADS = 2
 
 
-class Batch(Struct, frozen=True):
+class RedisBatch(Struct, frozen=True):
     """Some commits of a list, ready to be sent, as often as it takes."""
 
     commits: list[Commit]
@@ -30,13 +30,13 @@ class Batch(Struct, frozen=True):
     payloads: list[bytes]
 
 
-def batches(keys: Keys, commits: Sequence[Commit], clock: Clock) -> Iterator[Batch]:
+def batches(keys: Keys, commits: Sequence[Commit], clock: Clock) -> Iterator[RedisBatch]:
     """Yields the commits as batches, nearly always as one."""
     for part in cut(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
         yield _batch(keys, part, clock)
 
 
-def _batch(keys: Keys, commits: list[Commit], clock: Clock) -> Batch:
+def _batch(keys: Keys, commits: list[Commit], clock: Clock) -> RedisBatch:
     payloads: list[bytes] = []
     touched = dict.fromkeys((keys.heads, keys.streams, keys.log))
     encoded: list[Any] = []
@@ -46,7 +46,7 @@ def _batch(keys: Keys, commits: list[Commit], clock: Clock) -> Batch:
         if token:
             touched[keys.token(token)] = None
         encoded.append(_encoded(commit, payloads, token))
-    return Batch(commits, list(touched), encoded, payloads)
+    return RedisBatch(commits, list(touched), encoded, payloads)
 
 
 def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _or_false(text: str | None) -> str | bool:
     return False if text is None else text
 
 
-def decode_answers(answers: list[Any], batch: Batch, where: str) -> list[Receipt | Refusal]:
+def decode_answers(answers: list[Any], batch: RedisBatch, where: str) -> list[Receipt | Refusal]:
     """Returns the outcomes that the server's script answered with."""
     return [
         _decode(answer, commit, where)

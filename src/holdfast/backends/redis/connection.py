@@ -27,7 +27,14 @@ from redis.retry import Retry
 from holdfast.backends.connection_pool import Checkout, ConnectionPool, DeadlineError, unavailable
 from holdfast.backends.protocol import Durability
 from holdfast.backends.redis.entries import Keys
-from holdfast.backends.redis.server import QUESTIONS, Script, Server, ServerURL, script, server_of
+from holdfast.backends.redis.server import (
+    QUESTIONS,
+    RedisServer,
+    RedisURL,
+    Script,
+    script,
+    server_of,
+)
 from holdfast.errors import (
     CorruptError,
     FormatError,
@@ -72,7 +79,7 @@ _CODE = re.compile(rf"(?:^|[\s:-])({_CODES})\b")
 
 
 class CutError(Exception):
-    """The connection went, so that nobody knows what the server did."""
+    """The connection broke, so that nobody knows what the server did."""
 
 
 class UnreachedError(Exception):
@@ -102,32 +109,34 @@ def may_retry(exc: BaseException) -> bool:
     return isinstance(exc, CutError | UnreachedError)
 
 
-def translate(exc: BaseException, place: ServerURL, *, outcome_known: bool) -> HoldfastError | None:
+def translate(
+    exc: BaseException, server_url: RedisURL, *, outcome_known: bool
+) -> HoldfastError | None:
     """Returns the error to raise in place of one of this package's, None for any other."""
     if isinstance(exc, DeadlineError):
-        said = f"did not answer within {place.timeout_s:g} s"
-        return unavailable(place.shown, said, outcome_known=outcome_known)
+        said = f"did not answer within {server_url.timeout_s:g} s"
+        return unavailable(server_url.shown, said, outcome_known=outcome_known)
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
     if isinstance(exc, ReplyError):
-        return _reply(exc, place, outcome_known=outcome_known)
+        return _reply(exc, server_url, outcome_known=outcome_known)
     if isinstance(exc, CutError | UnreachedError | redis.RedisError):
-        said = f"is unavailable: {place.hide(str(exc)) or type(exc).__name__}"
-        return unavailable(place.shown, said, outcome_known=outcome_known)
+        said = f"is unavailable: {server_url.hide(str(exc)) or type(exc).__name__}"
+        return unavailable(server_url.shown, said, outcome_known=outcome_known)
     return None
 
 
-def _reply(exc: ReplyError, place: ServerURL, *, outcome_known: bool) -> HoldfastError:
-    where = place.shown
-    said = place.hide(str(exc))
+def _reply(exc: ReplyError, server_url: RedisURL, *, outcome_known: bool) -> HoldfastError:
+    where = server_url.shown
+    said = server_url.hide(str(exc))
     if exc.code == "GONE":
         return NotFoundError(
-            f'the store of application "{place.application}" is no longer in "{where}"',
+            f'the store of application "{server_url.application}" is no longer in "{where}"',
             hint="restore it from a backup, or open it again to begin a new one",
         )
     if exc.code == "HEADLESS":
         return CorruptError(
-            f'"{where}" has lost the key of application "{place.application}"', where=where
+            f'"{where}" has lost the key of application "{server_url.application}"', where=where
         )
     if exc.code == "WRONGTYPE":
         return FormatError(
@@ -154,14 +163,14 @@ Address = tuple[str, int]
 class RedisConnection:
     """A connection whose every wait ends at the deadline of the call that uses it."""
 
-    def __init__(self, connection: Any, deadline: float) -> None:
-        self._connection = connection
-        self._socket: socket.socket = connection._sock
+    def __init__(self, driver: Any, deadline: float) -> None:
+        self._driver = driver
+        self._socket: socket.socket = driver._sock
         self._reader = hiredis.Reader()
         self.deadline = deadline
         self.returned = 0.0
         self.process: str | None = None
-        self.server: Server
+        self.server: RedisServer
         self.waits = False
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
@@ -231,7 +240,7 @@ class RedisConnection:
 
     def close(self) -> None:
         with contextlib.suppress(OSError, redis.RedisError):
-            self._connection.disconnect()
+            self._driver.disconnect()
 
     def give_up(self) -> None:
         """Closes a forked child's copy of the socket, without a word to the server."""
@@ -240,14 +249,14 @@ class RedisConnection:
 
 
 class RedisPool(ConnectionPool[RedisConnection]):
-    """Lines to the server that has the store: in a cluster, wherever it is now."""
+    """Connections to the server that has the store: in a cluster, wherever it is now."""
 
-    def __init__(self, place: ServerURL, durability: Durability) -> None:
-        super().__init__(place)
-        self.place = place
+    def __init__(self, server_url: RedisURL, durability: Durability) -> None:
+        super().__init__(server_url)
+        self.server_url = server_url
         self.recheck: Callable[[RedisConnection], None] | None = None
         self._durability: Durability = durability
-        self._root = Keys(place.application).root
+        self._root = Keys(server_url.application).root
         self._addresses: list[Address | None] = [None]  # None: as the URL says
 
     def is_lost(self, exc: BaseException) -> bool:
@@ -263,14 +272,14 @@ class RedisPool(ConnectionPool[RedisConnection]):
         return isinstance(exc, UnreachedError)
 
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
-        return translate(exc, self.place, outcome_known=outcome_known)
+        return translate(exc, self.server_url, outcome_known=outcome_known)
 
     def moved(self, exc: BaseException) -> bool:
         if not isinstance(exc, ReplyError) or exc.code != "MOVED":
             return False
         host, _, port = str(exc).rpartition(" ")[2].rpartition(":")
         here = self._addresses[0]
-        host = host or (here[0] if here else self.place.parameters.get("host", "localhost"))
+        host = host or (here[0] if here else self.server_url.parameters.get("host", "localhost"))
         self._prefer((host, int(port)))
         self.drop_idle()
         return True
@@ -281,36 +290,36 @@ class RedisPool(ConnectionPool[RedisConnection]):
             self._addresses = [address, *others]
 
     def connect(self, deadline: float) -> RedisConnection:
-        """Returns a new line to a server that fits, which the caller closes."""
+        """Returns a new connection to a server that fits, which the caller closes."""
         address = self._addresses[0]
-        connection = _connection(self.place, address, deadline, patient=len(self._addresses) == 1)
+        driver = _driver(self.server_url, address, deadline, patient=len(self._addresses) == 1)
         try:
-            connection.connect()
+            driver.connect()
         except (redis.RedisError, OSError) as exc:
-            connection.disconnect()
+            driver.disconnect()
             self._pass_over(address)
             if isinstance(exc, redis.ResponseError | redis.AuthenticationError):
                 raise ReplyError(str(exc)) from None
-            raise UnreachedError(self.place.hide(str(exc))) from None
-        line = RedisConnection(connection, deadline)
+            raise UnreachedError(self.server_url.hide(str(exc))) from None
+        connection = RedisConnection(driver, deadline)
         try:
-            self._examine(line)
+            self._examine(connection)
         except (DeadlineError, CutError) as exc:
-            line.close()
+            connection.close()
             self._pass_over(address)
             raise UnreachedError(str(exc) or "the server does not answer") from None
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
     def _pass_over(self, address: Address | None) -> None:
         with self._free:
             others = [one for one in self._addresses if one != address]
             self._addresses = [*others, address]
 
-    def _examine(self, line: RedisConnection) -> None:
-        info, append, rewrite, here = line.ask_each(*QUESTIONS, ("HGET", self._root, "store"))
+    def _examine(self, connection: RedisConnection) -> None:
+        info, append, rewrite, here = connection.ask_each(*QUESTIONS, ("HGET", self._root, "store"))
         for answer in (info, here):
             if isinstance(answer, hiredis.ReplyError):
                 raise ReplyError(str(answer))
@@ -318,49 +327,49 @@ class RedisPool(ConnectionPool[RedisConnection]):
         server = server_of(info, *settings)
         if server.role != "master":
             raise ReplyError(f"REPLICA this is a replica of {server.master}")
-        server.check(self.place, self._durability)
-        line.server, line.process = server, server.run_id
-        line.waits = server.waits(self._durability)
+        server.check(self.server_url, self._durability)
+        connection.server, connection.process = server, server.run_id
+        connection.waits = server.waits(self._durability)
         if server.is_cluster:
-            self._learn_nodes(line)
+            self._learn_nodes(connection)
         with self._free:
             same = self._process in (None, server.run_id)
         if not same and self.recheck is not None:
-            # Another server process than before: a restart, or a failover. What this handle was
-            # told must be there, else it goes no further.
+            # Another server process than before: a restart, or a failover. What was acknowledged
+            # to this handle must be there, or it is of no more use.
             try:
-                self.recheck(line)
+                self.recheck(connection)
             except LostCommitsError as exc:
                 self.lose(exc)
                 raise
-        self.met(line)
+        self.met(connection)
 
     def doubt(self) -> None:
-        """Has what this handle was told looked for by the next line, whatever it leads to."""
+        """Makes the next connection look for what was acknowledged, wherever it leads."""
         with self._free:
             self._process = ""
         self.drop_idle()
 
     def is_newest(self, process: str | None) -> bool:
-        """Returns whether this is the server process that was met last."""
+        """Returns whether this is the server process of the newest connection."""
         return process == self._process
 
-    def _learn_nodes(self, line: RedisConnection) -> None:
-        [rows] = line.ask(("CLUSTER", "SLOTS"))
+    def _learn_nodes(self, connection: RedisConnection) -> None:
+        [rows] = connection.ask(("CLUSTER", "SLOTS"))
         nodes = {(node[0].decode(), node[1]) for row in rows for node in row[2:] if node[0]}
         with self._free:
             self._addresses += sorted(nodes - set(self._addresses))
 
     def after_fork(self) -> None:
-        for line in self._idle:
-            line.give_up()
+        for connection in self._idle:
+            connection.give_up()
 
 
-def _connection(
-    place: ServerURL, address: Address | None, deadline: float, *, patient: bool
+def _driver(
+    server_url: RedisURL, address: Address | None, deadline: float, *, patient: bool
 ) -> Any:
     """Returns a connection of redis-py's that is not made yet."""
-    parameters = dict(place.parameters)
+    parameters = dict(server_url.parameters)
     kind = parameters.pop("connection_class", Connection)
     if address is not None:
         if "path" in parameters:
@@ -372,7 +381,7 @@ def _connection(
         raise UnreachedError("there is no time left to connect")
     return kind(
         **parameters,
-        # Where there are other servers to try, one that is silent must not take all the time.
+        # Where there are other servers to try, a silent one must not use up all the time.
         socket_connect_timeout=left_s if patient else min(left_s, 2.0),
         socket_timeout=left_s if patient else min(left_s, 2.0),
         retry=Retry(NoBackoff(), 0),
@@ -381,39 +390,34 @@ def _connection(
     )
 
 
-# --- gate -----------------------------------------------------------------------------------------
-#
-# What the parts of an open store share: its lines, its keys, its id, and whether it may write.
-
-
 class RedisCheckout(Checkout[RedisConnection]):
-    """Everything that is asked of the server goes through here.
+    """What the parts of a store share: its pool, its keys, its id, and whether it may write.
 
     Each question is asked together with the store's id. So a database that was emptied, or another
     store in this one's place, is never taken for a store without events.
     """
 
-    def __init__(self, lines: RedisPool, store: str, *, read_only: bool) -> None:
-        super().__init__(lines, read_only=read_only)
-        self.place = lines.place
-        self.lines = lines
-        self.keys = Keys(lines.place.application)
+    def __init__(self, pool: RedisPool, store: str, *, read_only: bool) -> None:
+        super().__init__(pool, read_only=read_only)
+        self.server_url = pool.server_url
+        self.pool = pool
+        self.keys = Keys(pool.server_url.application)
         self.store = store
         self.clock: str | None = None  # a test's own, in place of the server's
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
         """Returns the answers of commands that only read."""
-        return self.lines.call(lambda line: self.ask_on(line, *commands))
+        return self.pool.call(lambda connection: self.ask_on(connection, *commands))
 
-    def ask_on(self, line: RedisConnection, *commands: Sequence[Word]) -> list[Any]:
-        store, *answers = line.ask(("HGET", self.keys.root, "store"), *commands)
+    def ask_on(self, connection: RedisConnection, *commands: Sequence[Word]) -> list[Any]:
+        store, *answers = connection.ask(("HGET", self.keys.root, "store"), *commands)
         if store != self.store.encode():
             raise ReplyError("GONE the store is not there")
         return answers
 
     def look(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Returns what a script answers that only reads."""
-        return self.lines.call(lambda line: self.run_on(line, name, keys, arguments))
+        return self.pool.call(lambda connection: self.run_on(connection, name, keys, arguments))
 
     def write(
         self,
@@ -425,16 +429,17 @@ class RedisCheckout(Checkout[RedisConnection]):
     ) -> Any:
         """Returns what a script answers that writes."""
         return self.call(
-            lambda line: self.run_on(line, name, keys, arguments, *data), repeatable=repeatable
+            lambda connection: self.run_on(connection, name, keys, arguments, *data),
+            repeatable=repeatable,
         )
 
     def run_on(
         self,
-        line: RedisConnection,
+        connection: RedisConnection,
         name: str,
         keys: Sequence[str],
         arguments: Sequence[Any],
         *data: bytes,
     ) -> Any:
         words = self.store, msgpack.encode(arguments), *data
-        return line.run(script(name, self.clock), (self.keys.root, *keys), words)
+        return connection.run(script(name, self.clock), (self.keys.root, *keys), words)

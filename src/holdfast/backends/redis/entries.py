@@ -133,13 +133,13 @@ def decode_head(stream: str, text: bytes | None, where: str) -> Head | None:
     return Head(int(revision), head, int(time), Position(int(position)), int(first), int(ends or 0))
 
 
-def behind_prefix(prefix: str) -> str:
+def prefix_end(prefix: str) -> str:
     """Returns the end, for a range by name, of all names that begin with `prefix`."""
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return "+"
     after = ord(stem[-1]) + 1
-    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the next code point behind them is
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the code point after them is
         after = 0xE000
     return f"({stem[:-1]}{chr(after)}"
 
@@ -160,7 +160,7 @@ CRC_BYTES = 8
 
 
 def sealed(kind: str, name: str, data: bytes) -> bytes:
-    """Returns the bytes behind their checksum.
+    """Returns the bytes with their checksum before them.
 
     It covers kind and name too: bytes that turn up under another name fail it.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.backends.protocol import Durability, Finding, Head, Objects, Record
 from holdfast.backends.redis.connection import RedisCheckout, RedisConnection
 from holdfast.backends.redis.entries import decode, decode_head, is_sealed
-from holdfast.backends.redis.server import FORMAT, Server
+from holdfast.backends.redis.server import FORMAT, RedisServer
 from holdfast.errors import CorruptError
 
 _PAGE = 200
@@ -17,26 +17,26 @@ _PAGE = 200
 class RedisInspection:
     """Verification reads in pages, so commits go on meanwhile; what they add is not looked at."""
 
-    def __init__(self, gate: RedisCheckout, objects: Objects, durability: Durability) -> None:
-        self._gate = gate
+    def __init__(self, checkout: RedisCheckout, objects: Objects, durability: Durability) -> None:
+        self._checkout = checkout
         self._named = objects
-        self._keys = gate.keys
-        self._where = gate.place.shown
+        self._keys = checkout.keys
+        self._where = checkout.server_url.shown
         self._durability: Durability = durability
 
     def describe(self) -> dict[str, Any]:
-        def look(line: RedisConnection) -> tuple[Server, int]:
-            [position] = self._gate.ask_on(line, ("HGET", self._keys.root, "position"))
-            return line.server, int(position)
+        def look(connection: RedisConnection) -> tuple[RedisServer, int]:
+            [position] = self._checkout.ask_on(connection, ("HGET", self._keys.root, "position"))
+            return connection.server, int(position)
 
-        server, position = self._gate.lines.call(look)
+        server, position = self._checkout.pool.call(look)
         waits = server.waits(self._durability)
         return {
             "kind": "redis",
             "place": self._where,
-            "application": self._gate.place.application,
+            "application": self._checkout.server_url.application,
             "format": FORMAT,
-            "store": self._gate.store,
+            "store": self._checkout.store,
             "durability": self._durability,
             "server_durability": server.durability,
             # Of the whole server: Redis does not count by application.
@@ -53,7 +53,7 @@ class RedisInspection:
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         """Yields what is wrong; with `read_all`, the checksum of every entry is computed."""
-        [position] = self._gate.ask(("HGET", self._keys.root, "position"))
+        [position] = self._checkout.ask(("HGET", self._keys.root, "position"))
         yield from self._names()
         if read_all:
             for stream in self._streams():
@@ -64,7 +64,7 @@ class RedisInspection:
     def _names(self) -> Iterator[Finding]:
         """Every stream has a head, and every head a stream."""
         keys = self._keys
-        streams, heads, listed = self._gate.ask(
+        streams, heads, listed = self._checkout.ask(
             ("ZCARD", keys.streams), ("HLEN", keys.heads), ("EXISTS", keys.log)
         )
         if streams != heads:
@@ -76,14 +76,14 @@ class RedisInspection:
         after = "-"
         while True:
             page = ("ZRANGEBYLEX", self._keys.streams, after, "+", "LIMIT", 0, _PAGE)
-            [names] = self._gate.ask(page)
+            [names] = self._checkout.ask(page)
             yield from (name.decode() for name in names)
             if len(names) < _PAGE:
                 return
             after = f"({names[-1].decode()}"
 
     def _stream(self, stream: str) -> Iterator[Finding]:
-        [text] = self._gate.ask(("HGET", self._keys.heads, stream))
+        [text] = self._checkout.ask(("HGET", self._keys.heads, stream))
         try:
             head = decode_head(stream, text, self._where)
         except CorruptError as exc:
@@ -96,7 +96,7 @@ class RedisInspection:
         last: Record | None = None
         while expected <= head.revision:
             ask = ("XRANGE", self._keys.events(stream), f"{expected}-0", f"{head.revision}-0")
-            [entries] = self._gate.ask((*ask, "COUNT", _PAGE))
+            [entries] = self._checkout.ask((*ask, "COUNT", _PAGE))
             if not entries:
                 break
             for entry in entries:
@@ -119,19 +119,19 @@ class RedisInspection:
 
     def _is_let_go(self, stream: str, head: Head | None) -> bool:
         """A stream that ends by itself has no events any more: its head is all that stays."""
-        [there] = self._gate.ask(("EXISTS", self._keys.events(stream)))
+        [there] = self._checkout.ask(("EXISTS", self._keys.events(stream)))
         return head is not None and head.expires_us > 0 and not there
 
     def _indexed(self, record: Record, where: str) -> Iterator[Finding]:
         """A key and a checkpoint name are found by their indexes."""
         at = f"{record.revision} {record.time}"
         if record.key is not None:
-            [found] = self._gate.ask(("HGET", self._keys.keys(record.stream), record.key))
+            [found] = self._checkout.ask(("HGET", self._keys.keys(record.stream), record.key))
             if found != at.encode():
                 yield Finding(where, "its key is not in the index")
         if record.checkpoint is not None:
             stream, name = record.stream, record.checkpoint
-            found = self._gate.ask(
+            found = self._checkout.ask(
                 ("ZSCORE", self._keys.checkpoints(stream), f"{at} {name}"),
                 (
                     "ZSCORE",
@@ -147,7 +147,7 @@ class RedisInspection:
         after = "-"
         while True:
             ask = ("XRANGE", self._keys.log, after, str(position), "COUNT", _PAGE)
-            [entries] = self._gate.ask(ask)
+            [entries] = self._checkout.ask(ask)
             for id, fields in entries:
                 at = id.partition(b"-")[0]
                 for name, range_ in zip(fields[::2], fields[1::2], strict=True):
@@ -159,10 +159,10 @@ class RedisInspection:
     def _logged(self, at: bytes, stream: str, range_: bytes) -> Iterator[Finding]:
         first, count = map(int, range_.split())
         ask = ("XRANGE", self._keys.events(stream), f"{first}-0", f"{first + count - 1}-0")
-        [entries] = self._gate.ask(ask)
+        [entries] = self._checkout.ask(ask)
         places = [dict(zip(f[::2], f[1::2], strict=True)).get(b"position") for _, f in entries]
         if places != [at] * count:
-            [text] = self._gate.ask(("HGET", self._keys.heads, stream))
+            [text] = self._checkout.ask(("HGET", self._keys.heads, stream))
             if self._is_let_go(stream, decode_head(stream, text, self._where)):
                 return
             yield Finding(f"position {at.decode()}", f'its events of "{stream}" are not whole')
@@ -170,9 +170,9 @@ class RedisInspection:
     def _objects(self) -> Iterator[Finding]:
         for kind in ("blob", "snapshot"):
             harmless = kind == "snapshot"
-            [names] = self._gate.ask(("ZRANGE", self._keys.objects(kind), 0, -1))
+            [names] = self._checkout.ask(("ZRANGE", self._keys.objects(kind), 0, -1))
             for name in (found.decode() for found in names):
-                [stored] = self._gate.ask(("GET", self._keys.object(kind, name)))
+                [stored] = self._checkout.ask(("GET", self._keys.object(kind, name)))
                 if stored is None and name in self._named.names(kind, prefix=name):
                     yield Finding(f"{kind} {name}", "is missing", harmless)
                 elif stored is not None and not is_sealed(kind, name, stored):

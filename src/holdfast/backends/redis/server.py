@@ -30,16 +30,16 @@ from holdfast.errors import (
 )
 from holdfast.names import check_name, number, without, without_secrets
 
-# --- place ----------------------------------------------------------------------------------------
+# --- the URL --------------------------------------------------------------------------------------
 #
-# What a URL says: where the server is, which store is meant, and how long a call may take.
+# It says where the server is, which store is meant, and how long a call may take.
 #
 #     redis://user:password@host:6379/0?application=shop&timeout=30&pool=8
 #     rediss://host:6380/0?ssl_ca_certs=/etc/ssl/redis.pem
 #     unix:///run/redis/redis.sock?db=0&application=shop
 #
 # `application`, `timeout` and `pool` are ours. The rest is redis-py's: what a text can say of a
-# connection, and of TLS where the scheme has it. A name that it would stumble upon later is refused
+# connection, and of TLS where the scheme has it. A name that redis-py would reject later is refused
 # here. A password is never part of what is shown.
 
 
@@ -68,7 +68,7 @@ _KNOWN = {
 }
 
 
-class ServerURL(Struct, frozen=True):
+class RedisURL(Struct, frozen=True):
     """One store on one server, or in one cluster."""
 
     shown: str  # the URL without secrets
@@ -83,7 +83,7 @@ class ServerURL(Struct, frozen=True):
         return without(self.secrets, text)
 
 
-def parse_url(url: str) -> ServerURL:
+def parse_url(url: str) -> RedisURL:
     """Returns what the URL says, or raises UsageError without repeating a password."""
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
@@ -105,7 +105,7 @@ def parse_url(url: str) -> ServerURL:
         ) from None
     given = [str(parameters[name]) for name in _SECRETS if parameters.get(name)]
     secrets = {*given, *map(quote, given)}
-    return ServerURL(
+    return RedisURL(
         shown=without_secrets(url),
         parameters=parameters,
         secrets=tuple(sorted(secrets, key=len, reverse=True)),
@@ -116,7 +116,7 @@ def parse_url(url: str) -> ServerURL:
 
 
 def _check(scheme: str, path: str, parameters: dict[str, Any]) -> None:
-    """Raises an error for what redis-py would pass over, or only stumble upon later."""
+    """Raises an error for what redis-py would ignore, or reject only when it connects."""
     # Made, and never connected: that is when redis-py looks at what it was given.
     kind = parameters.get("connection_class", connection.Connection)
     kind(**{name: value for name, value in parameters.items() if name != "connection_class"})
@@ -171,7 +171,7 @@ def _script(text: str) -> Script:
 
 
 def script(name: str, clock: str | None = None) -> Script:
-    """Returns a script that stands on what every script begins with.
+    """Returns a script, with what every script begins with.
 
     `clock` is Lua text in place of the server's clock, for tests.
     """
@@ -198,7 +198,7 @@ QUESTIONS = (
 )
 
 
-class Server(Struct, frozen=True):
+class RedisServer(Struct, frozen=True):
     """What a server said of itself when a connection was made."""
 
     name: str  # redis or valkey
@@ -218,7 +218,7 @@ class Server(Struct, frozen=True):
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledged write survives without a WAITAOF behind it."""
+        """What an acknowledged write survives without a WAITAOF after it."""
         if not self.appendonly:
             return "none"
         return "full" if self.appendfsync == "always" and self.syncs_on_rewrite else "process"
@@ -256,9 +256,9 @@ class Server(Struct, frozen=True):
         """Returns whether each write is followed by WAITAOF."""
         return durability == "full" and self.durability != "full"
 
-    def check(self, place: ServerURL, durability: Durability) -> None:
+    def check(self, server_url: RedisURL, durability: Durability) -> None:
         """Raises an error with the setting to change if the durability cannot be had here."""
-        where = place.shown
+        where = server_url.shown
         if _numbers(self.version) < VERSION_MIN:
             raise UnavailableError(
                 f'"{where}" is Redis {self.version}, expected 6.2 or later',
@@ -299,7 +299,7 @@ class Server(Struct, frozen=True):
         return "CONFIG SET no-appendfsync-on-rewrite no, and the same in redis.conf"
 
 
-def server_of(info: bytes, append: list[bytes] | None, rewrite: list[bytes] | None) -> Server:
+def server_of(info: bytes, append: list[bytes] | None, rewrite: list[bytes] | None) -> RedisServer:
     """Returns what the answers to QUESTIONS say; None for those that were refused."""
     facts = dict(
         line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line
@@ -308,7 +308,7 @@ def server_of(info: bytes, append: list[bytes] | None, rewrite: list[bytes] | No
     version = facts.get("redis_version", "0")
     is_valkey = "valkey_version" in facts
     unsynced = settings.get("no-appendfsync-on-rewrite")
-    return Server(
+    return RedisServer(
         name="valkey" if is_valkey else "redis",
         version=facts["valkey_version"] if is_valkey else version,
         run_id=facts.get("run_id", ""),

@@ -25,8 +25,8 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.sqlite.batch import (
     CHECKPOINTS_EVERY,
-    Batch,
-    Heads,
+    HeadCache,
+    SqliteBatch,
     Stream,
     catch_up,
     find_head,
@@ -38,14 +38,14 @@ from holdfast.backends.sqlite.connection import (
     Execute,
     Row,
     SqliteCheckout,
+    SqliteWriter,
     Translated,
     Wal,
-    Writer,
-    write_again,
+    rewrite_wal,
 )
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
-from holdfast.backends.sqlite.opening import connect, place_of, prepare_file, use_wal
+from holdfast.backends.sqlite.opening import connect, prepare_file, resolved_path, use_wal
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -78,15 +78,15 @@ _DELETE_OBJECT = "DELETE FROM objects WHERE kind = ? AND name = ?"
 class SqliteObjects:
     """The checksum covers kind and name too: bytes that turn up under another name fail it."""
 
-    def __init__(self, gate: SqliteCheckout) -> None:
-        self._gate = gate
+    def __init__(self, checkout: SqliteCheckout) -> None:
+        self._checkout = checkout
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
-        gate = self._gate
-        writer = gate.writer
+        checkout = self._checkout
+        writer = checkout.writer
 
         def work() -> None:
-            gate.tables.ensure("objects", writer.execute)
+            checkout.tables.ensure("objects", writer.execute)
             crc = object_crc(kind, name, data)
             number: int | None = writer.execute(_FIND, (kind, name)).get
             if number is not None:
@@ -94,45 +94,49 @@ class SqliteObjects:
                 return
             writer.execute(_ADD, (kind, name, crc, data))
             if writer.connection.last_insert_rowid() >= INDEX_FROM_ROW:
-                gate.tables.ensure("objects_by_name", writer.execute)
+                checkout.tables.ensure("objects_by_name", writer.execute)
 
-        with gate.errors:
+        with checkout.errors:
             writer.transact(work)
 
     def get(self, kind: str, name: str) -> bytes | None:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
-            if not gate.tables.exist("objects", gate.reader.execute):
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            if not checkout.tables.exist("objects", checkout.reader.execute):
                 return None
-            rows = gate.reader.execute(_GET, (kind, name)).fetchall()
+            rows = checkout.reader.execute(_GET, (kind, name)).fetchall()
         if not rows:
             return None
         crc, data = rows[0]
         if not isinstance(data, bytes) or crc != object_crc(kind, name, data):
-            raise CorruptError(f'{kind} "{name}" fails its checksum ({gate.path})', where=gate.path)
+            raise CorruptError(
+                f'{kind} "{name}" fails its checksum ({checkout.path})', where=checkout.path
+            )
         return data
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
-            if not gate.tables.exist("objects", gate.reader.execute):
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            if not checkout.tables.exist("objects", checkout.reader.execute):
                 return []
-            rows = gate.reader.execute(_NAMES, (kind, prefix, prefix_end(prefix))).fetchall()
+            rows = checkout.reader.execute(_NAMES, (kind, prefix, prefix_end(prefix))).fetchall()
             return [name for (name,) in rows]
 
     def delete(self, kind: str, name: str) -> None:
-        gate = self._gate
-        writer = gate.writer
+        checkout = self._checkout
+        writer = checkout.writer
 
         def work() -> None:
-            if gate.tables.exist("objects", writer.execute):
+            if checkout.tables.exist("objects", writer.execute):
                 writer.execute(_DELETE_OBJECT, (kind, name))
 
-        with gate.errors:
+        with checkout.errors:
             writer.transact(work)
 
+
+# --- the backend ----------------------------------------------------------------------------------
 
 _STREAMS = (
     "SELECT name FROM streams WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -163,62 +167,62 @@ class SqliteBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        self._gate = gate = _open(
-            place_of(path),
+        self._checkout = checkout = _open(
+            resolved_path(path),
             clock,
             durability=durability,
             create=create and not read_only,
             read_only=read_only,
             reach=reach,
         )
-        self._cache = Heads()
+        self._cache = HeadCache()
         self._seen = -1
-        self._workers = workers = Workers(gate.path + ".workers")
-        self._leases = SqliteLeases(gate, workers)
-        self._marks = SqliteMarks(gate, workers)
+        self._workers = workers = Workers(checkout.path + ".workers")
+        self._leases = SqliteLeases(checkout, workers)
+        self._marks = SqliteMarks(checkout, workers)
         self.leases: Leases = self._leases
         self.marks: Marks = self._marks
-        self.objects: Objects = SqliteObjects(gate)
-        self.inspect: Inspection = SqliteInspection(gate, durability)
+        self.objects: Objects = SqliteObjects(checkout)
+        self.inspect: Inspection = SqliteInspection(checkout, durability)
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        writer = self._gate.writer
+        writer = self._checkout.writer
         if not commits:
             return []
-        with self._gate.errors:
+        with self._checkout.errors:
             batch = writer.transact(lambda: self._write(writer, commits), self._publish)
-        self._gate.wake()
+        self._checkout.wake()
         return batch.outcomes
 
-    def _write(self, writer: Writer, commits: Sequence[Commit]) -> Batch:
+    def _write(self, writer: SqliteWriter, commits: Sequence[Commit]) -> SqliteBatch:
         # Inside a transaction the pager's own counter is up to date: it has moved if any other
         # connection committed since ours last did. (Outside one it would not see other processes.)
         if writer.connection.data_version() != self._seen:
             catch_up(writer.execute, self._cache)
-        gate = self._gate
-        batch = Batch(
+        checkout = self._checkout
+        batch = SqliteBatch(
             writer,
             self._cache,
-            gate.tables,
+            checkout.tables,
             self._leases,
             self._marks,
-            gate.path,
-            gate.clock.now_us,
+            checkout.path,
+            checkout.clock.now_us,
         )
         for commit in commits:
             batch.take(commit)
         batch.finish()
         return batch
 
-    def _publish(self, batch: Batch) -> None:
+    def _publish(self, batch: SqliteBatch) -> None:
         self._cache.publish(batch.position, batch.heads, batch.streams)
         self._seen = batch.writer.connection.data_version()
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
-        gate, cache = self._gate, self._cache
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
+        checkout, cache = self._checkout, self._cache
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
             newest: int = execute(NEWEST).get or 0
             if newest <= cache.position:
                 heads = [cache.heads.get(stream) for stream in streams]
@@ -228,7 +232,7 @@ class SqliteBackend:
 
     def _find_heads(self, streams: Sequence[str]) -> list[Head | None]:
         # All answers are of one position, so that they can be remembered.
-        with self._gate.reader.snapshot() as execute:
+        with self._checkout.reader.snapshot() as execute:
             position = catch_up(execute, self._cache)
             answers: list[Head | None] = []
             found: dict[str, Head] = {}
@@ -238,7 +242,7 @@ class SqliteBackend:
                 stream = find_stream(execute, name)
                 head = self._cache.heads.get(name) if position == self._cache.position else None
                 if head is None and stream is not None:
-                    head = find_head(execute, name, stream, self._gate.path)
+                    head = find_head(execute, name, stream, self._checkout.path)
                     found[name], known[name] = head, stream
                 answers.append(head)
         self._cache.offer(position, found, known)
@@ -247,11 +251,11 @@ class SqliteBackend:
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
-        gate = self._gate
-        gate.check_open()
+        checkout = self._checkout
+        checkout.check_open()
         last = ORDINAL_MAX if until is None else until
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
             known = self._cache.streams.get(stream) or self._learn_stream(stream)
             if known is None:
                 return []
@@ -262,8 +266,8 @@ class SqliteBackend:
                 rows = execute(READ, asked).fetchall()
             except UnicodeDecodeError as exc:
                 revision = _first_unreadable(execute, asked, expected)
-                raise corrupt_event(stream, revision, gate.path) from exc
-        where = gate.path
+                raise corrupt_event(stream, revision, checkout.path) from exc
+        where = checkout.path
         records = [decode(row, stream, where) for row in rows]
         for record in records:
             if record.revision != expected:
@@ -278,13 +282,13 @@ class SqliteBackend:
         return records
 
     def _learn_stream(self, name: str) -> Stream | None:
-        stream = find_stream(self._gate.reader.execute, name)
+        stream = find_stream(self._checkout.reader.execute, name)
         if stream is not None:
             self._cache.remember({name: stream})
         return stream
 
     def _gap(self, stream: str, revision: int) -> CorruptError:
-        where = self._gate.path
+        where = self._checkout.path
         return CorruptError(
             f'event {revision} of "{stream}" is missing ({where})',
             where=where,
@@ -293,11 +297,11 @@ class SqliteBackend:
         )
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        gate = self._gate
-        gate.check_open()
+        checkout = self._checkout
+        checkout.check_open()
         names: dict[int, str] = {}
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
             rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
             if rows and rows[-1][POSITION] is not None:
                 # The last commit may go on: its events lie side by side up to its position.
@@ -305,20 +309,20 @@ class SqliteBackend:
                 rows += execute(READ_ALL, (ordinal, position, -1)).fetchall()
             for stream_id in {row[STREAM] for row in rows}:
                 names[stream_id] = self._name_of(stream_id, execute)
-        return [decode(row, names[row[STREAM]], gate.path) for row in rows]
+        return [decode(row, names[row[STREAM]], checkout.path) for row in rows]
 
     def _name_of(self, stream_id: int, execute: Execute) -> str:
         name = execute(_STREAM_NAME, (stream_id,)).get
         if name is None:
-            where = self._gate.path
+            where = self._checkout.path
             raise CorruptError(f"stream number {stream_id} has no name ({where})", where=where)
         return name
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors:
-            rows = gate.reader.rows(_STREAMS, (after, prefix, prefix_end(prefix), limit))
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors:
+            rows = checkout.reader.rows(_STREAMS, (after, prefix, prefix_end(prefix), limit))
         return [name for (name,) in rows]
 
     def find(
@@ -329,9 +333,9 @@ class SqliteBackend:
         checkpoint: str | None = None,
         limit: int | None = None,
     ) -> list[Found]:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
             known = self._cache.streams.get(stream) or self._learn_stream(stream)
             if known is None:
                 return []
@@ -342,13 +346,13 @@ class SqliteBackend:
         return [Found(*row) for row in rows][:limit]
 
     def _find_key(self, stream: Stream, key: str) -> list[Row]:
-        execute = self._gate.reader.execute
-        if not self._gate.tables.exist("keys", execute):
+        execute = self._checkout.reader.execute
+        if not self._checkout.tables.exist("keys", execute):
             return []
         return execute(_BY_KEY, (stream.id, key)).fetchall()
 
     def _find_checkpoints(self, stream: Stream, name: str | None, limit: int) -> list[Row]:
-        with self._gate.reader.snapshot() as execute:
+        with self._checkout.reader.snapshot() as execute:
             newest: int = execute(NEWEST).get or 0
             indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
             rows: list[Row] = execute(_BY_CHECKPOINT_NEW, (indexed, stream.id)).fetchall()
@@ -358,34 +362,34 @@ class SqliteBackend:
         return rows
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        gate = self._gate
-        gate.check_open()
+        checkout = self._checkout
+        checkout.check_open()
         delay_s, left_s = _POLL_FIRST_S, timeout_s
-        with gate.errors, gate.changed:
-            gate.waiting += 1
+        with checkout.errors, checkout.changed:
+            checkout.waiting += 1
             try:
                 while True:
                     # The condition wakes us for commits of this process, looking again for others.
-                    newest = gate.reader.newest()
+                    newest = checkout.reader.newest()
                     if newest > after or left_s <= 0:
                         return Position(newest)
-                    gate.changed.wait(min(delay_s, left_s))
-                    gate.check_open()
+                    checkout.changed.wait(min(delay_s, left_s))
+                    checkout.check_open()
                     left_s -= delay_s
                     delay_s = min(delay_s * 2, _POLL_LAST_S)
             finally:
-                gate.waiting -= 1
+                checkout.waiting -= 1
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
 
     def now_us(self, stream: str) -> int:
-        self._gate.check_open()
-        return self._gate.clock.now_us()
+        self._checkout.check_open()
+        return self._checkout.clock.now_us()
 
     def close(self) -> None:
-        if self._gate.mark_closed():
-            self._gate.close()
+        if self._checkout.mark_closed():
+            self._checkout.close()
             self._workers.close()
 
 
@@ -414,12 +418,12 @@ def _open(
             use_wal(writing, path)
             if durability == "full":
                 with Translated(path):
-                    write_again(writing, path)
+                    rewrite_wal(writing, path)
         except OSError as exc:
             writing.close()
             raise UnavailableError(
                 f'"{path}-wal" cannot be written: {exc.strerror}',
-                hint="mend the disk, then try again",
+                hint="check the disk, then try again",
             ) from exc
         except BaseException:
             writing.close()

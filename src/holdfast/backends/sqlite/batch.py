@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import Append, Commit, Head, Position, Receipt, Refusal
-from holdfast.backends.sqlite.connection import INDEX_FROM_ROW, NEWEST, Execute, Tables, Writer
+from holdfast.backends.sqlite.connection import (
+    INDEX_FROM_ROW,
+    NEWEST,
+    Execute,
+    SqliteTables,
+    SqliteWriter,
+)
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
 from holdfast.backends.sqlite.rows import INSERT, INSERT_EMPTY, READ_HEAD, decode_head, encode
 from holdfast.errors import CorruptError
@@ -38,7 +44,7 @@ class Stream(NamedTuple):
     first: int
 
 
-class Heads:
+class HeadCache:
     """Shared by the writing and the reading side; the lock is held for a few dict operations."""
 
     def __init__(self) -> None:
@@ -135,7 +141,7 @@ def find_head(execute: Execute, name: str, stream: Stream, where: str) -> Head:
     return decode_head(rows[0], name, stream.first, where)
 
 
-def catch_up(execute: Execute, cache: Heads) -> int:
+def catch_up(execute: Execute, cache: HeadCache) -> int:
     """Makes the cache complete up to the newest ordinal that the connection sees; returns it."""
     newest: int = execute(NEWEST).get or 0
     known = cache.position
@@ -147,7 +153,7 @@ def catch_up(execute: Execute, cache: Heads) -> int:
     return newest
 
 
-class Batch:
+class SqliteBatch:
     """Lives for one transaction; `cache` must be complete up to `position` when it begins."""
 
     __slots__ = (
@@ -167,9 +173,9 @@ class Batch:
 
     def __init__(
         self,
-        writer: Writer,
-        cache: Heads,
-        tables: Tables,
+        writer: SqliteWriter,
+        cache: HeadCache,
+        tables: SqliteTables,
         leases: SqliteLeases,
         marks: SqliteMarks,
         where: str,

@@ -1,12 +1,13 @@
 """One connection that writes, one that reads, and what they share.
 
 A commit holds the writing connection through its sync. Readers have a connection of their own, so
-they never wait for that; each connection is used by one thread at a time, behind its lock.
+they never wait for that; each connection is used by one thread at a time, under its lock.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -28,12 +29,14 @@ from holdfast.errors import (
     UsageError,
 )
 
-# As SQLite looks for one itself: a bit that makes a capital letter of a small one hides no table.
-# --- schema ---------------------------------------------------------------------------------------
+_log = logging.getLogger("holdfast.backends")
+
+# --- tables ---------------------------------------------------------------------------------------
 #
-# The tables of format 1, made in groups, each by the transaction that first needs it.
+# The tables of format 1 are created in groups, each by the transaction that first needs it.
 
-
+# Without regard to case, as SQLite itself looks for a table: a flipped bit that makes a small
+# letter a capital one hides no table.
 HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = ? COLLATE NOCASE"
 _GROUP = "-- group: "
 INDEX_FROM_ROW = 32
@@ -60,7 +63,7 @@ def _text() -> str:
     return (Path(__file__).parents[1] / "sql" / "sqlite_0001.sql").read_text("utf-8")
 
 
-class Tables:
+class SqliteTables:
     """Which groups are there. Tables are never dropped, so what was seen once needs no look."""
 
     def __init__(self) -> None:
@@ -93,35 +96,31 @@ class Tables:
         self._made.clear()
 
 
-# Two to eight commits of the usual size. More at once would make single commits slow.
-# --- wal ------------------------------------------------------------------------------------------
-#
-# Keeping the WAL ahead of what is written to it, and one that was left behind for sure.
+# --- the write-ahead log --------------------------------------------------------------------------
 #
 # A sync of a file that grows also writes its new size and its new blocks; one of a file that is
 # overwritten in place does not, and takes about two thirds of the time. SQLite overwrites its WAL
 # from the beginning after a checkpoint, so only the first pass over it is slow. That pass is made
-# fast by zeros, written behind the end of the file before SQLite gets there.
+# fast by zeros, written after the end of the file before SQLite gets there.
 #
 # This is safe because it happens inside a write transaction: no other connection may append then,
-# and bytes behind the last valid frame mean nothing to SQLite, which finds them in every WAL that
+# and bytes after the last valid frame mean nothing to SQLite, which finds them in every WAL that
 # it has begun to overwrite. The WAL is not the database file: no lock is on it, and closing a
 # descriptor of it drops none.
 
 
+# Two to eight commits of the usual size. More at once would make single commits slow.
 _AHEAD = bytes(256 << 10)
-
-
 # A process that commits a few times and ends has no use for it.
 _BEGIN_BYTES = 256 << 10
 
 
-def write_again(connection: Connection, path: str) -> None:
-    """Writes a WAL that was left behind over itself, and syncs it, before anything is laid on it.
+def rewrite_wal(connection: SqliteConnection, path: str) -> None:
+    """Writes the WAL of an earlier process over itself, and syncs it, before anything is added.
 
     If a sync of it failed and its process died, the kernel has marked the frames clean although
     they never reached the disk: they look whole, SQLite adopts them, and no later sync writes them.
-    A power loss would then take them, and with them every commit behind them. Inside a write
+    A power loss would then take them, and with them every commit after them. Inside a write
     transaction nobody else appends.
     """
     wal = path + "-wal"
@@ -164,9 +163,9 @@ class Wal:
         self._is_off = False
 
     def keep_ahead(self) -> None:
-        """Writes zeros behind the end if the WAL has grown past them; inside a transaction only.
+        """Writes zeros after the end if the WAL has grown past them; inside a transaction only.
 
-        It is never more than a favour: where it fails, the disk being full for one, it stops.
+        It only saves time: where it fails, on a full disk for example, it stops.
         """
         if self._is_off:
             return
@@ -176,7 +175,8 @@ class Wal:
             size = os.fstat(self._fd).st_size
             if size > self._end:
                 self._end = size + os.pwrite(self._fd, _AHEAD, size)
-        except OSError:
+        except OSError as exc:
+            _log.debug("%s is no longer extended in advance: %s", self._path, exc)
             self._is_off = True
 
     def close(self) -> None:
@@ -186,15 +186,15 @@ class Wal:
             self._fd = -1
 
 
-# --- driver ---------------------------------------------------------------------------------------
+# --- the driver -----------------------------------------------------------------------------------
 #
-# The part of apsw that is used here, typed anew: apsw's own types need a newer Python.
+# The part of apsw that is used here, with types of our own: apsw's need a newer Python.
 
 
 Row = tuple[Any, ...]
 
 
-class Cursor(Protocol):
+class SqliteCursor(Protocol):
     """What a statement answers; it is read to its end before the next one runs."""
 
     @property
@@ -206,16 +206,16 @@ class Cursor(Protocol):
     def __iter__(self) -> Iterator[Row]: ...
 
 
-Execute = Callable[..., Cursor]
+Execute = Callable[..., SqliteCursor]
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """One connection; apsw keeps its prepared statements by their text."""
 
     @property
     def in_transaction(self) -> bool: ...
 
-    def execute(self, statements: str, bindings: tuple[Any, ...] = ...) -> Cursor: ...
+    def execute(self, statements: str, bindings: tuple[Any, ...] = ...) -> SqliteCursor: ...
     def cursor(self) -> apsw.Cursor: ...
     def pragma(self, name: str, value: int | str | None = ...) -> Any: ...
     def config(self, op: int, *args: int) -> int: ...
@@ -227,11 +227,11 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-def connect(name: str, flags: int) -> Connection:
-    return cast(Connection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
+def connect(name: str, flags: int) -> SqliteConnection:
+    return cast(SqliteConnection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
 
 
-def execute_of(connection: Connection) -> Execute:
+def execute_of(connection: SqliteConnection) -> Execute:
     """Returns `execute` of a cursor that is kept: half the cost of a new cursor each time."""
     return cast(Execute, cast(Any, connection.cursor()).execute)
 
@@ -326,10 +326,10 @@ T = TypeVar("T")
 NEWEST = "SELECT max(ordinal) FROM events"
 
 
-class Reader:
+class SqliteReader:
     """The connection that reads. Every statement sees all that was committed before it began."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         self.connection = connection
         self.lock = Lock()
         self.execute: Execute = execute_of(connection)
@@ -353,16 +353,18 @@ class Reader:
             return self.execute(NEWEST).get or 0
 
 
-class Writer:
+class SqliteWriter:
     """The connection that writes, one transaction at a time."""
 
-    def __init__(self, connection: Connection, gate: SqliteCheckout, wal: Wal | None) -> None:
+    def __init__(
+        self, connection: SqliteConnection, checkout: SqliteCheckout, wal: Wal | None
+    ) -> None:
         self.connection = connection
         self.lock = Lock()
         self.execute: Execute = execute_of(connection)
-        self._gate = gate
-        self._tables = gate.tables
-        self._reach = gate.reach
+        self._checkout = checkout
+        self._tables = checkout.tables
+        self._reach = checkout.reach
         self._wal = wal
 
     def transact(self, work: Callable[[], T], publish: Callable[[T], None] | None = None) -> T:
@@ -373,8 +375,8 @@ class Writer:
         """
         execute = self.execute
         with self.lock:
-            self._gate.check_open()
-            self._gate.check_name()
+            self._checkout.check_open()
+            self._checkout.check_name()
             try:
                 execute("BEGIN IMMEDIATE")
                 if self._wal is not None:
@@ -418,11 +420,11 @@ class Writer:
         was written. After any other failure the frames may or may not be on disk. A sync must not
         be tried again on this descriptor, because the kernel marks pages clean that it failed to
         write: a second try would report success for bytes that are gone. So the handle dies, and
-        whoever opens the file anew reads what is really there.
+        whoever opens the file again reads what is really there.
         """
         if isinstance(exc, apsw.FullError):
             return exc
-        return self._gate.poison(f"a commit failed ({exc})")
+        return self._checkout.poison(f"a commit failed ({exc})")
 
 
 class SqliteCheckout(Handle):
@@ -433,8 +435,8 @@ class SqliteCheckout(Handle):
         path: str,
         clock: Clock,
         *,
-        reading: Connection,
-        writing: Connection | None,
+        reading: SqliteConnection,
+        writing: SqliteConnection | None,
         wal: Wal | None,
         reach: Callable[[str], None] | None,
     ) -> None:
@@ -442,18 +444,18 @@ class SqliteCheckout(Handle):
         found = os.stat(path, follow_symlinks=False)
         self._identity = found.st_dev, found.st_ino
         self.clock = clock
-        self.tables = Tables()
+        self.tables = SqliteTables()
         self.reach = reach
         self.errors = Translated(path)
         self.changed = Condition()
         self.waiting = 0
-        self.reader = Reader(reading)
+        self.reader = SqliteReader(reading)
         self._poison: str | None = None
-        self._writer = None if writing is None else Writer(writing, self, wal)
+        self._writer = None if writing is None else SqliteWriter(writing, self, wal)
         super().__init__()
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> SqliteWriter:
         """The writing connection, for a call that writes."""
         self.check_open()
         if self._writer is None:

@@ -13,9 +13,9 @@ from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
 from holdfast.backends.sqlite.connection import (
     HAS_TABLE,
     NEWEST,
-    Connection,
     Row,
     SqliteCheckout,
+    SqliteConnection,
     parts,
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
@@ -57,24 +57,24 @@ _PAGE = 500
 class SqliteInspection:
     """Verification has a connection of its own, so that nobody waits for it."""
 
-    def __init__(self, gate: SqliteCheckout, durability: Durability) -> None:
-        self._gate = gate
+    def __init__(self, checkout: SqliteCheckout, durability: Durability) -> None:
+        self._checkout = checkout
         self._durability: Durability = durability
 
     def describe(self) -> dict[str, Any]:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors:
-            stores = [row[3] for row in gate.reader.rows(READ_STORE)]
-            position = gate.reader.newest()
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors:
+            stores = [row[3] for row in checkout.reader.rows(READ_STORE)]
+            position = checkout.reader.newest()
         return {
             "kind": "sqlite",
-            "place": f"sqlite:{gate.path}",
-            "path": gate.path,
+            "place": f"sqlite:{checkout.path}",
+            "path": checkout.path,
             "format": FORMAT,
             "store": stores[0] if stores else "",
             "durability": self._durability,
-            "size_bytes": _size(gate.path) + _size(gate.path + "-wal"),
+            "size_bytes": _size(checkout.path) + _size(checkout.path + "-wal"),
             "position": position,
             "sqlite": apsw.sqlite_lib_version(),
             "reports": [],
@@ -82,11 +82,11 @@ class SqliteInspection:
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         """Yields what is wrong; with `read_all`, the checksum of every row is computed."""
-        gate = self._gate
-        gate.check_open()
-        connection = connect(gate.path, durability=self._durability, read_only=True)
+        checkout = self._checkout
+        checkout.check_open()
+        connection = connect(checkout.path, durability=self._durability, read_only=True)
         try:
-            yield from _Check(connection, gate.path).run(read_all=read_all)
+            yield from _Check(connection, checkout.path).run(read_all=read_all)
         finally:
             connection.close()
 
@@ -95,7 +95,7 @@ class _Check:
     """One pass over a database; each part yields what it finds, and one unreadable table does not
     hide what is wrong with the others."""
 
-    def __init__(self, connection: Connection, path: str) -> None:
+    def __init__(self, connection: SqliteConnection, path: str) -> None:
         self._connection = connection
         self._path = path
 

@@ -40,16 +40,16 @@ READ_LEASES = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases"
 class SqliteLeases:
     """A lease of another boot has ended with it, whatever its time says."""
 
-    def __init__(self, gate: SqliteCheckout, workers: Workers) -> None:
-        self._gate = gate
+    def __init__(self, checkout: SqliteCheckout, workers: Workers) -> None:
+        self._checkout = checkout
         self._workers = workers
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
-        gate = self._gate
-        writer = gate.writer
+        checkout = self._checkout
+        writer = checkout.writer
 
         def work() -> Lease | None:
-            gate.tables.ensure("leases", writer.execute)
+            checkout.tables.ensure("leases", writer.execute)
             last, held = self._find(name, writer.execute)
             if held is not None and held.owner != owner and self._workers.is_alive(held.owner):
                 return None
@@ -57,15 +57,15 @@ class SqliteLeases:
                 return self._extend(held, ttl_s, writer.execute)
             # The wall clock keeps epochs growing also where the row before was lost.
             least = self._floor(writer.execute) if last is None else last.epoch
-            epoch = max(least + 1, gate.clock.now_us() // 1000)
+            epoch = max(least + 1, checkout.clock.now_us() // 1000)
             return self._extend(Lease(name, owner, epoch, 0), ttl_s, writer.execute)
 
-        with gate.errors:
+        with checkout.errors:
             self._workers.hold(owner)
             return writer.transact(work)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        writer = self._gate.writer
+        writer = self._checkout.writer
 
         def work() -> Lease | None:
             held = self._held(lease.name, writer.execute)
@@ -73,11 +73,11 @@ class SqliteLeases:
                 return None
             return self._extend(held, ttl_s, writer.execute)
 
-        with self._gate.errors:
+        with self._checkout.errors:
             return writer.transact(work)
 
     def release(self, lease: Lease) -> None:
-        writer = self._gate.writer
+        writer = self._checkout.writer
 
         def work() -> None:
             last, _ = self._find(lease.name, writer.execute)
@@ -86,27 +86,27 @@ class SqliteLeases:
                     self._write(Lease(_FLOOR, "", last.epoch, 0), writer.execute)
                 writer.execute(_DELETE_LEASE, (last.name,))
 
-        with self._gate.errors:
+        with self._checkout.errors:
             writer.transact(work)
 
     def holder(self, name: str) -> Lease | None:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
-            held = self._held(name, gate.reader.execute)
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            held = self._held(name, checkout.reader.execute)
         if held is not None and not self._workers.is_alive(held.owner):
             return None
         return held
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
-        gate = self._gate
-        gate.check_open()
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
-            if not gate.tables.exist("leases", execute):
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
+            if not checkout.tables.exist("leases", execute):
                 return []
             rows = execute(_LIST_LEASES, (after, prefix, prefix, limit)).fetchall()
-        boot, now_us = gate.clock.boot_id(), gate.clock.boot_us()
+        boot, now_us = checkout.clock.boot_id(), checkout.clock.boot_us()
         return [self._listed(row, boot, now_us) for row in rows]
 
     def _listed(self, row: Row, boot: str, now_us: int) -> Held:
@@ -116,7 +116,7 @@ class SqliteLeases:
 
     def fence_holds(self, fence: Fence) -> bool:
         """Answers clause 6 inside the transaction that asks."""
-        held = self._held(fence.name, self._gate.writer.execute)
+        held = self._held(fence.name, self._checkout.writer.execute)
         return held is not None and (held.owner, held.epoch) == (fence.owner, fence.epoch)
 
     def _held(self, name: str, execute: Execute) -> Lease | None:
@@ -128,14 +128,14 @@ class SqliteLeases:
 
     def _find(self, name: str, execute: Execute) -> tuple[Lease | None, Lease | None]:
         """Returns the newest lease of that name, and the same again if it has not ended."""
-        if not self._gate.tables.exist("leases", execute):
+        if not self._checkout.tables.exist("leases", execute):
             return None, None
         rows = execute(_READ, (name,)).fetchall()
         if not rows:
             return None, None
         _, owner, epoch, boot, ends_us, _ = self._checked(rows[0])
         lease = Lease(name, owner, epoch, ends_us)
-        clock = self._gate.clock
+        clock = self._checkout.clock
         if boot != clock.boot_id() or ends_us <= clock.boot_us():
             return lease, None
         return lease, lease
@@ -143,19 +143,19 @@ class SqliteLeases:
     def _checked(self, row: Row) -> Row:
         *values, crc = row
         if crc != crc_of(*values):
-            where = self._gate.path
+            where = self._checkout.path
             raise CorruptError(f'lease "{row[0]}" fails its checksum ({where})', where=where)
         return row
 
     def _extend(self, lease: Lease, ttl_s: float, execute: Execute) -> Lease:
-        ends_us = self._gate.clock.boot_us() + round(ttl_s * 1_000_000)
+        ends_us = self._checkout.clock.boot_us() + round(ttl_s * 1_000_000)
         # Never sooner than before: a caller may rely on the later end that it was promised.
         extended = Lease(lease.name, lease.owner, lease.epoch, max(ends_us, lease.expires_us))
         self._write(extended, execute)
         return extended
 
     def _write(self, lease: Lease, execute: Execute) -> None:
-        row = lease.name, lease.owner, lease.epoch, self._gate.clock.boot_id(), lease.expires_us
+        row = lease.name, lease.owner, lease.epoch, self._checkout.clock.boot_id(), lease.expires_us
         execute(_WRITE, (*row, crc_of(*row)))
 
 
@@ -183,34 +183,34 @@ _DUE_MAX = (1 << 63) - 1
 class SqliteMarks:
     """A claim of another boot has ended with it, whatever its time says."""
 
-    def __init__(self, gate: SqliteCheckout, workers: Workers) -> None:
-        self._gate = gate
+    def __init__(self, checkout: SqliteCheckout, workers: Workers) -> None:
+        self._checkout = checkout
         self._workers = workers
 
     def apply(self, marks: Sequence[Mark | Cleared]) -> None:
         """Sets and clears what a commit says, in its transaction. Claims on them end."""
-        execute = self._gate.writer.execute
-        self._gate.tables.ensure("marks", execute)
+        execute = self._checkout.writer.execute
+        self._checkout.tables.ensure("marks", execute)
         for mark in marks:
-            place = mark.index, mark.key
-            execute(_UNCLAIM, place)
+            mark_id = mark.index, mark.key
+            execute(_UNCLAIM, mark_id)
             if isinstance(mark, Mark):
-                row = *place, mark.due, mark.priority, mark.group
+                row = *mark_id, mark.due, mark.priority, mark.group
                 execute(_SET, (*row, crc_of(*row)))
             else:
-                execute(_CLEAR, place)
+                execute(_CLEAR, mark_id)
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        gate = self._gate
-        writer = gate.writer
+        checkout = self._checkout
+        writer = checkout.writer
 
         def work() -> list[Mark]:
             execute = writer.execute
-            if not gate.tables.exist("marks", execute):
+            if not checkout.tables.exist("marks", execute):
                 return []
-            boot, now_us = gate.clock.boot_id(), gate.clock.boot_us()
+            boot, now_us = checkout.clock.boot_id(), checkout.clock.boot_us()
             taken: list[Mark] = []
-            for row in execute(_DUE, (index, gate.clock.now_us())):
+            for row in execute(_DUE, (index, checkout.clock.now_us())):
                 if len(taken) >= n:
                     break
                 if not self._is_claimed(row, boot, now_us):
@@ -220,7 +220,7 @@ class SqliteMarks:
                 execute(_CLAIM, (index, mark.key, owner, boot, ends_us))
             return taken
 
-        with gate.errors:
+        with checkout.errors:
             self._workers.hold(owner)
             return writer.transact(work)
 
@@ -231,25 +231,25 @@ class SqliteMarks:
         return self._workers.is_alive(owner)
 
     def release(self, index: str, key: str, owner: str) -> None:
-        gate = self._gate
-        writer = gate.writer
+        checkout = self._checkout
+        writer = checkout.writer
 
         def work() -> None:
-            if gate.tables.exist("marks", writer.execute):
+            if checkout.tables.exist("marks", writer.execute):
                 writer.execute(_UNCLAIM_OWN, (index, key, owner))
 
-        with gate.errors:
+        with checkout.errors:
             writer.transact(work)
 
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
-        gate = self._gate
-        gate.check_open()
+        checkout = self._checkout
+        checkout.check_open()
         due = _DUE_MAX if due_before is None else due_before - 1
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
-            if not gate.tables.exist("marks", execute):
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
+            if not checkout.tables.exist("marks", execute):
                 return []
             if index is None:
                 rows = execute(_LIST_ALL, (due, limit)).fetchall()
@@ -258,12 +258,12 @@ class SqliteMarks:
         return [self._mark(row) for row in rows]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
-        gate = self._gate
-        gate.check_open()
-        boot, now_us = gate.clock.boot_id(), gate.clock.boot_us()
-        with gate.errors, gate.reader.lock:
-            execute = gate.reader.execute
-            if not gate.tables.exist("marks", execute):
+        checkout = self._checkout
+        checkout.check_open()
+        boot, now_us = checkout.clock.boot_id(), checkout.clock.boot_us()
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
+            if not checkout.tables.exist("marks", execute):
                 return []
             rows = execute(_CLAIMS, (boot, now_us, limit)).fetchall()
         return [Claim(about, key, owner, ends_us - now_us) for about, key, owner, ends_us in rows]
@@ -271,7 +271,7 @@ class SqliteMarks:
     def _mark(self, row: Row) -> Mark:
         about, key, due, priority, team, crc, *_ = row
         if crc != crc_of(about, key, due, priority, team):
-            where = self._gate.path
+            where = self._checkout.path
             raise CorruptError(
                 f'mark "{key}" of "{about}" fails its checksum ({where})', where=where
             )

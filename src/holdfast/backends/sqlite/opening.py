@@ -17,7 +17,7 @@ import apsw
 from holdfast.backends.local_path import check_private, refuse_network
 from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite import connection as driver
-from holdfast.backends.sqlite.connection import Connection, Translated, statements
+from holdfast.backends.sqlite.connection import SqliteConnection, Translated, statements
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.clock import Clock
 from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
@@ -44,7 +44,7 @@ _ASKED_MAX = 6900
 _LIBRARY_MIN = 3_051_003
 
 
-def place_of(path: str | os.PathLike[str]) -> str:
+def resolved_path(path: str | os.PathLike[str]) -> str:
     """Returns the path with every symlink above the file itself resolved."""
     given = Path(path)
     return os.path.join(os.path.realpath(given.parent), given.name)
@@ -153,7 +153,7 @@ def _examine(path: str) -> None:
         )
 
 
-def connect(path: str, *, durability: Durability, read_only: bool) -> Connection:
+def connect(path: str, *, durability: Durability, read_only: bool) -> SqliteConnection:
     """Returns a connection with everything set that a connection does not inherit from the file."""
     if _library() < _LIBRARY_MIN:
         raise UsageError(
@@ -174,7 +174,7 @@ def connect(path: str, *, durability: Durability, read_only: bool) -> Connection
             connection.pragma("wal_autocheckpoint", WAL_PAGES)
             connection.pragma("cache_size", -CACHE_KIB)
             connection.pragma("temp_store", 2)
-            # A pragma that SQLite does not know or cannot set is passed over in silence.
+            # SQLite silently ignores a pragma that it does not know or cannot set.
             found = connection.pragma("synchronous")
             if found != synchronous:
                 raise UnavailableError(
@@ -204,7 +204,7 @@ def _library() -> int:
     return major * 1_000_000 + minor * 1000 + patch
 
 
-def _harden(connection: Connection) -> None:
+def _harden(connection: SqliteConnection) -> None:
     """Takes from a hostile file what it could do through its schema."""
     connection.enable_load_extension(False)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -229,7 +229,7 @@ def _harden(connection: Connection) -> None:
         connection.limit(limit, most)
 
 
-def use_wal(connection: Connection, path: str) -> None:
+def use_wal(connection: SqliteConnection, path: str) -> None:
     """Sets WAL mode, which the file keeps from then on."""
     with Translated(path):
         mode = connection.pragma("journal_mode", "wal")

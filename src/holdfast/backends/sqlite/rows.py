@@ -40,16 +40,16 @@ ORDINAL_MAX = (1 << 63) - 1
 
 
 def prefix_end(prefix: str) -> str | bytes:
-    """Returns what sorts behind every text that begins with `prefix`, and before all others.
+    """Returns what sorts after every text that begins with `prefix`, and before all others.
 
-    The end of "ab" is "ac"; where no text is great enough it is a blob, which SQLite sorts behind
+    The end of "ab" is "ac"; where no text is great enough it is a blob, which SQLite sorts after
     all text.
     """
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return b""
     after = ord(stem[-1]) + 1
-    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the next code point behind them is
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the code point after them is
         after = 0xE000
     return stem[:-1] + chr(after)
 

@@ -15,20 +15,20 @@ def commit() -> Commit:
 
 def test_a_commit_that_is_there_already_was_acknowledged_too() -> None:
     """Found by `t2-redis-everysec-power`: the answer to a key that was used before is "done"."""
-    witness = AckTracker("here")
-    witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
-    assert witness.told() == (0, [(STREAM, (2, None))])
+    tracker = AckTracker("here")
+    tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
+    assert tracker.told() == (0, [(STREAM, (2, None))])
 
 
 def test_what_is_known_better_stays() -> None:
-    witness = AckTracker("here")
-    witness._remember(STREAM, 2, b"link")  # pyright: ignore[reportPrivateUsage]
-    witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
-    witness.note([commit()], [Refusal("duplicate", STREAM, 3, revision=1)])
-    assert witness.told() == (0, [(STREAM, (2, b"link"))])
+    tracker = AckTracker("here")
+    tracker._remember(STREAM, 2, b"link")  # pyright: ignore[reportPrivateUsage]
+    tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
+    tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=1)])
+    assert tracker.told() == (0, [(STREAM, (2, b"link"))])
 
 
 def test_other_refusals_acknowledge_nothing() -> None:
-    witness = AckTracker("here")
-    witness.note([commit()], [Refusal("fenced", "lease")])
-    assert witness.told() == (0, [])
+    tracker = AckTracker("here")
+    tracker.note([commit()], [Refusal("fenced", "lease")])
+    assert tracker.told() == (0, [])

@@ -9,12 +9,12 @@ from holdfast.backends.connection_pool import ConnectionPool, DeadlineError, una
 from holdfast.errors import HoldfastError, UnavailableError
 
 
-class Place:
+class URL:
     timeout_s = 1.0
     pool = 1
 
 
-class Line:
+class Connection:
     deadline = returned = 0.0
     process = None
 
@@ -26,16 +26,16 @@ class Refused(Exception):
     """A server's answer: not now."""
 
 
-class Slow(ConnectionPool[Line]):
+class Slow(ConnectionPool[Connection]):
     """A server that takes 0.3 s to say that it cannot now, on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(Place())
+        super().__init__(URL())
         self.now = 0.0
         monkeypatch.setattr(connection_pool, "monotonic", lambda: self.now)
 
-    def connect(self, deadline: float) -> Line:
-        return Line()
+    def connect(self, deadline: float) -> Connection:
+        return Connection()
 
     def is_lost(self, exc: BaseException) -> bool:
         return isinstance(exc, DeadlineError)
@@ -48,7 +48,7 @@ class Slow(ConnectionPool[Line]):
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError:
         return unavailable("here", type(exc).__name__, outcome_known=outcome_known)
 
-    def refuse(self, line: Line) -> None:
+    def refuse(self, connection: Connection) -> None:
         self.now += 0.35
         raise DeadlineError if self.now > 1.0 else Refused
 

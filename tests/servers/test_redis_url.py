@@ -11,26 +11,26 @@ from holdfast.errors import CorruptError, FormatError, NotFoundError, Unavailabl
 
 
 def test_a_url_has_our_options_and_redis_pys() -> None:
-    place = parse_url("redis://u:s3cret@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x")
-    assert (place.application, place.timeout_s, place.pool) == ("a b", 5.0, 3)
-    assert place.parameters["host"] == "h"
-    assert place.parameters["port"] == 7000
-    assert place.parameters["db"] == 2
-    assert place.parameters["client_name"] == "x"
-    assert "application" not in place.parameters
-    assert place.shown == "redis://u@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x"
-    assert place.hide("bad s3cret") == "bad ***"
+    url = parse_url("redis://u:s3cret@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x")
+    assert (url.application, url.timeout_s, url.pool) == ("a b", 5.0, 3)
+    assert url.parameters["host"] == "h"
+    assert url.parameters["port"] == 7000
+    assert url.parameters["db"] == 2
+    assert url.parameters["client_name"] == "x"
+    assert "application" not in url.parameters
+    assert url.shown == "redis://u@h:7000/2?application=a%20b&timeout=5&pool=3&client_name=x"
+    assert url.hide("bad s3cret") == "bad ***"
 
 
 def test_defaults() -> None:
-    place = parse_url("redis://h")
-    assert (place.application, place.timeout_s, place.pool) == ("default", 30.0, 8)
+    url = parse_url("redis://h")
+    assert (url.application, url.timeout_s, url.pool) == ("default", 30.0, 8)
 
 
 def test_a_socket_has_a_path_and_a_database() -> None:
-    place = parse_url("unix://:s3cret@/run/redis.sock?db=3&password=other")
-    assert (place.parameters["path"], place.parameters["db"]) == ("/run/redis.sock", 3)
-    assert place.shown == "unix:///run/redis.sock?db=3"
+    url = parse_url("unix://:s3cret@/run/redis.sock?db=3&password=other")
+    assert (url.parameters["path"], url.parameters["db"]) == ("/run/redis.sock", 3)
+    assert url.shown == "unix:///run/redis.sock?db=3"
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_a_parameter_that_is_not_known_is_named_with_those_that_are() -> None:
 
 
 def test_tls_has_parameters_of_its_own() -> None:
-    place = parse_url("rediss://h?ssl_ca_certs=/ca.pem&ssl_password=s3cret&ssl_check_hostname=true")
-    assert place.parameters["ssl_ca_certs"] == "/ca.pem"
-    assert place.hide("bad s3cret") == "bad ***"
+    url = parse_url("rediss://h?ssl_ca_certs=/ca.pem&ssl_password=s3cret&ssl_check_hostname=true")
+    assert url.parameters["ssl_ca_certs"] == "/ca.pem"
+    assert url.hide("bad s3cret") == "bad ***"
 
 
 def test_every_key_has_the_applications_hash_tag() -> None:
