@@ -11,8 +11,8 @@ from tools import requirements
 
 
 def test_the_page_is_current():
-    """`python tools/requirements.py` writes it."""
-    assert requirements.PAGE.read_text("utf-8") == requirements.render()
+    is_current = requirements.PAGE.read_text("utf-8") == requirements.render()
+    assert is_current, "run `python tools/requirements.py`, which writes docs/requirements.md"
 
 
 def test_no_test_cites_an_unknown_requirement():
