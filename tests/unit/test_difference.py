@@ -92,7 +92,7 @@ def test_diff_of_a_wide_level_is_sorted_and_costs_what_changed() -> None:
     assert len(ops) == 4
     assert list(changed(old, *ops)) == list(new)
     decoded = [
-        key for key, kept in old.kept() if type(kept) is Lazy and isinstance(kept.value, Map)
+        key for key, kept in old._kept() if type(kept) is Lazy and isinstance(kept.value, Map)
     ]
     assert decoded == ["k00900"]
 

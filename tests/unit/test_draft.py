@@ -207,4 +207,4 @@ def test_moving_items_loads_no_blob() -> None:
 def test_new_values_of_a_draft_belong_to_no_event() -> None:
     draft = Draft(EMPTY)
     draft["x"] = {"a": "x" * 100}
-    assert [kept.source for _, kept in draft.state.kept()] == [None]
+    assert [kept.source for _, kept in draft.state._kept()] == [None]

@@ -14,9 +14,9 @@ from holdfast.backends.protocol import START, Fence, Mark, Receipt, Refusal
 from holdfast.clock import SystemClock
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.commit_queue import Request
+from holdfast.core.layers import kept_with
 from holdfast.core.tree import set_op
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
-from holdfast.core.layers import kept_with
 from holdfast.store import Store
 from holdfast.testing import FaultyBackend, RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, write

@@ -188,7 +188,7 @@ def test_values_remember_their_op() -> None:
 
 def test_short_scalar_is_decoded_at_once() -> None:
     root = state({"s": "x" * 62, "n": 12, "long": "x" * 63, "list": []})
-    kinds = {key: type(kept) for key, kept in root.kept()}
+    kinds = {key: type(kept) for key, kept in root._kept()}
     assert kinds == {"s": str, "n": int, "long": Lazy, "list": Lazy}
 
 
@@ -399,7 +399,7 @@ def test_versions_that_nobody_holds_are_freed() -> None:
         root = Map({"a": watched, **{f"k{i}": i for i in range(500)}})
         gone = weakref.ref(watched)
         del watched
-        newer = root.with_key("a", 2)
+        newer = root._with_key("a", 2)
         del root
         assert gone() is None
         assert newer["a"] == 2

@@ -93,22 +93,22 @@ def test_a_wide_level_is_changed_like_a_dict(narrow_first: bool) -> None:
 
     def made() -> Map:
         state = freeze(WIDE_STATE | {"more": 0})
-        return state if narrow_first else state.with_key("more", 1).with_key("more", 0)
+        return state if narrow_first else state._with_key("more", 1)._with_key("more", 0)
 
     plain = WIDE_STATE | {"more": 0}
-    merged = made().with_keys({"k001": "one", "new": "last"})
+    merged = made()._with_keys({"k001": "one", "new": "last"})
     assert list(merged.to_dict().items()) == list((plain | {"k001": "one", "new": "last"}).items())
     state = made()
-    shorter = state.without_key("k000")
+    shorter = state._without_key("k000")
     assert "k000" in state
     del plain["k000"]
     assert list(shorter.to_dict().items()) == list(plain.items())
 
 
 def test_the_difference_of_wide_levels_is_made_of_what_changed() -> None:
-    state = freeze(WIDE_STATE).with_key("k000", "first")
+    state = freeze(WIDE_STATE)._with_key("k000", "first")
     assert diff_ops(state, state) == []
-    later = state.with_key("k001", "one").without_key("k002").with_key("new", 1)
+    later = state._with_key("k001", "one")._without_key("k002")._with_key("new", 1)
     ops = diff_ops(state, later)
     assert [(op.kind, op.path) for op in ops] == [
         ("delete", "k002"),
@@ -119,16 +119,16 @@ def test_the_difference_of_wide_levels_is_made_of_what_changed() -> None:
 
 
 def test_a_wide_level_that_goes_back_has_its_keys_in_their_old_places() -> None:
-    before = freeze(WIDE_STATE).with_key("k000", "first")
-    without = before.without_key("k005")
+    before = freeze(WIDE_STATE)._with_key("k000", "first")
+    without = before._without_key("k005")
     again = made_of(without, before)
     assert again == before
     assert list(again) == list(before)
 
 
 def test_two_wide_levels_that_never_met_are_compared_by_their_keys() -> None:
-    one = freeze(WIDE_STATE).with_key("k000", 0)
-    turned = freeze(dict(reversed(WIDE_STATE.items()))).with_key("k000", 0)
+    one = freeze(WIDE_STATE)._with_key("k000", 0)
+    turned = freeze(dict(reversed(WIDE_STATE.items())))._with_key("k000", 0)
     made = made_of(one, turned)
     assert made == turned
     assert list(made) == list(turned)

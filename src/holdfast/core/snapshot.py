@@ -124,7 +124,7 @@ def _pack(kept: Any) -> Any:
 def _pack_map(value: Map) -> _Packed:
     table: dict[str, Any] = {}
     nodes: list[tuple[int, Raw]] = []
-    for place, (key, kept) in enumerate(value.kept()):
+    for place, (key, kept) in enumerate(value._kept()):
         packed = _pack(kept)
         if type(packed) is _Packed:
             if packed.is_node:

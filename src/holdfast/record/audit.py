@@ -10,8 +10,8 @@ While an audit is open, the log hands out its scope's state as one that reports 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, ItemsView, Iterable, Iterator
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from threading import Lock
@@ -31,6 +31,8 @@ from holdfast.record.in_run import refuse_in_body
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.record")
 
 StatePath = tuple[str | int, ...]
 TrialJob = Callable[["Scope"], Any]
@@ -126,7 +128,7 @@ class Audit:
         reads = self._reads
         found = [
             _item((key,), kept, change_counts, None if reads is None else (key,) in reads)
-            for key, kept in self._root().kept()
+            for key, kept in self._root()._kept()
         ]
         return sorted(found, key=_by_size)
 
@@ -142,7 +144,7 @@ class Audit:
 
     def _unread(self, node: Map, path: StatePath) -> Iterator[tuple[StatePath, Any]]:
         reads = self._check_begun()
-        for key, kept in node.kept():
+        for key, kept in node._kept():
             place = (*path, key)
             if place not in reads:
                 yield place, kept
@@ -187,7 +189,9 @@ class Audit:
                 hint="keep what you want to try in a scope of another level",
             )
         if not place:
-            raise UsageError(f"an item is a part of the state, found {show_value(path)}: the whole state")
+            raise UsageError(
+                f"an item is a part of the state, found {show_value(path)}: the whole state"
+            )
         if tree.get(self._root(), place, MISSING) is MISSING:
             raise NotFoundError(
                 f'scope "{self.name}" has nothing at {place!r}', hint="items() lists its keys"
@@ -213,15 +217,16 @@ class TrialRun:
         if changes.get(self._item) is MISSING:
             del changes[self._item]  # the item was not there to be deleted
         said: list[tuple[str, str]] = []
-        with suppress(ClosedError):  # the job let its scope go
+        try:
             for message in reversed(self.scope.messages):
                 if message.revision <= self._begun:
                     break
                 said.insert(0, (message.role, message.text))
+        except ClosedError:
+            _logger.debug('the messages of "%s" were dropped by the job', self.scope.name)
         self.drop()
-        return TrialOutcome(
-            returned, None if failure is None else show_error(failure), changes, said
-        )
+        error = None if failure is None else show_error(failure)
+        return TrialOutcome(returned, error, changes, said)
 
     def drop(self) -> None:
         """Drops the fork."""
@@ -271,7 +276,7 @@ class _Entries(dict[str, Any]):
         value = kept.force() if type(kept) is Lazy else kept
         if isinstance(value, Map) and len(value):
             self._report(key, False)
-            return Map(_Entries(value.kept(), (*self._path, key), self._notes))
+            return Map(_Entries(value._kept(), (*self._path, key), self._notes))
         self._report(key, True)
         return value
 
@@ -304,7 +309,7 @@ class _Entries(dict[str, Any]):
 def _observed(read_observers: dict[str, list[ReadObserver]], state: Map, name: str) -> Map:
     """Returns a scope's state, as one that reports its readers if an audit of it is open."""
     observers = tuple(read_observers.get(name, ()))
-    return Map(_Entries(state.kept(), (), observers)) if observers else state
+    return Map(_Entries(state._kept(), (), observers)) if observers else state
 
 
 # --- what is stored ------------------------------------------------------------------------------
@@ -345,7 +350,7 @@ def _size(kept: Any) -> int:
         reference = codec.parse_blob_ref(raw)
         return len(raw) if reference is None else reference[1]
     if isinstance(kept, Map):
-        return max(1 + sum(len(codec.encode(key)) + 2 + _size(one) for key, one in kept.kept()), 2)
+        return max(1 + sum(len(codec.encode(key)) + 2 + _size(one) for key, one in kept._kept()), 2)
     if isinstance(kept, List):
         return max(1 + sum(1 + _size(one) for chunk in kept.vector().chunks() for one in chunk), 2)
     return len(codec.encode(kept))

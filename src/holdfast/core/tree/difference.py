@@ -117,7 +117,7 @@ class _Comparison:
         a, b = _force(old), _force(new)
         if type(a) is Map and type(b) is Map:
             for key in _changed_keys(a, b):
-                yield from self.changes(a.peek(key), b.peek(key), (*path, key))
+                yield from self.changes(a._peek(key), b._peek(key), (*path, key))
         elif type(a) is List and type(b) is List:
             x, y = a.vector(), b.vector()
             for index in self._changed_indexes(x, y):
@@ -138,8 +138,8 @@ class _Comparison:
         deleted, changed, added = plan
         ops.extend(delete_op((*path, key)) for key in deleted)
         for key in changed:
-            self._value_ops(a.peek(key), b.peek(key), (*path, key), ops)
-        ops.extend(raw_op("set", (*path, key), b.peek(key)) for key in added)
+            self._value_ops(a._peek(key), b._peek(key), (*path, key), ops)
+        ops.extend(raw_op("set", (*path, key), b._peek(key)) for key in added)
 
     def _list_ops(self, a: List, b: List, path: Path, ops: list[Op]) -> None:
         x, y = a.vector(), b.vector()
@@ -197,7 +197,7 @@ def _plan_wide(a: Map, b: Map) -> Plan | None:
 
     None if these are not two versions of one wide level.
     """
-    x, y = a.wide(), b.wide()
+    x, y = a._wide(), b._wide()
     if x is None or y is None or x.order.count > y.order.count:
         return None
     if any(True for _ in vector.changed_indexes(x.order, y.order)):
@@ -232,11 +232,11 @@ def _plan(a: Map, b: Map) -> Plan | None:
 
 
 def _changed_keys(a: Map, b: Map) -> list[str]:
-    x, y = a.wide(), b.wide()
+    x, y = a._wide(), b._wide()
     if x is not None and y is not None:
         return sorted(trie.changed_keys(x, y))
-    keys = [key for key, kept in a.kept() if b.peek(key) is not kept]
-    keys.extend(key for key in b if a.peek(key) is MISSING)
+    keys = [key for key, kept in a._kept() if b._peek(key) is not kept]
+    keys.extend(key for key in b if a._peek(key) is MISSING)
     return sorted(keys) if max(len(a), len(b)) > WIDE else keys
 
 

@@ -122,7 +122,7 @@ class Map(Thawable, Mapping[str, Any]):
         value = self._entries.get(key, default)
         return value.force() if type(value) is Lazy else value
 
-    def peek(self, key: str) -> Any:
+    def _peek(self, key: str) -> Any:
         """Returns the value as it is kept, perhaps a Lazy, or MISSING."""
         return self._entries.get(key, MISSING)
 
@@ -136,7 +136,7 @@ class Map(Thawable, Mapping[str, Any]):
         entries = self._entries
         return len(entries) if isinstance(entries, dict) else entries.count
 
-    def kept(self) -> Iterable[tuple[str, Any]]:
+    def _kept(self) -> Iterable[tuple[str, Any]]:
         """Returns keys and values as they are kept, perhaps Lazy."""
         return self._entries.items()
 
@@ -146,12 +146,12 @@ class Map(Thawable, Mapping[str, Any]):
         if isinstance(other, Map):
             if len(self) != len(other):
                 return False
-            return all(is_equal(value, other.peek(key)) for key, value in self.kept())
+            return all(is_equal(value, other._peek(key)) for key, value in self._kept())
         if isinstance(other, dict):
             table = cast("dict[str, Any]", other)
             if len(self) != len(table):
                 return False
-            return all(key in table and is_equal(value, table[key]) for key, value in self.kept())
+            return all(key in table and is_equal(value, table[key]) for key, value in self._kept())
         return NotImplemented
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -167,12 +167,12 @@ class Map(Thawable, Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a deep, plain, mutable copy."""
-        return {key: thaw(value) for key, value in self.kept()}
+        return {key: thaw(value) for key, value in self._kept()}
 
     def thaw(self) -> dict[str, Any]:
         return self.to_dict()
 
-    def with_key(self, key: str, value: Any) -> Map:
+    def _with_key(self, key: str, value: Any) -> Map:
         """Returns the map with one key set; a new key comes last."""
         entries = self._entries
         if isinstance(entries, dict):
@@ -187,7 +187,7 @@ class Map(Thawable, Mapping[str, Any]):
         changed._entries = entries.set(key, value)
         return changed
 
-    def with_keys(self, items: dict[str, Any]) -> Map:
+    def _with_keys(self, items: dict[str, Any]) -> Map:
         """Returns the map with several keys set."""
         entries = self._entries
         if isinstance(entries, dict):
@@ -199,7 +199,7 @@ class Map(Thawable, Mapping[str, Any]):
             wide = wide.set(key, value)
         return Map(wide)
 
-    def without_key(self, key: str) -> Map:
+    def _without_key(self, key: str) -> Map:
         """Returns the map without a key, which must be in it."""
         entries = self._entries
         if isinstance(entries, dict):
@@ -215,7 +215,7 @@ class Map(Thawable, Mapping[str, Any]):
         wide = self._entries = trie.from_entries(entries)
         return wide
 
-    def wide(self) -> Trie | None:
+    def _wide(self) -> Trie | None:
         """Returns the trie of a wide level."""
         entries = self._entries
         return None if isinstance(entries, dict) else entries
@@ -285,13 +285,13 @@ class List(Thawable, Sequence[Any]):
         """Returns the items as they are kept, perhaps Lazy."""
         return self._items
 
-    def with_item(self, item: Any) -> List:
+    def _with_item(self, item: Any) -> List:
         """Returns the list with one more item."""
         changed = _new(List)
         changed._items = self._items.append(item)
         return changed
 
-    def with_items(self, items: Sequence[Any]) -> List:
+    def _with_items(self, items: Sequence[Any]) -> List:
         """Returns the list with these items behind its own."""
         return List(self._items.extend(items))
 
@@ -435,7 +435,7 @@ def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
         value = _freeze_encoded(raw, blobs)
         if not isinstance(value, Map):
             raise CorruptError("stored value is not a mapping")
-        return dict(value.kept())
+        return dict(value._kept())
     return {key: enter(item, None, blobs) for key, item in level.items()}
 
 
@@ -471,7 +471,7 @@ def dump(value: Any) -> Encoded:
     if kind is Lazy:
         return value.stored()
     if kind is Map:
-        return dump_entries((key, dump(item)) for key, item in value.kept())
+        return dump_entries((key, dump(item)) for key, item in value._kept())
     if kind is List:
         items = (bytes(dump(item)) for chunk in value.vector().chunks() for item in chunk)
         return b"[" + b",".join(items) + b"]"
@@ -506,7 +506,7 @@ def _show(value: Any) -> str:
 
 def _some(value: Map | List, show: Callable[[Any], str]) -> list[str]:
     if isinstance(value, Map):
-        kept: Iterator[Any] = iter(value.kept())
+        kept: Iterator[Any] = iter(value._kept())
     else:
         kept = iter(value.vector().slice(0, min(len(value), _SHOWN_MAX)))
     shown = [show(item) for _, item in zip(range(_SHOWN_MAX), kept, strict=False)]

@@ -318,9 +318,9 @@ def apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | N
     if type(key) is str:
         kind = op.kind
         if kind == "set":
-            return root.with_key(key, enter(op.value, source, blobs))
-        if kind == "append" and type(kept := root.peek(key)) is List:
-            return root.with_key(key, kept.with_item(enter(op.value, source, blobs)))
+            return root._with_key(key, enter(op.value, source, blobs))
+        if kind == "append" and type(kept := root._peek(key)) is List:
+            return root._with_key(key, kept._with_item(enter(op.value, source, blobs)))
     path = op.keys
     if not path:
         return _apply_to_root(root, op, blobs)
@@ -369,7 +369,7 @@ def _appended(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | 
     items = _NO_ITEMS if kept is MISSING else _force(kept)
     if type(items) is not List:
         _refuse(op, f"it is {_name(items)}, not a list")
-    return items.with_item(enter(op.value, source, blobs))
+    return items._with_item(enter(op.value, source, blobs))
 
 
 def _incremented(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> Any:
@@ -391,7 +391,7 @@ def _merged(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | No
     target = EMPTY if kept is MISSING else _force(kept)
     if type(target) is not Map:
         _refuse(op, f"it is {_name(target)}, not a mapping")
-    return target.with_keys(_level(op, blobs))
+    return target._with_keys(_level(op, blobs))
 
 
 def _truncated(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> List:
@@ -433,20 +433,20 @@ def _force(kept: Any) -> Any:
 
 def _peek(node: Any, step: Any) -> Any:
     if type(node) is Map:
-        return node.peek(step)
+        return node._peek(step)
     items = node.vector()
     return items.get(step) if 0 <= step < items.count else MISSING
 
 
 def _with(node: Any, step: Any, value: Any) -> Any:
     if type(node) is Map:
-        return node.with_key(step, value)
+        return node._with_key(step, value)
     return List(node.vector().set(step, value))
 
 
 def _without(node: Any, step: Any) -> Any:
     if type(node) is Map:
-        return node.without_key(step)
+        return node._without_key(step)
     items = node.vector()
     kept = items.truncate(step)
     for item in items.slice(step + 1, items.count):
@@ -486,7 +486,7 @@ class OpBatch:
             key = op.path
             if op.kind == "append" and type(key) is str:
                 items = self._items.get(key)
-                if items is None and type(self._root.peek(key)) is List:
+                if items is None and type(self._root._peek(key)) is List:
                     items = self._items[key] = []
                 if items is not None:
                     items.append(enter(op.value, source, blobs))
@@ -512,6 +512,6 @@ class OpBatch:
             del self._items[str(key)]
 
     def _append(self, key: str) -> None:
-        kept = self._root.peek(key)
+        kept = self._root._peek(key)
         assert type(kept) is List, f"BUG: {key!r} was a list, and is {type(kept).__name__}"
-        self._root = self._root.with_key(key, kept.with_items(self._items[key]))
+        self._root = self._root._with_key(key, kept._with_items(self._items[key]))
