@@ -33,9 +33,9 @@ def test_the_corpus_finds_a_broken_engine(name: str, monkeypatch: pytest.MonkeyP
         else:
             monkeypatch.setattr(target, attribute, value)
 
-    monkeypatch.setattr(cuts, "PATIENCE_S", 3.0)
     programs = [BY_NAME[one] for one in ENGINES[name].programs]
     assert [found(program) for program in programs] == ["" for _ in programs]
+    monkeypatch.setattr(cuts, "PATIENCE_S", 3.0)  # a broken one may hang
     ENGINES[name].plant(put)
     wrong = [found(program) for program in programs]
     assert any(wrong), f"{name}: {ENGINES[name].broken}, and nobody noticed"

@@ -35,7 +35,6 @@ def write(store: Store) -> None:
         tx.mark("todo", "last")
 
 
-@pytest.mark.timeout(30)
 def test_guarantee_5_events_end_behind_commits_that_only_set_marks(url: str) -> None:
     with holdfast.open(url) as store:
         write(store)
@@ -44,7 +43,6 @@ def test_guarantee_5_events_end_behind_commits_that_only_set_marks(url: str) -> 
         assert list(store.events(after=store.position)) == []
 
 
-@pytest.mark.timeout(30)
 def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
     async def main() -> list[int]:
         async with await holdfast.aio.open(url) as store:
@@ -58,7 +56,6 @@ def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
     assert asyncio.run(main()) == [1]
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("in_asyncio", [False, True])
 def test_a_follower_ends_though_others_are_written_to(
     monkeypatch: pytest.MonkeyPatch, in_asyncio: bool

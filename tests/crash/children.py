@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """How long a child may say nothing before that is called a hang."""
 
 

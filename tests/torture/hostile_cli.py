@@ -241,7 +241,7 @@ def under_strace(ground: Ground) -> int:
             cwd=ground.home,
             env=environment_of(ground),
             capture_output=True,
-            timeout=120,
+            timeout=300,
         )
         if b"ptrace" in done.stderr and not traced.read_bytes():
             return 0  # a machine on which nobody may be traced
@@ -283,7 +283,7 @@ def in_processes(ground: Ground) -> int:
             cwd=ground.home,
             env=environment_of(ground),
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
         text = [part.decode(errors="surrogateescape") for part in (done.stdout, done.stderr)]
         judge([repr(word)[:60] for word in words], (done.returncode, text[0], text[1]))

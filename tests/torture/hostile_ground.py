@@ -22,7 +22,7 @@ import holdfast
 from holdfast import HoldfastError
 from tests.torture.programme import Broken
 
-CASE_S = 20.0
+CASE_S = 60.0
 MEMORY_BYTES = 3 << 29
 BACKENDS = ("files", "sqlite")
 

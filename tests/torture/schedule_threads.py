@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a thread may go without a yield point before that counts as a hang: real waiting."""
 
 

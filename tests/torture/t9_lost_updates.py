@@ -44,7 +44,7 @@ from tests.torture.updates_clients import Line, Recorder, play, retry, together
 PROCESSES = 8
 THREADS = 4
 EACH = 16
-PATIENCE_S = 60
+PATIENCE_S = 240
 CRASH_POINTS = {
     "files": ("files.ring.written", "files.ring.synced", "files.text.appended", "files.published"),
     "sqlite": ("sqlite.inserted", "sqlite.committed"),
