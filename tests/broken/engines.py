@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core import intent
+from holdfast.core import intent, leases
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
-from holdfast.runs import acts, context, engine, events, execution, journal, steps
+from holdfast.runs import acts, context, events, execution, journal, steps
 from holdfast.runs import execution as writers
 
 Put = Callable[[Any, Any, Any], None]
@@ -51,10 +51,10 @@ def _no_fence(put: Put) -> None:
 
 
 def _owner_not_asked(put: Put) -> None:
-    def is_sure(self: Any, run: Any) -> bool:
+    def is_sure(self: Any, lease: Any) -> bool:
         return True
 
-    put(engine.Engine, "_is_sure", is_sure)
+    put(leases.LeaseKeeper, "is_sure", is_sure)
 
 
 def _no_intent(put: Put) -> None:
@@ -90,10 +90,10 @@ def _name_only_keys(put: Put) -> None:
 
 
 def _swallowed_control(put: Put) -> None:
-    def poisoned(self: Any, control: Any) -> Any:
+    def left_with(self: Any, control: Any) -> Any:
         return control
 
-    put(context.Operations, "poisoned", poisoned)
+    put(context.Operations, "_leave_with", left_with)
 
 
 def _results_not_reread(put: Put) -> None:
@@ -147,21 +147,21 @@ def _writes_without_keys(put: Put) -> None:
 
 def _chance_not_kept(put: Put) -> None:
     def value(self: Any, kind: str, name: str, make: Any, *_: Any, **__: Any) -> Any:
-        self.enter()
+        self._begin()
         return make()
 
-    put(context.Operations, "value", value)
+    put(context.Operations, "_recorded_value", value)
 
 
 def _outcomes_not_kept(put: Put) -> None:
-    sound = execution.Execution.put
+    sound = execution.Execution.take_buffer
 
-    def shortened(self: Any, *how: Any) -> Any:
+    def shortened(self: Any, *how: Any, **named: Any) -> Any:
         kept = [one for one in self._buffer if not _is_outcome(one)]
         self._buffer[:] = kept
-        return sound(self, *how)
+        return sound(self, *how, **named)
 
-    put(execution.Execution, "put", shortened)
+    put(execution.Execution, "take_buffer", shortened)
 
 
 def _is_outcome(new_event: Any) -> bool:

@@ -137,7 +137,7 @@ class Ended(Struct):
 def opened(url: str, place: Place = NOWHERE) -> tuple[Store, Cutting]:
     """Opens a store that is cut at a place; nothing is written but by the program itself."""
     store = holdfast.open(url)
-    store._engine.tending.flush_s = None
+    store._engine.supervisor.flush_s = None
     return store, cutting(store, Cutting(store._log._backend, place))
 
 

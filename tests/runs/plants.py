@@ -10,7 +10,8 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from holdfast.core import codec
-from holdfast.runs import blocks, context, engine, events, execution, steps, values, waits
+from holdfast.core.leases import LeaseKeeper
+from holdfast.runs import blocks, context, events, execution, steps, values, waits
 from holdfast.runs.acts import CommitNow
 from holdfast.runs.execution import BodyWriter
 from holdfast.runs.journal import Answer, Block
@@ -21,13 +22,14 @@ Plant = Callable[[], Any]
 @contextmanager
 def no_fence() -> Generator[None]:
     """Commits of a run are not bound to its lease, and nobody asks for it before an act."""
-    put = execution.Execution.put
+    take_buffer = execution.Execution.take_buffer
 
-    def unfenced(self: Any, send: Any, *rest: Any) -> Any:
-        return put(self, lambda wanted, *how: send(replace(wanted, fence=None), *how), *rest)
+    def unfenced(self: Any, *how: Any, **named: Any) -> Any:
+        proposed = take_buffer(self, *how, **named)
+        return None if proposed is None else replace(proposed, fence=None)
 
-    sure = patch.object(engine.Engine, "_is_sure", lambda self, run: True)
-    with patch.object(execution.Execution, "put", unfenced), sure:
+    sure = patch.object(LeaseKeeper, "is_sure", lambda self, lease: True)
+    with patch.object(execution.Execution, "take_buffer", unfenced), sure:
         yield
 
 
@@ -103,7 +105,7 @@ def inputs_ignored() -> Any:
 
 def swallowed_control() -> Any:
     """A control exception that the body swallowed is forgotten."""
-    return patch.object(context.Operations, "poisoned", lambda self, control: control)
+    return patch.object(context.Operations, "_leave_with", lambda self, control: control)
 
 
 def results_not_read_back() -> Any:
@@ -148,9 +150,9 @@ def fold_starts_over() -> Any:
 
     def forgetful(context: Any, answer: Any, name: str, items: Any, init: Any, *rest: Any) -> Any:
         for number in range(len(items)):
-            entry = context.execution.journal.entries.get(f"{answer.path}[{number}]")
+            entry = context._execution.journal.entries.get(f"{answer.path}[{number}]")
             if entry is not None:
-                entry.value = context.execution.store(values.encode(init))
+                entry.value = context._execution.store(values.encode(init))
         return fold(context, answer, name, items, init, *rest)
 
     return patch.object(context.blocks, "fold", forgetful)

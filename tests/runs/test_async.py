@@ -105,7 +105,7 @@ def test_an_async_run_does_all_of_it(url: str, witness: Witness):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: Any):
     async def body(hf: aio.AsyncStore) -> None:
-        hf._engine.tending.flush_s = None
+        hf._engine.supervisor.flush_s = None
         inner_backend = hf._log._backend
         nth, cut = 1, True
         while cut:

@@ -113,7 +113,7 @@ def test_a_txn_of_a_branch_that_was_left_behind_does_not_land_behind_the_end(hf:
     run = Execution(hf._log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
     run.forked(1)
     run.record(events.Created("tests:left", Raw(b"{}")))
-    run.seal(events.Ended("completed"))
+    run.record_last(events.Ended("completed"))
     run.commit()
     with pytest.raises(Stopped):
         run.commit_with(
@@ -212,7 +212,7 @@ def test_a_child_is_stopped_when_what_its_parent_ends_for_is_durable(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Rule 7. Killed behind the stop, a parent that decides anew would join what it has stopped."""
-    hf._engine.tending.flush_s = None
+    hf._engine.supervisor.flush_s = None
     cancel, known = hf._engine.cancel_child, list[str]()
 
     def cancel_child(*child: str) -> None:
@@ -258,7 +258,7 @@ def stopped_parent(ctx: Any, is_at_work: bool) -> None:
     for policy in ("cancel", "leave", "wait"):
         ctx.child(asked, id=policy, when_parent_ends=policy)
     if is_at_work:
-        ctx.engine.cancel(ctx.run_id)
+        ctx._engine.cancel(ctx.run_id)
     ctx.wait("never")
 
 

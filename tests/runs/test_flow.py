@@ -234,7 +234,7 @@ def test_a_wait_is_answered_once_by_what_fits(hf: Store):
 def test_the_second_answer_is_told_that_it_came_late(hf: Store):
     run = hf.start(asking, id="r")
     until(run, "waiting")
-    hf._engine.tending.close()  # nobody takes the first answer yet
+    hf._engine.supervisor.close()  # nobody takes the first answer yet
     hf.answer("r", "approve", {"ok": True, "by": "ada"})
     hf.answer("r", "approve", {"ok": True, "by": "ada"})  # the same answer: sent once
     with pytest.raises(ExistsError, match="answered already"):
@@ -346,7 +346,7 @@ def swallowing(ctx: Any, how: str) -> Any:
 
 @pytest.mark.parametrize("how", ["returns", "goes on", "raises"])
 def test_a_swallowed_control_exception_does_not_count_and_is_named(hf: Store, how: str):
-    """Rule 9: the context is poisoned, and the line is in a note."""
+    """Rule 9: the block is left all the same, and the line is in a note."""
     run = hf.start(swallowing, how, id="r")
     until(run, "waiting")
     [note] = {note.text for note in run.journal.notes}

@@ -67,7 +67,7 @@ def rows(connection: Any) -> list[Any]:
 def test_a_row_is_written_once_although_the_run_is_cut(connection: Any):
     PLACE["cut"] = True
     with holdfast.open("memory:") as hf:
-        hf._engine.tending.flush_s = None
+        hf._engine.supervisor.flush_s = None
         with pytest.raises(Cut):
             hf.start(paying, id="r").result()
         assert rows(connection) == [("ada", 5)]

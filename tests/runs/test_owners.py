@@ -74,8 +74,8 @@ def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness
         GATE.set()
         assert two.run("r").result() == ["posted first", "slow", "posted last"]
         assert mine.over.wait(60)
-        assert isinstance(mine.poison, OwnerLost)
-        assert isinstance(mine.poison.cause, LeaseLostError)
+        assert isinstance(mine.leaving, OwnerLost)
+        assert isinstance(mine.leaving.cause, LeaseLostError)
         assert late.result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
     with holdfast.open(durable_url) as three:

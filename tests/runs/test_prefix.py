@@ -174,23 +174,23 @@ def run_async(store: holdfast.Store, acted: list[int]) -> None:
 BODIES = {"sync": run_sync, "async": run_async}
 
 
-# --- holes: what stands in line behind a commit that failed ---------------------------------------
+# --- holes: what is in line after a commit that failed ---------------------------------------
 
 
-def put_behind(run: Execution, store: holdfast.Store, what: str) -> Callable[[], object]:
+def put_after(run: Execution, store: holdfast.Store, what: str) -> Callable[[], object]:
     """Puts something of the run in line, and returns what waits for it."""
     if what == "journal":
         run.record(events.Intended("parallel/b/pay", 2, "step", "pay", "effect"))
-        request = run.put(run._line_up)  # pyright: ignore[reportPrivateUsage]
+        request = run.put(run._submit)  # pyright: ignore[reportPrivateUsage]
         assert request is not None
         return lambda: store._log.wait(request)
     if what == "txn":
-        part = StreamWrite("team/t", (changed([set_op("n", 1)]),))
+        write = StreamWrite("team/t", (changed([set_op("n", 1)]),))
         done = events.StepDone("parallel/b/move", kind="step", name="move", effect="txn")
-        request = run.join(done, ProposedCommit((part,)), store._log.submit)
+        request = run.join(done, ProposedCommit((write,)), store._log.submit)
         return lambda: store._log.wait(request)
     context = Context(run, Block(run.journal), None, store._engine)
-    token = WRITER.set(context.writer if what == "write" else context.writer.fencing())
+    token = WRITER.set(context._writer if what == "write" else context._writer.fencing())
     try:
         with store.submit() as tx:
             tx.scope(store.team("t")).set("n", 1)
@@ -213,7 +213,7 @@ def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) 
             first.scope(store.team("other")).set("n", 1)
         assert slow.reached.wait(30)
         run.push()
-        wait = put_behind(run, store, what)
+        wait = put_after(run, store, what)
         slow.gate.set()
         with pytest.raises(UnavailableError):
             wait()
@@ -229,7 +229,7 @@ def test_nothing_is_written_in_the_batches_behind_it_either(store: Any) -> None:
     slow.error, slow.is_once = UnavailableError("the network is gone"), True
     run.push()
     assert slow.reached.wait(30)
-    waits = [put_behind(run, store, what) for what in ("journal", "txn", "write", "fenced write")]
+    waits = [put_after(run, store, what) for what in ("journal", "txn", "write", "fenced write")]
     slow.gate.set()
     for wait in waits:
         with pytest.raises(UnavailableError, match='run "r" was lost'):

@@ -40,32 +40,16 @@ def hf() -> Any:
         yield store
 
 
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def await_numbers(place: Path, run: Any = None) -> list[int]:
-    """Returns the numbers of a process and its child, as soon as they are there."""
+    """Returns the numbers of a process and its child, as soon as both are there."""
     pause = threading.Event()
-    for _ in range(3000):
-        if place.exists():
-            return [int(word) for word in place.read_text().split()]
+    for _ in range(6000):
+        with contextlib.suppress(FileNotFoundError):
+            text = place.read_text()
+            if text.endswith("\n"):
+                return [int(word) for word in text.split()]
         pause.wait(0.02)
     raise AssertionError("the process did not begin")
-
-
-def await_end(numbers: list[int]) -> None:
-    pause = threading.Event()
-    for _ in range(3000):
-        if not any(is_there(pid) for pid in numbers):
-            return
-        pause.wait(0.02)
-    raise AssertionError("a process outlived its run")
 
 
 @holdfast.run(name="tests:processes")

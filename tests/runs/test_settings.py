@@ -28,7 +28,7 @@ def of_a_key(key: str = "none") -> str:
 
 @holdfast.run(name="tests:of a key")
 def of_keys(ctx: Any, key: str = "none") -> str:
-    return f"{ctx.block.path} {key}"
+    return f"{ctx._block.path} {key}"
 
 
 def test_a_setting_that_is_a_parameter_too_is_refused(hf: Store):

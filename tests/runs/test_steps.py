@@ -410,8 +410,8 @@ def chain(ctx: Any, n: int) -> None:
 
 def test_a_chain_of_acts_costs_one_commit_each(hf: Store, witness: Witness):
     """Rule 7: the outcome of one act rides in the commit of the next intent."""
-    hf._engine.tending.flush_s = None
-    hf.lease_keeper.beat()
+    hf._engine.supervisor.flush_s = None
+    hf.lease_keeper.register()
     cutting = Cutting(hf._log._backend)
     hf._log._backend = cutting  # type: ignore[assignment]
     hf.start(chain, 10).result()

@@ -41,7 +41,7 @@ HERE: dict[str, Any] = {}
 def cut_off(ctx: Any, place: str) -> None:
     """Makes the store unreachable for what comes next, the first time that the run is here."""
     if not HERE["outage"]:
-        target, name = PLACES[place](HERE["store"], ctx.execution)
+        target, name = PLACES[place](HERE["store"], ctx._execution)
         HERE["outage"].append(Outage(getattr(target, name)))
         HERE["patch"].setattr(target, name, HERE["outage"][0])
 

@@ -78,7 +78,7 @@ def test_a_run_that_cannot_be_resumed_keeps_no_other_from_being_woken(hf: Store)
 
 
 def test_starting_a_run_asks_for_its_lease_once(hf: Store, monkeypatch: pytest.MonkeyPatch):
-    hf.lease_keeper.beat()
+    hf.lease_keeper.register()
     leases, renewed = hf._log._backend.leases, list[str]()
     real = leases.renew
 
@@ -127,7 +127,7 @@ def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
         until(run, "waiting")
         length = run.journal.revision
         for _ in range(3):
-            two._engine.tending.tend()
+            two._engine.supervisor.work()
             assert two._engine.look_at("r", None) is None
         assert (run.status, run.journal.revision) == ("waiting", length)
         CHILD.set()
@@ -208,15 +208,15 @@ def stopped_at_work(ctx: Any) -> None:
 def test_what_nobody_foresaw_leaves_a_trace(hf: Store, monkeypatch: pytest.MonkeyPatch):
     """The thread that wakes runs goes on, whatever happens to one of them, and says so once."""
     until(hf.start(waiting, id="r"), "waiting")
-    tending = hf._engine.tending
+    supervisor = hf._engine.supervisor
     monkeypatch.setattr(hf._engine, "resume", Mock(side_effect=ValueError("a bug")))
     hf.signal("r", "go", 1)
     for _ in range(2):
-        tending.tend()
+        supervisor.work()
     said = [one for one in hf.status()["reports"] if "a bug" in one]
     assert said == ['run "r" could not be gone on with: ValueError: a bug']
-    monkeypatch.setattr(tending, "_listen", Mock(side_effect=KeyError("another")))
-    tending.wake()
+    monkeypatch.setattr(supervisor, "_listen", Mock(side_effect=KeyError("another")))
+    supervisor.wake()
     await_that(lambda: any("KeyError" in one for one in hf.status()["reports"]))
-    assert tending._thread is not None  # pyright: ignore[reportPrivateUsage]
-    assert tending._thread.is_alive()  # pyright: ignore[reportPrivateUsage]
+    assert supervisor._thread is not None  # pyright: ignore[reportPrivateUsage]
+    assert supervisor._thread.is_alive()  # pyright: ignore[reportPrivateUsage]

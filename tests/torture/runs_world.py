@@ -227,8 +227,9 @@ def _gate(store: Store) -> threading.Lock:
     its lease: that would show nothing.
     """
     gate = threading.Lock()
-    for one in (store.lease_keeper, store._engine.tending):
-        one.tend = _gated(gate, one.tend)  # type: ignore[method-assign]
+    keeper, supervisor = store.lease_keeper, store._engine.supervisor
+    keeper.tend = _gated(gate, keeper.tend)  # type: ignore[method-assign]
+    supervisor.work = _gated(gate, supervisor.work)  # type: ignore[method-assign]
     return gate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Any, ParamSpec
@@ -17,7 +17,7 @@ from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
 from holdfast.runs import acts
 from holdfast.runs.acts import Operation
-from holdfast.runs.blocks import Joining, Progress, branch_body, life
+from holdfast.runs.blocks import ParallelJoin, Progress, branch_body, life
 from holdfast.runs.context import Operations
 from holdfast.runs.control import Cancelled, Control, Stopped
 from holdfast.runs.define import CURRENT, RunFunction, Step
@@ -44,9 +44,6 @@ class AsyncContext(Operations):
         self._home = loop
         self._inside: list[Any] = []  # the tasks that are in blocks within this one
 
-    def drive(self, operation: Operation) -> Coroutine[Any, Any, Any]:
-        return self._drive(operation)
-
     async def _drive(self, operation: Operation) -> Any:
         try:
             act = next(operation)
@@ -62,28 +59,28 @@ class AsyncContext(Operations):
         except StopIteration as stop:
             return stop.value
         except Control as control:
-            self.poisoned(control)
+            self._leave_with(control)
             raise
 
     def _cancelled(self, cancelled: BaseException) -> BaseException:
         """Returns what a cancelled await is to the run: a stop if one was asked for."""
-        run = self.execution
-        if self.is_stopped:
-            return self.poisoned(Stopped("another branch decided the block"))
+        run = self._execution
+        if self._is_stopped:
+            return self._leave_with(Stopped("another branch decided the block"))
         if run.stop_wanted:
-            run.poison = run.poison or Cancelled(f'run "{run.id}" is to stop')
-            return run.poison
+            run.leaving = run.leaving or Cancelled(f'run "{run.id}" is to stop')
+            return run.leaving
         return cancelled
 
-    def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(function, Step) and not function.is_async:
+    def _call_step(self, step: Step[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not step.is_async:
             raise UsageError(
-                f'step "{function.name}" is a plain function and was called in an async run',
-                hint=f"write await ctx.step({function.name}, …)",
+                f'step "{step.name}" is a plain function and was called in an async run',
+                hint=f"write await ctx.step({step.name}, …)",
             )
-        return super().call_plainly(function, args, kwargs)
+        return super()._call_step(step, args, kwargs)
 
-    def enter_run(
+    def _enter_run(
         self,
         function: RunFunction[Any],
         args: tuple[Any, ...],
@@ -97,15 +94,15 @@ class AsyncContext(Operations):
                 f'run "{function.name}" is a plain function: an async run cannot enter it',
                 hint="start it with ctx.child, or make it async def",
             )
-        return super().enter_run(function, args, kwargs, *how, **named)
+        return super()._enter_run(function, args, kwargs, *how, **named)
 
     @property
     def state(self) -> AsyncScope:
-        return AsyncScope(self._home, self.engine.state_of(self.execution.id))
+        return AsyncScope(self._home, self._engine.state_of(self._execution.id))
 
-    def inner(self, block: Block) -> AsyncContext:
+    def _inner(self, block: Block) -> AsyncContext:
         """Returns the context of a branch."""
-        return AsyncContext(self.execution, block, self, self.engine, self._home)
+        return AsyncContext(self._execution, block, self, self._engine, self._home)
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -116,7 +113,7 @@ class AsyncContext(Operations):
         await self._put(act.marks)
 
     async def _put(self, marks: tuple[Any, ...]) -> None:
-        run = self.execution
+        run = self._execution
         try:
             task = run.put(self._launch, marks)
             written = None if task is None else await shielded(task)
@@ -129,21 +126,21 @@ class AsyncContext(Operations):
             await self._home.hop(run.look)
 
     def _launch(
-        self, proposed: ProposedCommit, flight: InFlightCommit
+        self, proposed: ProposedCommit, commit: InFlightCommit
     ) -> asyncio.Task[CommitResult]:
         task = self._home.enqueue(proposed)
-        task.add_done_callback(lambda done: flight.land(_error_of(done)))
+        task.add_done_callback(lambda done: commit.complete(_error_of(done)))
         return task
 
     async def _landed(self) -> None:
         """Returns when nothing of the run that others took along is on its way any more."""
-        run = self.execution
-        if run.flights.are_aloft:
-            await self._home.hop(run.flights.wait)
+        run = self._execution
+        if run.in_flight.pending:
+            await self._home.hop(run.in_flight.wait)
         run.check_loss()
 
     async def _commit_with(self, act: acts.CommitWith) -> Any:
-        run = self.execution
+        run = self._execution
         try:
             task = run.join(act.event, act.extra, self._home.enqueue)
             task.add_done_callback(lambda done: _error_of(done) or run.joined(act.event))
@@ -159,7 +156,7 @@ class AsyncContext(Operations):
 
     async def _call(self, act: acts.Call) -> Any:
         inside = CURRENT.set(None)
-        writing = WRITER.set(StepWriter(self.execution, act.path))
+        writing = WRITER.set(StepWriter(self._execution, act.path))
         try:
             if act.is_async:
                 return await act.function(*act.args, **act.kwargs)
@@ -194,7 +191,7 @@ class AsyncContext(Operations):
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(settle, value, error)
 
-        self.engine.pool.submit(PoolCall(work))
+        self._engine.pool.submit(PoolCall(work))
         try:
             return await (future if drop is None else asyncio.shield(future))
         except asyncio.CancelledError:
@@ -208,9 +205,9 @@ class AsyncContext(Operations):
 
     async def _enter(self, act: acts.Enter) -> Any:
         inside = CURRENT.set(act.context)
-        writing = WRITER.set(act.context.writer)
+        writing = WRITER.set(act.context._writer)
         try:
-            with act.context.alone():
+            with act.context._alone():
                 result = act.function(*act.args, **act.kwargs)
                 return await result if inspect.isawaitable(result) else result
         finally:
@@ -218,19 +215,19 @@ class AsyncContext(Operations):
             CURRENT.reset(inside)
 
     @contextmanager
-    def alone(self) -> Generator[None]:
+    def _alone(self) -> Generator[None]:
         """Refuses a body that is entered beside another of the same context.
 
         A context is in one block at a time. Two nested runs or folds that are awaited side by side
         would each record what the other does as its own, in an order that is chance.
         """
-        if self.block.path == self.base:
+        if self._block.path == self._base:
             yield
             return
         task = asyncio.current_task()
         if self._inside and self._inside[-1] is not task:
             raise UsageError(
-                f'block "{self.block.path}" of run "{self.run_id}" was entered beside another',
+                f'block "{self._block.path}" of run "{self.run_id}" was entered beside another',
                 hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
             )
         self._inside.append(task)
@@ -240,18 +237,18 @@ class AsyncContext(Operations):
             self._inside.pop()
 
     async def _pause(self, act: acts.Pause) -> None:
-        clock = self.execution.log.clock
+        clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
-            self.execution.check()
+            self._execution.check()
             await asyncio.sleep(min(left / 1e6, SLICE_S))
 
     async def _look(self, act: acts.Look) -> None:
-        await self._home.hop(self.execution.look)
+        await self._home.hop(self._execution.look)
 
     async def _fork(self, act: acts.Fork) -> None:
-        joining: Joining = act.joining
+        joining: ParallelJoin = act.joining
         names = {
-            asyncio.create_task(context.live(name, joining)): name
+            asyncio.create_task(context._live(name, joining)): name
             for name, context in joining.contexts.items()
         }
         waiting = set(names)
@@ -260,14 +257,14 @@ class AsyncContext(Operations):
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
-                joining.contexts[names[task]].is_stopped = True
+                joining.contexts[names[task]]._is_stopped = True
                 task.cancel()
             # Whatever is cancelled meanwhile: no branch is at work when the block is left.
             await shielded(asyncio.gather(*waiting, return_exceptions=True))
 
-    async def live(self, name: str, joining: Joining) -> None:
+    async def _live(self, name: str, joining: ParallelJoin) -> None:
         """The task of one branch."""
-        run = self.execution
+        run = self._execution
         run.contexts.append(self)
         run.forked(1)
         try:
@@ -338,7 +335,7 @@ class AsyncRuns:
         run.contexts.append(context)
         control: BaseException | None = None
         try:
-            control = await context.drive(life(context))
+            control = await context._drive(life(context))
         except BaseException as error:
             control = run.lost(error)
         finally:

@@ -15,7 +15,7 @@ from holdfast.errors import ExistsError, LeaseLostError, NotFoundError, UsageErr
 from holdfast.names import new_id
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
-from holdfast.runs.execution import INDEX, status_marks
+from holdfast.runs.execution import INDEX, new_event, status_marks
 from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
 from holdfast.runs.waits import check_id, message_name
@@ -167,7 +167,7 @@ def fork(
         if path not in journal.entries:
             raise NotFoundError(f'"{path}" is not recorded before the fork: nothing to edit')
         added.append(events.StepDone(path, store(values.encode(value))))
-    new_events += [NewEvent(events.TYPES[type(one)], events.to_payload(one)) for one in added]
+    new_events += [new_event(one) for one in added]
     write = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
     engine.log.commit(ProposedCommit((write,), marks=status_marks(target, "pending")))
     if signals == "copy":

@@ -24,13 +24,13 @@ from holdfast.runs.control import (
     Suspended,
     passed_through,
 )
-from holdfast.runs.define import RunFunction, is_run, is_step
+from holdfast.runs.define import RunFunction, Signature, is_run, is_step
 from holdfast.runs.events import Fault
-from holdfast.runs.execution import Execution, doomed_children, open_children, status_marks
-from holdfast.runs.journal import Answer, Block, Entry, Journal, escape, iteration
+from holdfast.runs.execution import Execution, children_to_cancel, open_children, status_marks
+from holdfast.runs.journal import Answer, Block, Entry, Journal, digest_of, escape, iteration
 
 
-class Frame(Struct, frozen=True):
+class LoopPosition(Struct, frozen=True):
     """A loop that the run is in."""
 
     name: str
@@ -41,7 +41,7 @@ class Frame(Struct, frozen=True):
         return f"{self.name}: iteration {self.index + 1} of {self.total}"
 
 
-class Doing(Struct, frozen=True, gc=False):
+class CurrentOperation(Struct, frozen=True, gc=False):
     """The operation that a block is at."""
 
     path: str
@@ -68,8 +68,8 @@ def progress_of(run: Execution) -> Progress:
     statements: list[str] = []
     frames: dict[str, None] = {}
     for context in list(run.contexts):
-        doing: Doing | None = context.doing
-        for frame in list(context.frames):
+        doing: CurrentOperation | None = context._current
+        for frame in list(context._loops):
             frames[str(frame)] = None
         if doing is not None:
             entry = run.journal.entries.get(doing.path)
@@ -102,7 +102,7 @@ def _frames_of(journal: Journal, path: str) -> list[str]:
         entry = journal.entries.get(loop)
         if entry is not None and index.isdigit():
             name = entry.label or entry.name or entry.kind
-            found.append(str(Frame(name, int(index), entry.total)))
+            found.append(str(LoopPosition(name, int(index), entry.total)))
     return found
 
 
@@ -137,7 +137,7 @@ def opened(
 def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
     """Calls the body of a block: a step, a run, or a function that gets `ctx` if it asks for it."""
     if is_step(function):
-        operation: Operation = context.guarded(context.step_operation(function, args, kwargs))
+        operation: Operation = context._guarded(context._step_operation(function, args, kwargs))
         return (yield from operation)
     body = function.function if is_run(function) else function
     if first_parameter(body) == "ctx":
@@ -148,7 +148,7 @@ def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str,
 @lru_cache(maxsize=512)
 def first_parameter(function: Callable[..., Any]) -> str:
     """Returns the name of what a function takes first."""
-    return values.Signature(function).first
+    return Signature(function).first
 
 
 def nested(
@@ -160,22 +160,22 @@ def nested(
     kwargs: dict[str, Any],
 ) -> Operation:
     """Runs another run's body as a block of this one; a finished one is not entered again."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     if answer.verdict == "diverged":
         raise run.diverge(answer)
     if answer.verdict == "replay":
         assert answer.entry is not None, "BUG: a replay of nothing"
         return function.signature.rebuild("return", run.load(answer.entry.value))
-    digest = values.digest(function.signature.inputs(args, kwargs))
+    digest = digest_of(function.signature.inputs(args, kwargs))
     if answer.verdict == "execute":
         run.record(opened(answer, "run", name, None, digest))
-    outer = context.block
-    block = context.block = Block(run.journal, answer.path, displaced=answer.displaced)
+    outer = context._block
+    block = context._block = Block(run.journal, answer.path, displaced=answer.displaced)
     try:
         value = yield from invoke(context, function, args, kwargs)
-        context.close_block(block)
+        context._close_block(block)
     finally:
-        context.block = outer
+        context._block = outer
     encoded = values.encode(value)
     run.record(events.StepDone(answer.path, run.store(encoded)))
     return function.signature.rebuild("return", codec.decode(encoded))
@@ -190,7 +190,7 @@ def fold(
     body: Any,
 ) -> Operation:
     """Carries an accumulator through a body, from the first iteration that has no record."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     if answer.verdict == "diverged":
         raise run.diverge(answer)
     if answer.verdict == "replay":
@@ -199,11 +199,11 @@ def fold(
     if answer.verdict == "execute":
         run.record(opened(answer, "fold", name, len(items)))
     encoded = values.encode(init)
-    outer, depth = context.block, len(context.frames)
+    outer, depth = context._block, len(context._loops)
     try:
         for number, item in enumerate(items):
             path = iteration(answer.path, number)
-            digest = values.digest(values.encode(item))
+            digest = digest_of(values.encode(item))
             entry = run.journal.entries.get(path)
             if entry is not None:
                 if entry.digest != digest and (path, "inputs") not in run.journal.adopted:
@@ -213,11 +213,11 @@ def fold(
                 assert entry.value, "BUG: an iteration without a value"
                 encoded = bytes(entry.value)
                 continue
-            block = context.block = Block(run.journal, path, displaced=answer.displaced)
-            context.frames[depth:] = [Frame(answer.label or name, number, len(items))]
+            block = context._block = Block(run.journal, path, displaced=answer.displaced)
+            context._loops[depth:] = [LoopPosition(answer.label or name, number, len(items))]
             carried = values.decode(encoded, run.log.blobs.read)
             value = yield from invoke(context, body, (carried, item), {})
-            context.close_block(block)
+            context._close_block(block)
             encoded = bytes(run.store(values.encode(value)))
             run.record(
                 events.StepDone(
@@ -225,8 +225,8 @@ def fold(
                 )
             )
     finally:
-        context.block = outer
-        del context.frames[depth:]
+        context._block = outer
+        del context._loops[depth:]
     run.record(events.StepDone(answer.path, Raw(encoded)))
     return values.decode(encoded, run.log.blobs.read)
 
@@ -254,7 +254,7 @@ class Outcome(Struct, frozen=True):
         return self.error is None
 
 
-class Joining:
+class ParallelJoin:
     """The branches of a parallel block on their way, and whether enough of them have ended."""
 
     def __init__(self, branches: dict[str, Branch], join: str | int) -> None:
@@ -334,12 +334,12 @@ def shape_of(branches: dict[str, Branch]) -> str:
             raise UsageError(
                 f'branch "{name}" is {show_value(branch)}', hint="wrap it: ctx.branch(function, …)"
             )
-    return values.digest(codec.encode(sorted(branches)))
+    return digest_of(codec.encode(sorted(branches)))
 
 
-def parallel(context: Any, answer: Answer, joining: Joining) -> Operation:
+def parallel(context: Any, answer: Answer, joining: ParallelJoin) -> Operation:
     """Runs what has not ended yet, and returns what the join policy makes of it."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     path, entries = answer.path, run.journal.entries
     if answer.verdict == "diverged":
         raise run.diverge(answer)
@@ -357,7 +357,7 @@ def parallel(context: Any, answer: Answer, joining: Joining) -> Operation:
         for name in joining.branches:
             if name not in joining.order and name not in joining.faults:
                 block = Block(run.journal, places[name], displaced=answer.displaced)
-                joining.contexts[name] = context.inner(block)
+                joining.contexts[name] = context._inner(block)
         yield Fork(joining)
         if not joining.decided and (control := joining.control()) is not None:
             raise control
@@ -380,14 +380,14 @@ def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str
     return sorted(ended, key=lambda one: entries[one[1]].revision)
 
 
-def _verdict(joining: Joining) -> tuple[str, Fault] | None:
+def _verdict(joining: ParallelJoin) -> tuple[str, Fault] | None:
     """Returns the failure that the whole block fails with; None if it does not."""
     if joining.join == "settle" or len(joining.order) >= joining.needed:
         return None
     return next(iter(joining.faults.items()))
 
 
-def _joined(run: Execution, joining: Joining, entry: Entry) -> dict[str, Any]:
+def _joined(run: Execution, joining: ParallelJoin, entry: Entry) -> dict[str, Any]:
     """Returns the values by branch, or raises, from the records alone: live equals replay."""
     if entry.error is not None:
         raise values.error_of(entry.error, entry.path)
@@ -407,7 +407,7 @@ def _joined(run: Execution, joining: Joining, entry: Entry) -> dict[str, Any]:
     return found
 
 
-def _rebuilt(run: Execution, joining: Joining, name: str, entry: Entry) -> Any:
+def _rebuilt(run: Execution, joining: ParallelJoin, name: str, entry: Entry) -> Any:
     function = joining.branches[name].function
     value = run.load(entry.value)
     if is_step(function) or is_run(function):
@@ -415,24 +415,24 @@ def _rebuilt(run: Execution, joining: Joining, name: str, entry: Entry) -> Any:
     return value
 
 
-def branch_body(context: Any, name: str, joining: Joining) -> Operation:
+def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
     """The whole life of one branch: its body, its end, and the record of both."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     branch = joining.branches[name]
-    path = context.block.path
+    path = context._block.path
     error: BaseException | None = None
     fault: Fault | None = None
     try:
         value = yield from invoke(context, branch.function, branch.args, branch.kwargs)
-        if context.left_with is not None:
-            raise context.left_with  # it was swallowed: what the body returned does not count
-        context.close_block(context.block)
+        if context._left_with is not None:
+            raise context._left_with  # it was swallowed: what the body returned does not count
+        context._close_block(context._block)
         encoded = values.encode(value)
         run.record(
             events.StepDone(path, run.store(encoded), kind="branch", name=name, effect="pure")
         )
     except BaseException as raised:
-        error = context.left_with or raised
+        error = context._left_with or raised
         if isinstance(error, Exception):
             fault = values.fault_of(error)
             failed = events.Failed(path, fault, kind="branch", name=name, effect="pure")
@@ -447,7 +447,7 @@ def branch_body(context: Any, name: str, joining: Joining) -> Operation:
 
 def life(context: Any) -> Operation:
     """Runs the body and records how it was left; returns the control it was left with, if any."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     encoded = b"null"
     error: BaseException | None = None
     try:
@@ -455,18 +455,18 @@ def life(context: Any) -> Operation:
         assert created is not None, "BUG: a run that was not created"
         args, kwargs = run.function.signature.arguments(run.load(created.inputs))
         value = yield from invoke(context, run.function, tuple(args), kwargs)
-        if context.left_with is None:
-            context.close_block(context.block)
+        if context._left_with is None:
+            context._close_block(context._block)
             encoded = values.encode(value)
             yield from _await_children(context)
     except BaseException as raised:
         error = raised
     run.when_stopped = None  # the pass is over: what is left to be done must not be interrupted
-    control = context.left_with or (error if isinstance(error, Control) else None)
+    control = context._left_with or (error if isinstance(error, Control) else None)
     if control is None and error is not None and not isinstance(error, Exception):
         control = run.lost(error)  # an interrupt of this process, not of the run
     elif control is not None and error is not control and not isinstance(control, OwnerLost):
-        run.swallowed(context.block.path, passed_through(control))
+        run.swallowed(context._block.path, passed_through(control))
     if isinstance(control, OwnerLost):
         return control
     if isinstance(control, Suspended | Parked) and run.stop_wanted:
@@ -486,41 +486,41 @@ def _leave(
     context: Any, control: Control | None, error: BaseException | None, encoded: bytes
 ) -> Operation:
     """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     if isinstance(control, Suspended):
         until, children = control.until, control.children
-        run.seal(events.Suspended(control.reason, until, seen=run.seen, children=children))
+        run.record_last(events.Suspended(control.reason, until, seen=run.seen, children=children))
         look_at = [run.log.clock.now_us() + waits.CHILD_LOOK_US] if children else []
         due = min([until, *look_at] if until is not None else look_at, default=None)
         yield Finish(status_marks(run.id, "waiting", due))
         return
     if isinstance(control, Parked):
-        run.seal(events.Suspended(control.reason, attention=True, seen=run.seen))
+        run.record_last(events.Suspended(control.reason, attention=True, seen=run.seen))
         yield Finish(status_marks(run.id, "needs_attention"))
         return
-    doomed = doomed_children(run.journal, is_cancelled=isinstance(control, Cancelled))
-    if doomed:
+    to_cancel = children_to_cancel(run.journal, is_cancelled=isinstance(control, Cancelled))
+    if to_cancel:
         # What made the body end is durable before a child hears of it (rule 7): entered again, the
         # body might not end here, and ask for the child.
         yield COMMIT
-    for id in doomed:
-        yield Call(context.engine.cancel_child, (run.id, id))
+    for id in to_cancel:
+        yield Call(context._engine.cancel_child, (run.id, id))
     if isinstance(control, Cancelled):
         ended = events.Ended("cancelled")
     elif error is not None:
         ended = events.Ended("failed", error=values.fault_of(error))
     else:
         ended = events.Ended("completed", run.store(encoded))
-    run.seal(ended)
+    run.record_last(ended)
     yield Finish(status_marks(run.id, ended.status))
 
 
 def _await_children(context: Any) -> Operation:
-    run: Execution = context.execution
+    run: Execution = context._execution
     for id, policy in open_children(run.journal):
         if policy == "wait":
             seen = run.inbox.revision
-            with run.reaching:
-                ended = yield Call(context.engine.child_ended, (run, id))
+            with run.asking_store:
+                ended = yield Call(context._engine.child_ended, (run, id))
             if ended is None:
-                raise context.poisoned(waits.child_wait(id, seen))
+                raise context._leave_with(waits.child_wait(id, seen))

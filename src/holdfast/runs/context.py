@@ -27,11 +27,11 @@ from holdfast.core.tree import MISSING, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import acts, blocks, events, processes, steps, values, waits
 from holdfast.runs.acts import Operation
-from holdfast.runs.blocks import Branch, Joining, branch_body
+from holdfast.runs.blocks import Branch, ParallelJoin, branch_body
 from holdfast.runs.control import Control, Stopped, calling_line, passed_through
-from holdfast.runs.define import CURRENT, ONCE, RunFunction, Step, is_run, is_step
+from holdfast.runs.define import CURRENT, ONCE, RunFunction, Signature, Step, is_run, is_step
 from holdfast.runs.execution import BodyWriter, Execution, StepWriter
-from holdfast.runs.journal import Answer, Block, Entry, block_of, done_of, iteration
+from holdfast.runs.journal import Answer, Block, Entry, block_of, digest_of, done_of, iteration
 from holdfast.runs.pool import PoolCall
 from holdfast.scope import Scope
 
@@ -86,22 +86,22 @@ class Variable:
                 f'a branch cannot set "{self.name}", which is declared around it',
                 hint="return the value from the branch, and set it behind the parallel block",
             )
-        self._context.enter()
+        self._context._begin()
         self.assign("set", value, GivenNames(key, label, source))
         return self._value
 
     def assign(self, kind: str, value: Any, names: GivenNames) -> None:
         """Records a value under the next path of its block, or takes the one recorded there."""
-        context, run = self._context, self._context.execution
+        context, run = self._context, self._context._execution
         encoded = values.encode(value)
-        digest = values.digest(encoded)
-        answer = names.ask(context.block, kind, self.name, digest)
+        digest = digest_of(encoded)
+        answer = names.ask(context._block, kind, self.name, digest)
         before = answer.entry
         if answer.verdict == "diverged":
-            raise context.poisoned(run.diverge(answer))
+            raise context._leave_with(run.diverge(answer))
         if kind == "const" and answer.verdict == "execute" and before is not None:
             if (answer.path, "inputs") not in run.journal.adopted:
-                raise context.poisoned(self._differs(answer, before, value))
+                raise context._leave_with(self._differs(answer, before, value))
             self._value = run.load(before.value)
             return
         if answer.verdict == "execute":
@@ -110,7 +110,7 @@ class Variable:
         self._value = values.decode(encoded, run.log.blobs.read)
 
     def _differs(self, answer: Answer, before: Entry, value: Any) -> Control:
-        run = self._context.execution
+        run = self._context._execution
         return run.park_diverged(
             answer.path,
             "inputs",
@@ -127,20 +127,20 @@ class Operations:
     """
 
     def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
-        self.execution = execution
-        self.engine = engine
-        self.block = block
-        self.parent = parent
-        self.base = block.path
-        self.frames: list[blocks.Frame] = [*parent.frames] if parent is not None else []
-        self.doing: blocks.Doing | None = None
-        self.is_stopped = False
-        self.writer = BodyWriter(self)
-        self.variables: dict[tuple[str, str], Variable] = {}
-        self._poison: Control | None = None
+        self._execution = execution
+        self._engine = engine
+        self._block = block
+        self._parent = parent
+        self._base = block.path
+        self._loops: list[blocks.LoopPosition] = [*parent._loops] if parent is not None else []
+        self._current: blocks.CurrentOperation | None = None
+        self._is_stopped = False
+        self._writer = BodyWriter(self)
+        self._variables: dict[tuple[str, str], Variable] = {}
+        self._leaving: Control | None = None
         self._thread = threading.get_ident()
 
-    def drive(self, operation: Operation) -> Any:
+    def _drive(self, operation: Operation) -> Any:
         """Performs an operation: its value, or what awaits it.
 
         A control exception that leaves it poisons the block.
@@ -152,93 +152,97 @@ class Operations:
     @property
     def run_id(self) -> str:
         """The run's id."""
-        return self.execution.id
+        return self._execution.id
 
     @property
     def cancelled(self) -> bool:
         """Whether the run is to stop; the next operation will raise."""
-        return self.execution.stop_wanted or self.is_stopped
+        return self._execution.stop_wanted or self._is_stopped
 
     @property
     def state(self) -> Any:
         """The run's own state: the scope `workflow/<id>`."""
-        return self.engine.state_of(self.execution.id)
+        return self._engine.state_of(self._execution.id)
 
     @property
     def progress(self) -> blocks.Progress:
         """What the run is doing now."""
-        return blocks.progress_of(self.execution)
+        return blocks.progress_of(self._execution)
 
     # --- entering and leaving --------------------------------------------------------------------
 
-    def enter(self, *, anywhere: bool = False) -> None:
+    def _begin(self, *, anywhere: bool = False) -> None:
         """Raises what this block is to be left with, if it is; else an operation may begin."""
         if threading.get_ident() != self._thread and not anywhere:
             raise UsageError(
-                f'block "{self.block.path or "body"}" of run "{self.run_id}" was used by another '
+                f'block "{self._block.path or "body"}" of run "{self.run_id}" was used by another '
                 "thread than its own",
                 hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
             )
-        if self._poison is not None:
-            self._note_swallowed(self._poison)
-            raise self._poison
-        if self.execution.is_closed and not self.is_stopped:
+        if self._leaving is not None:
+            self._note_swallowed(self._leaving)
+            raise self._leaving
+        run = self._execution
+        if self._is_stopped:
+            raise self._leave_with(Stopped("another branch decided the block"))
+        if run.is_closed:
             raise UsageError(f'run "{self.run_id}" was left: its context is of no use any more')
-        try:
-            if self.is_stopped:
-                raise Stopped("another branch decided the block")
-            self.execution.check()
-        except Control as control:
-            raise self.poisoned(control) from None
+        if run.leaving is not None or run.stop_wanted:
+            try:
+                run.check()
+            except Control as control:
+                raise self._leave_with(control) from None
 
-    def still_wanted(self) -> None:
+    def _check_wanted(self) -> None:
         """Raises, in any thread, if a long step of this block is to end: a process looks here."""
-        run = self.execution
-        if self.is_stopped:
+        run = self._execution
+        if self._is_stopped:
             raise Stopped("another branch decided the block")
         run.check()
         if not run.is_sure():
             run.confirm()
 
-    def here(self) -> None:
+    def _move_here(self) -> None:
         """Makes the calling thread the block's own."""
         self._thread = threading.get_ident()
 
-    def poisoned(self, control: Control) -> Control:
+    def _leave_with(self, control: Control) -> Control:
         """Remembers that the block is left, and returns what to raise."""
-        if self._poison is None:
-            self._poison = control
+        if self._leaving is None:
+            self._leaving = control
         return control
 
     @property
-    def left_with(self) -> Control | None:
+    def _left_with(self) -> Control | None:
         """What the block is left with, whatever its body makes of it."""
-        return self._poison or self.execution.poison
+        return self._leaving or self._execution.leaving
 
     def _note_swallowed(self, control: Control) -> None:
         where = passed_through(control) or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        self.execution.swallowed(self.block.path, where)
+        self._execution.swallowed(self._block.path, where)
 
-    def guarded(self, operation: Operation) -> Operation:
+    def _guarded(self, operation: Operation) -> Operation:
         """Runs an operation within another, as `drive` does: what it leaves with poisons."""
         try:
             return (yield from operation)
         except Control as control:
-            self.poisoned(control)
+            self._leave_with(control)
             raise
 
-    def close_block(self, block: Block) -> None:
+    def _close_block(self, block: Block) -> None:
         """Looks at what the pass through a block did not read: a note, or a divergence (rule 2)."""
         harmless, acts = block.leftovers()
         for entry in harmless:
-            self.execution.note(entry.path, "it is in the journal, and the code did not ask for it")
+            self._execution.note(
+                entry.path, "it is in the journal, and the code did not ask for it"
+            )
         for entry in acts:
-            raise self.unread(entry.path, f"{entry.kind} {entry.name}")
+            raise self._unread(entry.path, f"{entry.kind} {entry.name}")
 
-    def unread(self, path: str, expected: str) -> Control:
+    def _unread(self, path: str, expected: str) -> Control:
         """Parks the run for an act in the journal that the code no longer asks for."""
-        found = f'the end of block "{self.block.path or "body"}"'
-        return self.poisoned(self.execution.park_diverged(path, "unread", expected, found, ""))
+        found = f'the end of block "{self._block.path or "body"}"'
+        return self._leave_with(self._execution.park_diverged(path, "unread", expected, found, ""))
 
     # --- values that are recorded -----------------------------------------------------------------
 
@@ -267,34 +271,34 @@ class Operations:
         return self._declare("const", name, value, GivenNames(key, label, source)).value
 
     def _declare(self, kind: str, name: str, value: Any, names: GivenNames) -> Variable:
-        self.enter()
+        self._begin()
         values.check_name_text(name, "a variable's name")
-        place = self.block.path, name
-        if place in self.variables:
+        place = self._block.path, name
+        if place in self._variables:
             raise UsageError(f'variable "{name}" is declared twice in one block')
         variable = Variable(self, name, kind == "const")
         variable.assign(kind, value, names)
-        self.variables[place] = variable
+        self._variables[place] = variable
         return variable
 
     def variable(self, name: str) -> Variable:
         """Returns a variable of this block, or of the nearest block around it."""
         context: Operations | None = self
         while context is not None:
-            place = context.block.path
-            while (place, name) not in context.variables and place != context.base:
+            place = context._block.path
+            while (place, name) not in context._variables and place != context._base:
                 place = block_of(place)
-            if (place, name) in context.variables:
-                return context.variables[place, name]
-            context = context.parent
+            if (place, name) in context._variables:
+                return context._variables[place, name]
+            context = context._parent
         raise UsageError(f'no variable "{name}" is declared here', hint="ctx.let declares one")
 
     def now(
         self, *, key: str | None = None, label: str | None = None, source: str | None = None
     ) -> datetime:
         """Returns the time, the same one when the run is replayed."""
-        clock = self.execution.log.clock
-        return self.value(
+        clock = self._execution.log.clock
+        return self._recorded_value(
             "now", "", lambda: to_datetime(clock.now_us()), GivenNames(key, label, source)
         )
 
@@ -302,8 +306,8 @@ class Operations:
         self, *, key: str | None = None, label: str | None = None, source: str | None = None
     ) -> float:
         """Returns a number from 0 up to 1, the same one when the run is replayed."""
-        clock = self.execution.log.clock
-        return self.value(
+        clock = self._execution.log.clock
+        return self._recorded_value(
             "random",
             "",
             lambda: (int.from_bytes(clock.random_bytes(7), "big") >> 3) / (1 << 53),
@@ -316,25 +320,27 @@ class Operations:
         """Returns a random UUID as text, the same one when the run is replayed."""
 
         def make() -> str:
-            number = int.from_bytes(self.execution.log.clock.random_bytes(16), "big")
+            number = int.from_bytes(self._execution.log.clock.random_bytes(16), "big")
             number = number & ~(0xF000 << 64) | 0x4000 << 64
             text = f"{number & ~(0xC000 << 48) | 0x8000 << 48:032x}"
             return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
-        return self.value("uuid", "", make, GivenNames(key, label, source))
+        return self._recorded_value("uuid", "", make, GivenNames(key, label, source))
 
-    def value(self, kind: str, name: str, make: Callable[[], Any], names: GivenNames) -> Any:
+    def _recorded_value(
+        self, kind: str, name: str, make: Callable[[], Any], names: GivenNames
+    ) -> Any:
         """Returns a recorded value, or makes and records it."""
-        self.enter()
-        answer = names.ask(self.block, kind, name)
+        self._begin()
+        answer = names.ask(self._block, kind, name)
         if answer.verdict == "diverged":
-            raise self.poisoned(self.execution.diverge(answer))
+            raise self._leave_with(self._execution.diverge(answer))
         if answer.verdict == "replay":
             assert answer.entry is not None, "BUG: a replay of nothing"
-            return self.execution.load(answer.entry.value)
+            return self._execution.load(answer.entry.value)
         encoded = values.encode(make())
-        self.execution.record(done_of(answer, kind, name, "pure", self.execution.store(encoded)))
-        return values.decode(encoded, self.execution.log.blobs.read)
+        self._execution.record(done_of(answer, kind, name, "pure", self._execution.store(encoded)))
+        return values.decode(encoded, self._execution.log.blobs.read)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -356,9 +362,9 @@ class Operations:
             )
         if key is not None or label is not None or source is not None:
             function.signature.check_settings("ctx.step", args, key=key, label=label, source=source)
-        return self.drive(self.step_operation(function, args, kwargs, key, label, source))
+        return self._drive(self._step_operation(function, args, kwargs, key, label, source))
 
-    def step_operation(
+    def _step_operation(
         self,
         step: Step[Any],
         args: tuple[Any, ...],
@@ -368,21 +374,21 @@ class Operations:
         source: str | None = None,
     ) -> Operation:
         """Takes the step's place in the journal now, and returns how it is performed."""
-        self.enter()
+        self._begin()
         inputs = step.signature.inputs(args, kwargs)
-        digest = values.digest(inputs)
-        answer = self.block.ask(
+        digest = digest_of(inputs)
+        answer = self._block.ask(
             "step", step.name, step.effect, digest, key=key, label=label, source=source
         )
-        self.doing = blocks.Doing(answer.path, label or step.name, step.retry.attempts)
+        self._current = blocks.CurrentOperation(
+            answer.path, label or step.name, step.retry.attempts
+        )
         call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
-        return steps.perform(self.execution, call)
+        return steps.perform(self._execution, call)
 
-    def call_plainly(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Does what a step or run does that is called like a function in a run's body."""
-        if is_run(function):
-            return self.enter_run(function, args, kwargs)
-        return self.drive(self.step_operation(function, args, kwargs))
+    def _call_step(self, step: Step[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Performs a step that is called like a function in a run's body."""
+        return self._drive(self._step_operation(step, args, kwargs))
 
     def txn(
         self,
@@ -399,7 +405,7 @@ class Operations:
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
         step.signature.check_settings("ctx.txn", args, key=key, label=label, source=source)
-        return self.drive(self.step_operation(step, args, kwargs, key, label, source))
+        return self._drive(self._step_operation(step, args, kwargs, key, label, source))
 
     def txn_in(
         self,
@@ -419,10 +425,10 @@ class Operations:
         """
         step = steps.ledger_step(connection, function)
         if key or label or source:
-            signature = values.Signature(function)
+            signature = Signature(function)
             given = args if signature.first in ("ctx", "tx") else (connection, *args)
             signature.check_settings("ctx.txn_in", given, key=key, label=label, source=source)
-        return self.drive(self.step_operation(step, args, kwargs, key, label, source))
+        return self._drive(self._step_operation(step, args, kwargs, key, label, source))
 
     def process(
         self,
@@ -463,8 +469,8 @@ class Operations:
         )
         settings = {"effect": effect, "verify": verify, "retry": retry}
         settings["name"] = command.name if name is None else name
-        step = command.as_step(self.execution.log.clock, self.still_wanted, settings)
-        return self.drive(self.step_operation(step, command.inputs, {}, key, label, source))
+        step = command.as_step(self._execution.log.clock, self._check_wanted, settings)
+        return self._drive(self._step_operation(step, command.inputs, {}, key, label, source))
 
     def read(
         self,
@@ -494,7 +500,7 @@ class Operations:
             not_done=(),
             ignore=(),
         )
-        return self.drive(self.step_operation(reading, (), {}, key, label, source))
+        return self._drive(self._step_operation(reading, (), {}, key, label, source))
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -518,12 +524,12 @@ class Operations:
         `join` is "all" (the first failure ends it), "settle" (waits for all, returns `Outcome`s),
         "first" (the first success counts), or a number (that many successes count).
         """
-        self.enter()
+        self._begin()
         every = {**(branches or {}), **named}
-        joining = Joining(every, blocks.check_join(join, len(every)))
+        joining = ParallelJoin(every, blocks.check_join(join, len(every)))
         shape = blocks.shape_of(every)
-        answer = self.block.ask("parallel", "", "pure", shape, key=key, label=label, source=source)
-        return self.drive(blocks.parallel(self, answer, joining))
+        answer = self._block.ask("parallel", "", "pure", shape, key=key, label=label, source=source)
+        return self._drive(blocks.parallel(self, answer, joining))
 
     def each(
         self,
@@ -564,14 +570,14 @@ class Operations:
         label: str | None,
         source: str | None,
     ) -> Generator[Any]:
-        self.enter()
+        self._begin()
         leaf = name if name != kind else ""
-        answer = self.block.ask(kind, leaf, "pure", key=key, label=label, source=source)
+        answer = self._block.ask(kind, leaf, "pure", key=key, label=label, source=source)
         if answer.verdict == "diverged":
-            raise self.poisoned(self.execution.diverge(answer))
+            raise self._leave_with(self._execution.diverge(answer))
         if answer.verdict == "execute":
-            self.execution.record(blocks.opened(answer, kind, name, len(items)))
-        outer, depth = self.block, len(self.frames)
+            self._execution.record(blocks.opened(answer, kind, name, len(items)))
+        outer, depth = self._block, len(self._loops)
         seen: set[str] = set()
         try:
             for number, item in enumerate(items):
@@ -579,23 +585,25 @@ class Operations:
                 if path in seen:
                     raise UsageError(f'two iterations are named "{path}": make their names differ')
                 seen.add(path)
-                self.block = Block(self.execution.journal, path, displaced=answer.displaced)
-                self.frames[depth:] = [blocks.Frame(answer.label or name, number, len(items))]
+                self._block = Block(self._execution.journal, path, displaced=answer.displaced)
+                self._loops[depth:] = [
+                    blocks.LoopPosition(answer.label or name, number, len(items))
+                ]
                 yield item
-                self.enter()
-                self.close_block(self.block)
+                self._begin()
+                self._close_block(self._block)
             self._close_loop(answer.path, seen)
         finally:
-            self.block = outer
-            del self.frames[depth:]
+            self._block = outer
+            del self._loops[depth:]
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that are no longer there."""
-        journal = self.execution.journal
+        journal = self._execution.journal
         for act in journal.acts_outside(path, seen):
             entry = journal.entries.get(act)
             if entry is not None and (act, "unread") not in journal.adopted:
-                raise self.unread(act, f"{entry.kind} {entry.name}")
+                raise self._unread(act, f"{entry.kind} {entry.name}")
 
     def fold(
         self,
@@ -613,11 +621,11 @@ class Operations:
         The accumulator is all that goes from one iteration to the next, so finished iterations are
         skipped when the run is replayed, not entered again.
         """
-        self.enter()
+        self._begin()
         if body is None or not callable(body):
             raise UsageError(f"body is a function, found {show_value(body)}")
-        answer = self.block.ask("fold", name, "pure", key=key, label=label, source=source)
-        return self.drive(blocks.fold(self, answer, name, list(items), init, body))
+        answer = self._block.ask("fold", name, "pure", key=key, label=label, source=source)
+        return self._drive(blocks.fold(self, answer, name, list(items), init, body))
 
     reduce = fold
 
@@ -635,9 +643,9 @@ class Operations:
         if not is_run(function):
             raise UsageError(f"ctx.run takes a run, found {show_value(function)}")
         function.signature.check_settings("ctx.run", args, key=key, label=label, source=source)
-        return self.enter_run(function, args, kwargs, key, label, source)
+        return self._enter_run(function, args, kwargs, key, label, source)
 
-    def enter_run(
+    def _enter_run(
         self,
         function: RunFunction[Any],
         args: tuple[Any, ...],
@@ -648,11 +656,11 @@ class Operations:
         source: str | None = None,
     ) -> Any:
         """Does what `run` does, for one that may also be called like a function."""
-        self.enter()
-        digest = values.digest(function.signature.inputs(args, kwargs))
+        self._begin()
+        digest = digest_of(function.signature.inputs(args, kwargs))
         name = function.name.rpartition(":")[2]
-        answer = self.block.ask("run", name, "pure", digest, key=key, label=label, source=source)
-        return self.drive(blocks.nested(self, answer, function, name, args, kwargs))
+        answer = self._block.ask("run", name, "pure", digest, key=key, label=label, source=source)
+        return self._drive(blocks.nested(self, answer, function, name, args, kwargs))
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -665,9 +673,9 @@ class Operations:
         source: str | None = None,
     ) -> Any:
         """Waits for a length of time ("10m", 1.5), across crashes; a long wait holds no thread."""
-        self.enter()
-        answer = self.block.ask("sleep", "", "pure", key=key, label=label, source=source)
-        return self.drive(waits.sleep(self.execution, answer, length))
+        self._begin()
+        answer = self._block.ask("sleep", "", "pure", key=key, label=label, source=source)
+        return self._drive(waits.sleep(self._execution, answer, length))
 
     def wait(
         self,
@@ -712,12 +720,12 @@ class Operations:
         label: str | None,
         source: str | None,
     ) -> Any:
-        self.enter()
+        self._begin()
         values.check_name_text(name, f"the name of a {kind}")
         wanted = waits.Waiting(kind, name, schema, timeout, default)
-        answer = self.block.ask(kind, name, "idempotent", key=key, label=label, source=source)
-        self.doing = blocks.Doing(answer.path, label or f"{kind} {name}", 1)
-        return self.drive(waits.wait(self.execution, answer, wanted))
+        answer = self._block.ask(kind, name, "idempotent", key=key, label=label, source=source)
+        self._current = blocks.CurrentOperation(answer.path, label or f"{kind} {name}", 1)
+        return self._drive(waits.wait(self._execution, answer, wanted))
 
     def inbox(
         self,
@@ -727,9 +735,9 @@ class Operations:
         source: str | None = None,
     ) -> Any:
         """Takes what came for the run and was not taken yet, of these kinds or of all but stop."""
-        self.enter()
-        answer = self.block.ask("inbox", "", "pure", key=key, label=label, source=source)
-        return self.drive(waits.take(self.execution, answer, kinds))
+        self._begin()
+        answer = self._block.ask("inbox", "", "pure", key=key, label=label, source=source)
+        return self._drive(waits.take(self._execution, answer, kinds))
 
     # --- children --------------------------------------------------------------------------------
 
@@ -750,15 +758,15 @@ class Operations:
         When this run ends before it, the child is cancelled, left alone ("leave") or waited for
         ("wait"), as `when_parent_ends` says.
         """
-        self.enter()
+        self._begin()
         spec = waits.check_child(function, args, kwargs, id, when_parent_ends)
         spec.function.signature.check_settings(
             "ctx.child", args, key=key, label=label, source=source
         )
-        answer = self.block.ask(
+        answer = self._block.ask(
             "child", spec.name, "idempotent", spec.digest, key=key, label=label, source=source
         )
-        return self.drive(waits.child(self, answer, spec))
+        return self._drive(waits.child(self, answer, spec))
 
     def join(
         self,
@@ -769,11 +777,11 @@ class Operations:
         source: str | None = None,
     ) -> Any:
         """Waits for a child's result, which is recorded; raises StepError if it failed."""
-        self.enter()
+        self._begin()
         if not isinstance(child, waits.Child):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
-        answer = self.block.ask("join", child.name, "pure", key=key, label=label, source=source)
-        return self.drive(waits.join(self, answer, child))
+        answer = self._block.ask("join", child.name, "pure", key=key, label=label, source=source)
+        return self._drive(waits.join(self, answer, child))
 
 
 # --- the sync driver ------------------------------------------------------------------------------
@@ -785,7 +793,7 @@ SLICE_S = 0.05
 class Context(Operations):
     """What the body of a sync run gets as its `ctx`."""
 
-    def drive(self, operation: Operation) -> Any:
+    def _drive(self, operation: Operation) -> Any:
         try:
             act = next(operation)
             while True:
@@ -798,18 +806,18 @@ class Context(Operations):
         except StopIteration as stop:
             return stop.value
         except Control as control:
-            self.poisoned(control)
+            self._leave_with(control)
             raise
 
-    def inner(self, block: Block) -> Context:
+    def _inner(self, block: Block) -> Context:
         """Returns the context of a branch."""
-        return Context(self.execution, block, self, self.engine)
+        return Context(self._execution, block, self, self._engine)
 
     def _commit(self, act: acts.CommitNow) -> None:
-        self.execution.commit()
+        self._execution.commit()
 
     def _commit_with(self, act: acts.CommitWith) -> Any:
-        return self.execution.commit_with(act.event, act.extra)
+        return self._execution.commit_with(act.event, act.extra)
 
     def _call(self, act: acts.Call) -> Any:
         if act.is_async:
@@ -818,7 +826,7 @@ class Context(Operations):
                 hint="make the run async def, or the step def",
             )
         inside = CURRENT.set(None)
-        writing = WRITER.set(StepWriter(self.execution, act.path))
+        writing = WRITER.set(StepWriter(self._execution, act.path))
         try:
             return act.function(*act.args, **act.kwargs)
         finally:
@@ -827,7 +835,7 @@ class Context(Operations):
 
     def _enter(self, act: acts.Enter) -> Any:
         inside = CURRENT.set(act.context)
-        writing = WRITER.set(act.context.writer)
+        writing = WRITER.set(act.context._writer)
         try:
             return act.function(*act.args, **act.kwargs)
         finally:
@@ -835,16 +843,16 @@ class Context(Operations):
             CURRENT.reset(inside)
 
     def _pause(self, act: acts.Pause) -> None:
-        clock = self.execution.log.clock
+        clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
-            self.execution.check()
+            self._execution.check()
             clock.sleep(min(left / 1e6, SLICE_S))
 
     def _finish(self, act: acts.Finish) -> None:
-        self.execution.commit(act.marks)
+        self._execution.commit(act.marks)
 
     def _look(self, act: acts.Look) -> None:
-        self.execution.look()
+        self._execution.look()
 
     def _fork(self, act: acts.Fork) -> None:
         _Branches(self, act.joining).run()
@@ -869,7 +877,7 @@ def _in(variables: ContextVars, live: Callable[..., None], *args: Any) -> None:
 class _Branches:
     """The threads of one parallel block."""
 
-    def __init__(self, context: Context, joining: Joining) -> None:
+    def __init__(self, context: Context, joining: ParallelJoin) -> None:
         self._context = context
         self._joining = joining
         self._changed = threading.Condition()
@@ -877,12 +885,12 @@ class _Branches:
 
     def run(self) -> None:
         """Returns when the joining is decided, or when no branch is at work any more."""
-        pool = self._context.engine.pool
+        pool = self._context._engine.pool
         jobs = [
             PoolCall(partial(_in, copy_context(), self._live, name, context))
             for name, context in self._joining.contexts.items()
         ]
-        self._context.execution.forked(len(jobs))
+        self._context._execution.forked(len(jobs))
         early = self._joining.returns_early
         for job in jobs if early else jobs[1:]:
             pool.submit(job)
@@ -901,11 +909,11 @@ class _Branches:
                         self._changed.acquire()
 
     def _live(self, name: str, context: Context) -> None:
-        run, joining = context.execution, self._joining
-        context.here()
+        run, joining = context._execution, self._joining
+        context._move_here()
         run.contexts.append(context)
         try:
-            error, fault = context.drive(branch_body(context, name, joining))
+            error, fault = context._drive(branch_body(context, name, joining))
         finally:
             run.contexts.remove(context)
             run.forked(-1)
@@ -914,5 +922,5 @@ class _Branches:
             self._left -= 1
             if joining.decided:
                 for other in joining.contexts.values():
-                    other.is_stopped = True
+                    other._is_stopped = True
             self._changed.notify_all()

@@ -2,22 +2,142 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
 import inspect
+import logging
+import typing
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Generic, TypeGuard, TypeVar, cast, overload
 
+import msgspec
 from msgspec import Struct
 
+from holdfast.core import codec
 from holdfast.core.arguments import check_duration, check_whole
 from holdfast.core.intent import name_of, verifiers
-from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.errors import NotFoundError, UsageError, ValueDomainError, show_value
 from holdfast.names import check_name
 from holdfast.runs.events import EFFECTS, Effect
-from holdfast.runs.values import Signature, check_name_text
+from holdfast.runs.values import KEPT_TYPES, check_name_text, encode
+
+_REBUILT_TYPES = (Struct, enum.Enum, set, frozenset, tuple)
+
+
+class Signature:
+    """What a function takes and returns, looked at once."""
+
+    def __init__(self, function: Callable[..., Any], ignore: tuple[str, ...] = ()) -> None:
+        self._function = function
+        self._rebuilt: dict[str, Any] | None = None  # the annotations that values are rebuilt for
+        self._signature: inspect.Signature | None = None
+        try:
+            self._signature = inspect.signature(function)
+            parameters = list(self._signature.parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        self.first = parameters[0].name if parameters else ""
+        if self.first in ("ctx", "tx"):
+            parameters = parameters[1:]
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.names = [p.name for p in parameters if p.kind in positional]
+        self._nameless = [p.name for p in parameters if p.kind is positional[0]]
+        self._ignore = frozenset(ignore)
+        self._known = frozenset([p.name for p in parameters])
+        unknown = self._ignore - self._known
+        if unknown:
+            raise UsageError(
+                f"ignore names parameters of the function, found {', '.join(sorted(unknown))}"
+            )
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises UsageError if the function cannot be called with these arguments."""
+        if self._signature is None:
+            return
+        first = (None,) if self.first in ("ctx", "tx") else ()
+        try:
+            self._signature.bind(*first, *args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"{self._shown} cannot be called like this: {error}") from error
+
+    def check_settings(self, call: str, args: tuple[Any, ...], **settings: Any) -> None:
+        """Raises UsageError if a setting of a call may be meant for a parameter of that name.
+
+        It is not when the parameter was given by position.
+        """
+        for name, value in settings.items():
+            if value is not None and name in self._known and name not in self.names[: len(args)]:
+                raise UsageError(
+                    f'"{name}" is a setting of {call} and a parameter of {self._shown}',
+                    hint=f'give the parameter "{name}" by position, or another name',
+                )
+
+    @property
+    def _shown(self) -> str:
+        return getattr(self._function, "__qualname__", str(self._function))
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Returns the stored form of a call's arguments, by name, those ignored left out."""
+        named: dict[str, Any] = {}
+        for place, value in enumerate(args[: len(self.names)]):  # a third of what zip costs
+            named[self.names[place]] = value
+        if len(args) > len(self.names):
+            named["*"] = list(args[len(self.names) :])
+        named |= kwargs
+        for name in self._ignore:
+            named.pop(name, None)
+        try:
+            # Sorted, so that a(x=1, y=2) and a(y=2, x=1) are one and the same call.
+            return codec.encode_sorted(named) if named else b"{}"
+        except ValueDomainError:
+            return codec.encode_sorted(codec.decode(encode(named)))
+
+    def arguments(self, inputs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns stored inputs as arguments, rebuilt as the parameters are annotated."""
+        rest = dict(inputs)
+        extra = rest.pop("*", [])
+        by_position = self.names if extra else [name for name in self._nameless if name in rest]
+        args = [self.rebuild(name, rest.pop(name)) for name in by_position] + list(extra)
+        return args, {name: self.rebuild(name, value) for name, value in rest.items()}
+
+    def rebuild(self, name: str, value: Any) -> Any:
+        """Returns a stored value as the annotation of that parameter, or "return", wants it."""
+        if self._rebuilt is None:
+            self._rebuilt = self._read_annotations()
+        if name not in self._rebuilt or value is None:
+            return value  # None: an act that a dry fork left out, or that a person settled
+        try:
+            return msgspec.convert(value, self._rebuilt[name], builtin_types=KEPT_TYPES)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f'"{name}" of {self._shown} does not fit its annotation: {error}'
+            ) from error
+
+    def _read_annotations(self) -> dict[str, Any]:
+        """Returns the annotations, by parameter, that plain values must be rebuilt for."""
+        try:
+            hints = typing.get_type_hints(self._function)
+        except Exception as error:  # names that are only there for a type checker
+            LOG.debug("%s: its values are not rebuilt as annotated: %s", self._shown, error)
+            return {}
+        return {name: hint for name, hint in hints.items() if is_rebuilt(hint)}
+
+
+def is_rebuilt(hint: Any) -> bool:
+    """Says whether a type has parts that plain values must be turned into."""
+    if isinstance(hint, type) and not typing.get_args(hint):
+        kind = cast("type[Any]", hint)
+        return issubclass(kind, _REBUILT_TYPES) or dataclasses.is_dataclass(kind)
+    origin = typing.get_origin(hint)
+    if origin in (set, frozenset, tuple):
+        return True
+    return any(is_rebuilt(part) for part in typing.get_args(hint))
+
 
 R = TypeVar("R")
+LOG = logging.getLogger("holdfast.runs")
 
 ACTING = frozenset(("effect", "txn"))
 """The classes that are refused outside a run: without its journal nothing remembers them."""
@@ -75,7 +195,7 @@ class Step(Generic[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         context = CURRENT.get()
         if context is not None:
-            return context.call_plainly(self, args, kwargs)
+            return context._call_step(self, args, kwargs)
         if self.effect in ACTING:
             raise UsageError(
                 f'step "{self.name}" has the class {self.effect} and was called outside a run, '
@@ -121,7 +241,7 @@ class RunFunction(Generic[R]):
                 f'run "{self.name}" was called like a function outside a run',
                 hint="start it with store.start(…)",
             )
-        return context.call_plainly(self, args, kwargs)
+        return context._enter_run(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<RunFunction {self.name}>"

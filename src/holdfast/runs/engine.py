@@ -36,10 +36,17 @@ from holdfast.runs.blocks import Progress, life
 from holdfast.runs.context import Context
 from holdfast.runs.control import OwnerLost, Parked, Suspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
-from holdfast.runs.execution import Execution, Marks, doomed_children, status_marks, stored
+from holdfast.runs.execution import (
+    Execution,
+    Marks,
+    children_to_cancel,
+    new_event,
+    status_marks,
+    stored,
+)
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.pool import Pool, PoolCall
-from holdfast.runs.supervisor import Hosted, Supervisor
+from holdfast.runs.supervisor import Supervisor, WakeCondition
 from holdfast.runs.waits import ChildSpec, check_id, message_name
 from holdfast.scope import Scope
 
@@ -119,7 +126,7 @@ def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
     )
 
 
-class Host(Protocol):
+class RunStore(Protocol):
     """The store, as far as the engine needs it."""
 
     _log: Log
@@ -142,14 +149,14 @@ Launcher = Callable[[Execution], None]
 class Engine:
     """The runs of a store: those that this process executes, and what is recorded of all others."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.log = host._log
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self.log = store._log
         self.pool = Pool("holdfast-run")
         self.active: dict[str, Execution] = {}
         self.jobs: dict[str, PoolCall] = {}
         self.launch_async: Launcher | None = None
-        self.tending = Supervisor(self)
+        self.supervisor = Supervisor(self)
         self._free = threading.Condition()
         self._busy: set[str] = set()
         self._is_open = True
@@ -237,7 +244,7 @@ class Engine:
         new_events: list[NewEvent] = []
         for event in first:
             journal.apply(event)
-            new_events.append(NewEvent(events.TYPES[type(event)], events.to_payload(event)))
+            new_events.append(new_event(event))
         write = StreamWrite(f"run/{id}", tuple(new_events), expected=0)
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
@@ -254,7 +261,7 @@ class Engine:
                 return Run(self, id)
             lease = None if self.ended(id) is not None else self.own(id)
             if lease is None:
-                self.tending.forget(id)  # it has ended, or another worker has it
+                self.supervisor.forget(id)  # it has ended, or another worker has it
                 return Run(self, id)
             run = None
             try:
@@ -262,7 +269,7 @@ class Engine:
             finally:
                 if run is None:
                     self.disown(lease)
-            self.tending.forget(id)
+            self.supervisor.forget(id)
             if run is not None:
                 self._launch(run)
         return Run(self, id)
@@ -292,11 +299,11 @@ class Engine:
         Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
         """
         self._check_open()
-        return self.host.lease_keeper.hold(f"run/{id}", ttl_s=LEASE_S)
+        return self.store.lease_keeper.hold(f"run/{id}", ttl_s=LEASE_S)
 
     def disown(self, lease: Lease) -> None:
         """Gives a run's lease back."""
-        self.host.lease_keeper.drop(lease)
+        self.store.lease_keeper.drop(lease)
         self.log.leases.release(lease)
 
     def _check_function(self, function: object, queue: str | None) -> RunFunction[Any]:
@@ -315,12 +322,11 @@ class Engine:
 
     def _launch(self, run: Execution) -> None:
         self.active[run.id] = run
-        run.is_sure = partial(self._is_sure, run)
+        run.is_sure = partial(self.store.lease_keeper.is_sure, run.lease)
         run.confirm = partial(self._confirm, run)
-        context = self.host.workflow(run.id)._context
-        run.is_policed = lambda: context.policy != "off"
+        run.record_context = self.store.workflow(run.id)._context
         run.before_effect = partial(self._before_effect, run.id)
-        self.tending.begin()
+        self.supervisor.begin()
         if run.function.is_async:
             assert self.launch_async is not None, "BUG: checked before"
             try:
@@ -336,20 +342,13 @@ class Engine:
 
     def _before_effect(self, id: str, effect: str) -> None:
         """Catches an effect that no open decision covers, if the store's policy says so."""
-        scope = self.host.workflow(id)
+        scope = self.store.workflow(id)
         check_effect(scope._context, scope, effect)
-
-    def _is_sure(self, run: Execution) -> bool:
-        """Says whether the lease was renewed so recently that nobody can have taken it."""
-        try:
-            return not self.host.lease_keeper.lost(run.lease)
-        except HoldfastError:
-            return False  # nobody renews it any more
 
     def _confirm(self, run: Execution) -> None:
         """Renews the lease, or raises what a run is left with that belongs to another worker."""
         try:
-            self.host.lease_keeper.keep(run.lease, ttl_s=LEASE_S)
+            self.store.lease_keeper.keep(run.lease, ttl_s=LEASE_S)
         except BaseException as error:
             raise run.lost(error) from error
 
@@ -358,7 +357,7 @@ class Engine:
         run.contexts.append(context)
         control: BaseException | None = None
         try:
-            control = context.drive(life(context))
+            control = context._drive(life(context))
         except BaseException as error:
             control = run.lost(error)
         finally:
@@ -369,7 +368,7 @@ class Engine:
         run.close()
         run.outcome = control
         if isinstance(control, Suspended):
-            self.tending.host(run.id, Hosted(control.until, run.seen, control.children))
+            self.supervisor.watch(run.id, WakeCondition(control.until, run.seen, control.children))
         with self.only_one(run.id):
             self.active.pop(run.id, None)
             self.jobs.pop(run.id, None)
@@ -462,7 +461,7 @@ class Engine:
 
     def state_of(self, id: str) -> Scope:
         """Returns the scope of a run's own state."""
-        return self.host.workflow(id)
+        return self.store.workflow(id)
 
     def is_due(self, id: str, waits: events.Suspended) -> bool:
         """Says whether a suspended run has something to do: its time, or news for it.
@@ -537,9 +536,9 @@ class Engine:
         """Puts a message into a run's inbox; one that wakes makes the run due."""
         if self.ended(check_id(id)) is not None:
             raise UsageError(f'run "{id}" has ended: nobody would take a message')
-        marks = self.tending.waking_marks(id) if kind in inbox.WAKING else ()
+        marks = self.supervisor.waking_marks(id) if kind in inbox.WAKING else ()
         revision = inbox.send(self.log, f"run/{id}", kind, value, name=name, id=key, marks=marks)
-        self.tending.wake()
+        self.supervisor.wake()
         return revision
 
     def cancel(self, id: str) -> None:
@@ -562,10 +561,10 @@ class Engine:
                 if journal.ended is None:
                     marks = status_marks(id, "cancelled")
                     self.append(id, lease, [events.Ended("cancelled")], marks)
-                self.tending.forget(id)
+                self.supervisor.forget(id)
             finally:
                 self.disown(lease)
-        for child in doomed_children(journal, is_cancelled=True):
+        for child in children_to_cancel(journal, is_cancelled=True):
             self.cancel_child(id, child)
 
     def cancel_child(self, parent: str, id: str) -> None:
@@ -576,7 +575,7 @@ class Engine:
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
-        new_events = [NewEvent(events.TYPES[type(e)], events.to_payload(e)) for e in added]
+        new_events = [new_event(e) for e in added]
         fence = Fence(lease.name, lease.owner, lease.epoch)
         write = StreamWrite(f"run/{id}", tuple(new_events))
         self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
@@ -587,7 +586,7 @@ class Engine:
         """Stops every run of this process where it is; each can be resumed."""
         self._is_open = False
         runs = list(self.active.values())
-        self.tending.close()
+        self.supervisor.close()
         for run in runs:
             run.lost(UsageError("the store was closed"))
 

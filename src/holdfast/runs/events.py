@@ -217,8 +217,3 @@ def read(type: str, payload: bytes) -> Struct | None:
     """Returns the event of a stored record; None for a type that is not the journal's."""
     kind = _KINDS.get(type)
     return None if kind is None else codec.decode_as(payload, kind)
-
-
-def to_payload(event: Struct) -> bytes:
-    """Returns the bytes that are stored of an event."""
-    return codec.encode_plain(event)

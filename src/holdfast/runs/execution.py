@@ -139,7 +139,7 @@ class Execution:
         self.lease = lease
         self.fence = Fence(lease.name, lease.owner, lease.epoch)
         self.inbox = Inbox(log, self.stream)
-        self.poison: Control | None = None
+        self.leaving: Control | None = None
         self.stop_wanted = False
         self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
@@ -351,8 +351,8 @@ class Execution:
         if isinstance(error, Control):
             return error
         self._loss = self._loss or OwnerLost(error)
-        self.poison = self.poison or self._loss
-        return self.poison
+        self.leaving = self.leaving or self._loss
+        return self.leaving
 
     def abort_if(self) -> HoldfastError | None:
         """Returns why nothing of the run may be written any more; None while all is well."""
@@ -372,7 +372,7 @@ class Execution:
         with self._lock:
             self._branches += count
 
-    def seal(self, last: Struct) -> None:
+    def record_last(self, last: Struct) -> None:
         """Records the last event of the pass: nothing comes behind it, whoever tries.
 
         A stop may be heard with the receipt of this very event. Behind `ended` it would make a run
@@ -421,11 +421,11 @@ class Execution:
 
     def check(self) -> None:
         """Raises what the run is to be left with, if it is."""
-        if self.poison is not None:
-            raise self.poison
+        if self.leaving is not None:
+            raise self.leaving
         if self.stop_wanted:
-            self.poison = Cancelled(f'run "{self.id}" is to stop')
-            raise self.poison
+            self.leaving = Cancelled(f'run "{self.id}" is to stop')
+            raise self.leaving
 
     def diverge(self, answer: Answer) -> Control:
         """Parks the run for what the journal does not allow, and returns what to raise."""
@@ -439,21 +439,21 @@ class Execution:
     ) -> Control:
         """Parks the run for a divergence, and returns what to raise."""
         with self._lock:
-            if self.poison is None:
+            if self.leaving is None:
                 self.record(events.Diverged(path, problem, expected, found, source))
-                self.poison = Parked(
+                self.leaving = Parked(
                     f'the code diverges at "{path}": expected {expected}, found {found}'
                     + (f" at {source}" if source else ""),
                     path,
                 )
-            return self.poison
+            return self.leaving
 
     def park(self, reason: str, path: str) -> Control:
         """Parks the run for a person, and returns what to raise."""
         with self._lock:
-            if self.poison is None:
-                self.poison = Parked(reason, path)
-            return self.poison
+            if self.leaving is None:
+                self.leaving = Parked(reason, path)
+            return self.leaving
 
     @property
     def dry(self) -> str:
@@ -479,7 +479,7 @@ def open_children(journal: Journal) -> list[tuple[str, str]]:
     ]
 
 
-def doomed_children(journal: Journal, *, is_cancelled: bool) -> list[str]:
+def children_to_cancel(journal: Journal, *, is_cancelled: bool) -> list[str]:
     """Returns the children that end with their parent; a stop reaches those it waits for, too."""
     gone = ("cancel", "wait") if is_cancelled else ("cancel",)
     return [id for id, policy in open_children(journal) if policy in gone]
@@ -518,30 +518,30 @@ class BodyWriter:
 
     def fencing(self) -> StepWriter:
         """Returns what fences commits that guard themselves, and need no place in the journal."""
-        self._context.enter(anywhere=True)
-        run: Execution = self._context.execution
+        self._context._begin(anywhere=True)
+        run: Execution = self._context._execution
         run.push()
-        return StepWriter(run, self._context.block.path, is_after=True)
+        return StepWriter(run, self._context._block.path, is_after=True)
 
     @property
     def path(self) -> str:
         """The run and the block, and how many operations it has performed."""
         context = self._context
-        return f"run/{context.execution.id}/{context.block.path}#{context.block.calls}"
+        return f"run/{context._execution.id}/{context._block.path}#{context._block.calls}"
 
     def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
-        run: Execution = self._context.execution
+        run: Execution = self._context._execution
         if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
             return proposed
-        self._context.enter(anywhere=True)  # asyncio hands some writes to a thread of its own
+        self._context._begin(anywhere=True)  # asyncio hands some writes to a thread of its own
         said = [
             [_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in proposed.writes
         ]
         digest = digest_of(codec.encode(said))
         name = _name(run, proposed.writes[0])
-        answer = self._context.block.ask("write", name, "idempotent", digest)
+        answer = self._context._block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
-            raise self._context.poisoned(run.diverge(answer))
+            raise self._context._leave_with(run.diverge(answer))
         if answer.verdict == "execute":
             run.record(done_of(answer, "write", name, "idempotent", ABSENT, digest))
         # In line before the write, so that what it may depend on is durable before it is; if that

@@ -9,6 +9,7 @@ time a process takes the run; the journal is the same before and after it but fo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
@@ -114,7 +115,7 @@ class Journal:
         self.suspended = self.diverged = None
 
     def _intended(self, event: events.Intended) -> None:
-        entry = self._entry(event)
+        entry = self._entry_of(event)
         entry.state, entry.attempt, entry.attempts = "open", event.attempt, event.attempts
         entry.retry_at = entry.verdict = entry.error = None
         entry.key, entry.inputs, entry.verify = event.key, event.inputs, event.verify
@@ -122,7 +123,9 @@ class Journal:
         entry.when_parent_ends = event.when_parent_ends
 
     def _done(self, event: events.StepDone) -> None:
-        entry = self._entry(event)
+        entry = None if event.kind else self.entries.get(event.path)  # no kind: it has an intent
+        if entry is None:
+            entry = self._entry_of(event)
         entry.state, entry.attempt = "done", event.attempt
         entry.value, entry.lost = event.value, event.lost
         entry.retry_at = entry.error = None
@@ -135,7 +138,7 @@ class Journal:
             self.variables[block, entry.name] = event.value
 
     def _failed(self, event: events.Failed) -> None:
-        entry = self._entry(event)
+        entry = self._entry_of(event)
         entry.state = "failed" if event.retry_at is None else "open"
         entry.attempt, entry.error, entry.retry_at = event.attempt, event.error, event.retry_at
         entry.verdict, entry.attempts = None, event.attempts
@@ -193,7 +196,8 @@ class Journal:
     def _ended(self, event: events.Ended) -> None:
         self.ended = event
 
-    def _entry(self, event: Any) -> Entry:
+    def _entry_of(self, event: Any) -> Entry:
+        """Returns the entry that an event is about, which is made if the event is its first."""
         entry = self.entries.get(event.path)
         if entry is None or (event.kind and event.digest != entry.digest):
             # New, or a pure step that ran again on other inputs: the newest record counts.
@@ -211,10 +215,10 @@ class Journal:
                 source=event.source,
             )
             self.entries[event.path] = entry
-            if replaced is None and event.effect not in SAFE:
+            if replaced is None and event.effect not in SAFE and "]" in event.path:
                 self._add_act(event.path)
             if event.ordinal and replaced is None:
-                held = self.ordinals.setdefault(block_of(event.path), {})
+                held = self.ordinals.setdefault(event.path.rpartition("/")[0], {})
                 held.setdefault(event.ordinal, []).append(event.path)
         return entry
 
@@ -303,14 +307,6 @@ class Block:
         source: str | None = None,
     ) -> Answer:
         """Counts the call, gives it its path, and says what it is to do."""
-        answer = self._answer(kind, name, effect, digest, key)
-        if label is None and source is None:
-            return answer
-        return replace(answer, label=label, source=source)
-
-    def _answer(
-        self, kind: str, name: str, effect: str, digest: str | None, key: str | None
-    ) -> Answer:
         ordinal = self.calls = self.calls + 1
         path = self._path(kind, name, key)
         if path in self._read:
@@ -319,9 +315,22 @@ class Block:
                 hint="a key names one operation: make them differ",
             )
         self._read.add(path)
-        entry = self.journal.entries.get(path)
-        if entry is None:
-            return self._ask_new(path, ordinal, effect, f"{kind} {name}")
+        journal = self.journal
+        if path in journal.entries:
+            answer = self._answer_known(path, ordinal, kind, name, effect, digest)
+        elif self.displaced or ordinal in journal.ordinals.get(self.path, ()):
+            answer = self._answer_new(path, ordinal, effect, f"{kind} {name}")
+        else:
+            return Answer("execute", path, ordinal, label=label, source=source)
+        if label is None and source is None:
+            return answer
+        return replace(answer, label=label, source=source)
+
+    def _answer_known(
+        self, path: str, ordinal: int, kind: str, name: str, effect: str, digest: str | None
+    ) -> Answer:
+        """Answers a call that has a record: it is replayed, if it is the same call."""
+        entry = self.journal.entries[path]
         if entry.kind != kind:
             return Answer(
                 "diverged",
@@ -349,7 +358,7 @@ class Block:
         verdict = "open" if entry.state == "open" else "replay"
         return Answer(verdict, path, ordinal, entry, displaced=entry.displaced)
 
-    def _ask_new(self, path: str, ordinal: int, effect: str, found: str) -> Answer:
+    def _answer_new(self, path: str, ordinal: int, effect: str, found: str) -> Answer:
         """Answers a call that has no record: it may only act if no record can be its own."""
         holder = self._holder(ordinal)
         displaced = self.displaced or holder is not None
@@ -395,7 +404,9 @@ class Block:
         return entry.effect not in SAFE or self.journal.acts_below(entry.path)
 
     def _path(self, kind: str, name: str, key: str | None) -> str:
-        leaf = escape(name) if kind == "step" else f"{kind}.{escape(name)}" if name else kind
+        leaf = name if name.isidentifier() else escape(name)
+        if kind != "step":
+            leaf = f"{kind}.{leaf}" if name else kind
         if key is not None:
             leaf = f"{leaf}={escape(key)}"
         else:
@@ -444,3 +455,8 @@ def done_of(
         answer.label,
         answer.source,
     )
+
+
+def digest_of(encoded: bytes) -> str:
+    """Returns what two equal inputs have in common."""
+    return blake2b(encoded, digest_size=16).hexdigest()

@@ -23,24 +23,25 @@ INLINE_US = 250_000
 """How long a wait may hold a thread; a longer one suspends the run."""
 
 
-class StepContext:
+class StepContext(Struct):
     """What a step's function gets as its `ctx`: who it is, and whether it is still wanted."""
 
-    __slots__ = ("_execution", "attempt", "key", "path", "run", "tx")
+    _execution: Execution
+    path: str
+    key: str
+    """The idempotency key: the same in every attempt, and after a crash."""
+    attempt: int
+    tx: PendingCommit | None = None
 
-    def __init__(self, execution: Execution, path: str, key: str, attempt: int) -> None:
-        self._execution = execution
-        self.run = execution.id
-        self.path = path
-        self.key = key
-        """The idempotency key: the same in every attempt, and after a crash."""
-        self.attempt = attempt
-        self.tx: PendingCommit | None = None
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self._execution.id
 
     @property
     def cancelled(self) -> bool:
         """Whether the run is to stop: a long step looks now and then, and returns or raises."""
-        return self._execution.stop_wanted or self._execution.poison is not None
+        return self._execution.stop_wanted or self._execution.leaving is not None
 
 
 class Begun(Struct, frozen=True):
@@ -63,10 +64,6 @@ class StepCall(Struct, frozen=True):
     inputs: bytes
     digest: str
     answer: Answer
-
-    @property
-    def path(self) -> str:
-        return self.answer.path
 
 
 def perform(run: Execution, call: StepCall) -> Operation:
@@ -97,12 +94,13 @@ def perform(run: Execution, call: StepCall) -> Operation:
 
 
 def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operation:
-    step, path = call.step, call.path
+    step, path = call.step, call.answer.path
     while True:
         if step.effect not in events.SAFE:
-            if not allowed(run, step, path):
+            if run.journal.forked is not None and not allowed(run, step, path):
                 return _record_done(run, call, attempt, None)
-            if step.effect == "effect" and run.is_policed():
+            context = run.record_context
+            if step.effect == "effect" and context is not None and context.policy != "off":
                 yield Call(run.before_effect, (step.name,), path=path)
             run.record(
                 events.Intended(
@@ -126,8 +124,9 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
                 # The process stood still for longer than its lease lasts. Another worker may have
                 # taken the run since the intent was written, asked the verifier, and acted.
                 yield Call(run.confirm, (), path=path)
-        context = StepContext(run, path, key, attempt)
-        args = (context, *call.args) if step.signature.first == "ctx" else call.args
+        args = call.args
+        if step.signature.first == "ctx":
+            args = (StepContext(run, path, key, attempt), *args)
         try:
             value = yield Call(step.function, args, call.kwargs, step.is_async, path, step.drop)
         except Exception as error:
@@ -156,7 +155,7 @@ def _failed(
     An `effect` that raised may have been done all the same (a timeout proves nothing): it is tried
     again only if its exception is listed as `not_done`, or its verifier says so (rule 8).
     """
-    step, path, retry = call.step, call.path, call.step.retry
+    step, path, retry = call.step, call.answer.path, call.step.retry
     again = attempt < retry.attempts and isinstance(error, retry.on)
     if step.effect == "effect" and fault.outcome != "not done" and step.verify is not None:
         verdict: intent.Verdict = yield Call(intent.judge, (step.verify, begun(run, path)))
@@ -191,30 +190,12 @@ def _failed(
 
 def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> Any:
     """Records a step's value and returns it as it was stored: live equals replay (rule 1)."""
-    step, path, answer = call.step, call.path, call.answer
+    step, path, answer = call.step, call.answer.path, call.answer
     lost = None
     try:
-        encoded = values.encode(value)
-    except ValueDomainError as error:
-        if step.effect in events.SAFE:
-            fault = values.fault_of(error)
-            failed = events.Failed(
-                path,
-                fault,
-                attempt,
-                None,
-                answer.ordinal,
-                "step",
-                step.name,
-                step.effect,
-                call.digest,
-                answer.label,
-                answer.source,
-            )
-            run.record(failed)
-            raise values.error_of(fault, path) from error
-        # It was done: that must be remembered, whatever became of its result.
-        encoded, lost = b"null", values.text_of(error)
+        encoded = codec.encode(value)
+    except ValueDomainError:
+        encoded, lost = _encode_other(run, call, attempt, value)
     stored = events.ABSENT if lost else run.store(encoded)
     if step.effect not in events.SAFE and path in run.journal.entries:
         done = events.StepDone(path, stored, lost, (), attempt)
@@ -237,6 +218,38 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
     if lost:
         raise _lost(path, lost)
     return step.signature.rebuild("return", codec.decode(encoded))
+
+
+def _encode_other(
+    run: Execution, call: StepCall, attempt: int, value: Any
+) -> tuple[bytes, str | None]:
+    """Returns the bytes of a value that has no plain form, or why they are lost.
+
+    A step that may be performed again fails with what cannot be stored.
+    """
+    step, answer = call.step, call.answer
+    try:
+        return values.encode(value), None
+    except ValueDomainError as error:
+        if step.effect not in events.SAFE:
+            # It was done: that must be remembered, whatever became of its result.
+            return b"null", values.text_of(error)
+        fault = values.fault_of(error)
+        failed = events.Failed(
+            answer.path,
+            fault,
+            attempt,
+            None,
+            answer.ordinal,
+            "step",
+            step.name,
+            step.effect,
+            call.digest,
+            answer.label,
+            answer.source,
+        )
+        run.record(failed)
+        raise values.error_of(fault, answer.path) from error
 
 
 def outcome_of(run: Execution, step: Step[Any], entry: Entry) -> Any:
@@ -318,7 +331,7 @@ def pause(run: Execution, until: int, reason: str) -> Operation:
 
 def _perform_txn(run: Execution, call: StepCall) -> Operation:
     """Runs a body over a pending commit; its writes and `done` are one commit (rule 11)."""
-    step, path = call.step, call.path
+    step, path = call.step, call.answer.path
     if not allowed(run, step, path):
         return _record_done(run, call, 1, None)
     for _ in range(CONFLICTS_MAX):
@@ -356,7 +369,7 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
 def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: Any) -> Operation:
     encoded = values.encode(value)
     done = events.StepDone(
-        call.path,
+        call.answer.path,
         run.store(encoded),
         None,
         (),

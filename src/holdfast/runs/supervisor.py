@@ -20,7 +20,7 @@ LOOK_S = 0.25
 """How often the inboxes of runs that wait here are looked at, for messages of other processes."""
 
 
-class Hosted(Struct, frozen=True):
+class WakeCondition(Struct, frozen=True):
     """What wakes a suspended run: a time, a message behind `seen`, the end of a child."""
 
     until: int | None
@@ -34,7 +34,7 @@ class Supervisor:
     def __init__(self, engine: Any) -> None:
         self.flush_s: float | None = FLUSH_S
         self._engine: ReferenceType[Any] = ref(engine)
-        self._waiting: dict[str, Hosted] = {}
+        self._waiting: dict[str, WakeCondition] = {}
         self._lengths: dict[str, int] = {}  # of the journals of children, when they were looked at
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
@@ -46,7 +46,7 @@ class Supervisor:
         self._is_open = True
 
     def begin(self) -> None:
-        """Starts the thread, the first time there is something to tend."""
+        """Starts the thread, the first time there is something to do."""
         with self._mutex:
             if self._thread is None and self._is_open:
                 self._thread = threading.Thread(
@@ -55,10 +55,10 @@ class Supervisor:
                 self._thread.start()
         self._wake.set()
 
-    def host(self, id: str, hosted: Hosted) -> None:
+    def watch(self, id: str, condition: WakeCondition) -> None:
         """Takes a suspended run: it is resumed here when it is due or something comes for it."""
         with self._mutex:
-            self._waiting[id] = hosted
+            self._waiting[id] = condition
         self._wake.set()
 
     def forget(self, id: str) -> None:
@@ -84,7 +84,7 @@ class Supervisor:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
-    def tend(self) -> float | None:
+    def work(self) -> float | None:
         """Does what is due; returns how long to pause, None until woken."""
         engine = self._engine()
         if engine is None or not self._is_open:
@@ -136,7 +136,9 @@ class Supervisor:
         """
         now = engine.log.clock.boot_us()
         with self._mutex:
-            children = {child for hosted in self._waiting.values() for child in hosted.children}
+            children = {
+                child for condition in self._waiting.values() for child in condition.children
+            }
         if not children or now < self._adopt_at:
             return
         self._adopt_at = now + waits.CHILD_LOOK_US
@@ -163,10 +165,10 @@ class Supervisor:
             self._lengths.clear()
             self.report("runs that wait", error)
             return
-        for (id, hosted), head in zip(waiting.items(), heads, strict=True):
-            is_due = hosted.until is not None and hosted.until <= now
-            has_news = head is not None and head.revision > hosted.seen
-            grown = tuple(child for child in hosted.children if child in children)
+        for (id, condition), head in zip(waiting.items(), heads, strict=True):
+            is_due = condition.until is not None and condition.until <= now
+            has_news = head is not None and head.revision > condition.seen
+            grown = tuple(child for child in condition.children if child in children)
             try:
                 if is_due or has_news or engine.any_ended(grown):
                     engine.resume(id)  # which makes this forget it
@@ -184,9 +186,9 @@ class Supervisor:
             return
         engine.log.reports.append(said)
 
-    def _grown(self, engine: Any, waiting: dict[str, Hosted]) -> set[str]:
+    def _grown(self, engine: Any, waiting: dict[str, WakeCondition]) -> set[str]:
         """Returns the children, of those waited for, whose journals grew since the last look."""
-        ids = [child for hosted in waiting.values() for child in hosted.children]
+        ids = [child for condition in waiting.values() for child in condition.children]
         if not ids:
             self._lengths.clear()
             return set()
@@ -205,14 +207,14 @@ def _active(engine: Any) -> list[tuple[str, Any]]:
     return list(engine.active.items())
 
 
-def _live(tending_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
-    while (tending := tending_ref()) is not None and tending.is_open:
+def _live(supervisor_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
+    while (supervisor := supervisor_ref()) is not None and supervisor.is_open:
         try:
-            pause_s = tending.tend()
+            pause_s = supervisor.work()
         except BaseException as error:
             # A thread that ended here would leave every run of the process that waits waiting.
-            tending.report("runs", error)
+            supervisor.report("runs", error)
             pause_s = LOOK_S
-        del tending
+        del supervisor
         wake.wait(pause_s)
         wake.clear()

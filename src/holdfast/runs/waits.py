@@ -23,7 +23,7 @@ from holdfast.runs.acts import COMMIT, LOOK, Call, Operation, Pause
 from holdfast.runs.control import Suspended
 from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.execution import Execution
-from holdfast.runs.journal import Answer, Entry, done_of
+from holdfast.runs.journal import Answer, Entry, digest_of, done_of
 from holdfast.runs.steps import INLINE_US, pause
 
 POLICIES = ("cancel", "leave", "wait")
@@ -203,7 +203,7 @@ class ChildSpec(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        return values.digest(self.inputs)
+        return digest_of(self.inputs)
 
 
 class Child(Struct, frozen=True):
@@ -242,7 +242,7 @@ def check_id(id: object) -> str:
 
 def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     """Writes down that the child is wanted, then starts it, or finds it started."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     _check(run, answer)
     path = answer.path
     if answer.verdict == "execute":
@@ -266,8 +266,8 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     assert entry.child is not None, "BUG: a child without an id"
     if entry.state == "open":
         try:
-            with run.reaching:
-                yield Call(context.engine.start_child, (run, entry.child, spec, path))
+            with run.asking_store:
+                yield Call(context._engine.start_child, (run, entry.child, spec, path))
         except ExistsError as error:
             # Not a child of this run: it is neither joined nor, at this run's end, cancelled.
             run.record(events.Failed(path, values.fault_of(error)))
@@ -278,12 +278,12 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
 
 def join(context: Any, answer: Answer, child: Child) -> Operation:
     """Returns a child's result; the run is suspended while the child waits for something itself."""
-    run: Execution = context.execution
+    run: Execution = context._execution
     _check(run, answer)
     if answer.verdict == "execute":
         seen = run.inbox.revision
-        with run.reaching:
-            ended: events.Ended | None = yield Call(context.engine.child_ended, (run, child.id))
+        with run.asking_store:
+            ended: events.Ended | None = yield Call(context._engine.child_ended, (run, child.id))
         if ended is None:
             raise child_wait(child.id, seen)
         fault = ended.error
