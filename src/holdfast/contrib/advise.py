@@ -1,9 +1,9 @@
 """Which backend fits: requirements in, a recommendation with its reasons out. Pure; rules are data.
 
-The matrix is that of the four backends and nine requirements which teams choose by. A backend is
-struck out by the first requirement that it cannot meet, and of those that are left the simplest is
-recommended (files, then SQLite, then Redis, then PostgreSQL): a server is never recommended where
-none is needed. Where no single backend meets everything, two are mixed by level.
+The matrix has four backends and nine requirements. The first requirement that a backend cannot
+meet rules it out; of those that are left the simplest is recommended (files, then SQLite, then
+Redis, then PostgreSQL), so a server is never recommended where none is needed. If no single backend
+meets everything, two are mixed by level.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 class Rule(Struct, frozen=True):
     """One row of the matrix: a requirement, and what each backend does about it.
 
-    A backend that is not in `met` cannot meet it. One in `partly` can, at a price that is told.
+    A backend in `met` meets it, one in `partly` meets it at a price, any other one does not.
     """
 
     requirement: str
@@ -91,8 +91,8 @@ MATRIX: dict[str, Rule] = {
     "expiry": Rule(
         "TTL, expiry by itself",
         "Do conversations end by themselves, so that their memory is freed?",
-        {REDIS: "the server lets go of a scope at its end"},
-        {POSTGRESQL: "refused when it has ended; the rows are let go by housekeeping"},
+        {REDIS: "the server frees a scope when it expires"},
+        {POSTGRESQL: "an expired scope is refused; housekeeping removes its rows"},
     ),
     "machines": Rule(
         "distributed access",
@@ -110,7 +110,7 @@ MATRIX: dict[str, Rule] = {
         {SQLITE: "SQL constraints on derived tables", POSTGRESQL: "SQL constraints, foreign keys"},
     ),
 }
-"""By the field of `Needs` that asks for it; rows in the order of the text that they come from."""
+"""Each rule by the field of `Needs` that asks for it."""
 
 GIVES_UP: dict[str, tuple[str, ...]] = {
     FILES: ("processes on other machines", "SQL", "expiry that frees space by itself"),
@@ -127,7 +127,7 @@ MOVE_ON: dict[str, str] = {
     FILES: "to SQLite when other programs must query it; to a server with the second machine",
     SQLITE: "to PostgreSQL or Redis with the second machine",
     REDIS: "to PostgreSQL when the data outgrow memory or must be queried",
-    POSTGRESQL: "to partitions, or a sharded PostgreSQL, when one server no longer carries it",
+    POSTGRESQL: "to partitions, or a sharded PostgreSQL, when one server is not enough",
     MEMORY: "to files as soon as anything is worth keeping",
 }
 BUSY: tuple[tuple[int, str, str], ...] = (
@@ -140,7 +140,7 @@ BUSY: tuple[tuple[int, str, str], ...] = (
     (20_000, REDIS, "one Redis server runs scripts one after the other: spread by application"),
     (20_000, POSTGRESQL, "beyond what one server syncs: spread by application or partition"),
 )
-"""From how many commits a second on a backend needs a word of warning."""
+"""From how many commits a second on a backend gets which warning."""
 
 
 class Advice(Struct, frozen=True):
@@ -163,12 +163,12 @@ def advise(needs: Needs) -> Advice:
         return _single(needs, MEMORY, {name: "keeps more than is asked for" for name in URLS})
     rejected: dict[str, str] = {}
     for name in SIMPLEST_FIRST:
-        if reason := _misfit(needs, name):
+        if reason := _unmet(needs, name):
             rejected[name] = reason
     fitting = [name for name in SIMPLEST_FIRST if name not in rejected]
     if not fitting:
         return _mix(needs, rejected)
-    # A server that is there already costs nothing more; between two servers it decides.
+    # A server that is operated already costs nothing more, so between two servers it decides.
     owned = [name for name in fitting if name in needs.has]
     servers = all(name in (REDIS, POSTGRESQL) for name in fitting)
     chosen = owned[0] if servers and owned else _simplest(needs, fitting)
@@ -179,10 +179,10 @@ def advise(needs: Needs) -> Advice:
 
 
 def _simplest(needs: Needs, fitting: list[str]) -> str:
-    """Between two servers: Redis only where expiry is asked for, since memory costs more."""
+    """Returns the simplest; between two servers Redis only for expiry, since memory costs more."""
     if fitting == [REDIS, POSTGRESQL] and not needs.expiry:
         return POSTGRESQL
-    whole = [name for name in fitting if not _prices(needs, name)]
+    whole = [name for name in fitting if not _drawbacks(needs, name)]
     return (whole or fitting)[0]
 
 
@@ -197,7 +197,7 @@ def _flag(needs: Needs, name: str) -> bool:
     return bool(getattr(needs, name))
 
 
-def _misfit(needs: Needs, backend: str) -> str:
+def _unmet(needs: Needs, backend: str) -> str:
     """Returns the first requirement that a backend cannot meet, "" if it meets all."""
     for name in _asked(needs):
         rule = MATRIX[name]
@@ -206,7 +206,7 @@ def _misfit(needs: Needs, backend: str) -> str:
     return ""
 
 
-def _prices(needs: Needs, backend: str) -> list[str]:
+def _drawbacks(needs: Needs, backend: str) -> list[str]:
     return [
         f"{MATRIX[name].requirement} only in part: {MATRIX[name].partly[backend]}"
         for name in _asked(needs)
@@ -228,7 +228,7 @@ def _reasons(needs: Needs, backend: str) -> tuple[str, ...]:
 
 
 def _warnings(needs: Needs, backend: str) -> list[str]:
-    warnings = _prices(needs, backend)
+    warnings = _drawbacks(needs, backend)
     for least, name, text in BUSY:
         if name == backend and needs.commits_per_second >= least:
             warnings.append(text)
@@ -260,7 +260,9 @@ def _mix(needs: Needs, rejected: dict[str, str]) -> Advice:
     """
     asked = _asked(needs)
     rest = [name for name in asked if name != "expiry"]
-    keeps = [name for name in SIMPLEST_FIRST if all(name in _able(asked_for) for asked_for in rest)]
+    keeps = [
+        name for name in SIMPLEST_FIRST if all(name in _supporting(asked_for) for asked_for in rest)
+    ]
     if "expiry" in asked and keeps and not needs.no_server:
         first, second = REDIS, keeps[0]
         why = f"conversations end by themselves in {REDIS}; everything else needs {second}"
@@ -273,7 +275,7 @@ def _mix(needs: Needs, rejected: dict[str, str]) -> Advice:
     )
 
 
-def _able(requirement: str) -> set[str]:
+def _supporting(requirement: str) -> set[str]:
     rule = MATRIX[requirement]
     return {*rule.met, *rule.partly}
 

@@ -1,8 +1,8 @@
-"""The names of the four-scope document (ADR-002), thin over scopes.
+"""The names of the four-scope document (ADR-002) on top of scopes.
 
-Code written against that document runs with this import changed. Its states are our scopes; its
-checkpoints are kept by value in scopes of a level of their own, so one that was saved never
-changes, whatever happens to the live state.
+Code that was written against that document runs once this import is changed. Its states are our
+scopes. Its checkpoints are kept by value, in scopes of a level of their own: a saved checkpoint
+never changes, whatever happens to the live state.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class StateScope(Enum):
 
 
 class StateDict(dict[str, Any]):
-    """A plain dict that remembers whose state it was, so that a checkpoint of it has an id."""
+    """A plain dict that knows the id of its scope, so that a checkpoint of it has that id."""
 
     scope_id: str | None = None
 
 
 class ScopeState:
-    """A scope as the document writes of it: dict-style, with `update` and `to_dict`."""
+    """A scope as the document describes it: like a dict, with `update` and `to_dict`."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -56,7 +56,7 @@ class ScopeState:
         return self.scope.update(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a plain copy that remembers whose state it was."""
+        """Returns a plain copy that knows the id of its scope."""
         state = StateDict(self.scope.to_dict())
         state.scope_id = self.id
         return state
@@ -88,7 +88,7 @@ class GlobalStateManager:
 
     @classmethod
     def get_instance(cls) -> GlobalStateManager:
-        """Returns the one shared instance; without `configure` it is on ./.holdfast."""
+        """Returns the shared instance; without `configure` it uses ./.holdfast."""
         with cls._guard:
             if cls._instance is None:
                 cls._instance = cls(open_store())
@@ -96,20 +96,20 @@ class GlobalStateManager:
 
     @classmethod
     def configure(cls, store: Store | None) -> None:
-        """Says which store the shared instance is on; None forgets it."""
+        """Sets the store of the shared instance; None drops the instance."""
         with cls._guard:
             cls._instance = None if store is None else cls(store)
 
     def get_conversation_state(self, session_id: str) -> ScopeState:
-        """Returns that session's state; two ids never share data."""
+        """Returns the state of a session; two ids never share data."""
         return self._state(StateScope.CONVERSATION, session_id)
 
     def get_workflow_state(self, workflow_id: str) -> ScopeState:
-        """Returns that execution's state."""
+        """Returns the state of a workflow execution."""
         return self._state(StateScope.WORKFLOW, workflow_id)
 
     def get_team_state(self, team_id: str) -> ScopeState:
-        """Returns that team's state."""
+        """Returns the state of a team."""
         return self._state(StateScope.TEAM, team_id)
 
     def get_global_state(self) -> ScopeState:
@@ -119,14 +119,14 @@ class GlobalStateManager:
     async def save_checkpoint(
         self, scope: StateScope, state: Mapping[str, Any] | ScopeState
     ) -> None:
-        """Stores a checkpoint for a scope; the id comes from the state if it has one."""
+        """Stores a checkpoint of a scope; its id is that of the state, if the state has one."""
         self._check(scope)
-        await self._hop(self._save, scope, state)
+        await self._in_thread(self._save, scope, state)
 
     async def load_checkpoint(self, scope: StateScope, id: str | None = None) -> dict[str, Any]:
-        """Returns the newest checkpoint of that id, or the newest of the scope without one."""
+        """Returns the newest checkpoint of an id; without an id the newest of its scope."""
         self._check(scope)
-        return await self._hop(self._load, scope, id)
+        return await self._in_thread(self._load, scope, id)
 
     def _save(self, scope: StateScope, state: Mapping[str, Any] | ScopeState) -> None:
         if isinstance(state, ScopeState):
@@ -145,7 +145,7 @@ class GlobalStateManager:
         if saved is None:
             what = f'"{id}"' if id is not None else f"the {scope.value} scope"
             raise NotFoundError(
-                f"there is no checkpoint of {what}", hint="save_checkpoint makes one"
+                f"there is no checkpoint of {what}", hint="save_checkpoint stores one"
             )
         return saved["state"].to_dict()
 
@@ -153,13 +153,12 @@ class GlobalStateManager:
         return self.store.scope(SAVED, scope.value if id is None else f"{scope.value}/{id}")
 
     def _state(self, scope: StateScope, id: str | None) -> ScopeState:
-        plain = self.store.scope(scope.value, id)
-        return ScopeState(plain)
+        return ScopeState(self.store.scope(scope.value, id))
 
     def _check(self, scope: object) -> None:
         if not isinstance(scope, StateScope):
             raise UsageError(f"expected a StateScope, found {show_value(scope)}")
 
-    async def _hop(self, function: Any, *args: Any) -> Any:
+    async def _in_thread(self, function: Any, *args: Any) -> Any:
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(self._executor, function, *args))

@@ -1,20 +1,21 @@
-"""The spectrum: a job declares what it keeps. Nothing, a session's state, or state that lasts.
+"""What a job keeps: nothing, the state of a session, or state that lasts. A job declares which.
 
-    stateless   a file in, a file out: the output is written whole or not at all, nothing else is,
-                and no store is made. Such jobs run side by side without a lock
-    session     a scope that is there while the job runs, and let go at its end
+    stateless   a file in, a file out: the output is written whole or not at all, nothing else is
+                written, and no store is created. Such jobs run side by side without a lock
+    session     a scope that exists while the job runs, and whose state is dropped at its end
     persistent  a scope of a store, which the next job finds as this one left it
 
-A session without `store=` is kept in this process and ends with it, however it ends. In a store it
-can be looked at from outside, and then two things see to its end if the process dies: it was begun
-to expire (`ttl`), and the next session of that store lets go of those whose worker is dead. One
-that is kept reads as crashed then, until somebody goes on with it.
+A session without `store=` lives in this process and ends with it, however it ends. In a store it
+can be looked at from outside. If its process dies, two things end it: it expires (`ttl`), and the
+next session of that store closes those whose worker is dead. A session that is kept (`keep`) then
+has the status crashed, until somebody goes on with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import stat
 from collections.abc import Callable, Generator
@@ -41,17 +42,19 @@ from holdfast.record import sessions
 from holdfast.scope import Scope
 from holdfast.store import DEFAULT_PLACE, Store, open_store
 
-POSITIONS = ("stateless", "session", "persistent")
+_log = logging.getLogger("holdfast.jobs")
 
-Position = Literal["stateless", "session", "persistent"]
+LIFETIMES = ("stateless", "session", "persistent")
+
+Lifetime = Literal["stateless", "session", "persistent"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Job(Generic[P, T]):
-    """A function with its place on the spectrum. Calling it calls the function, and no more."""
+    """A function and what it keeps. Calling the job only calls the function."""
 
-    position: Position
+    position: Lifetime
 
     def __init__(self, function: Callable[P, T]) -> None:
         check_call(function, "a job")
@@ -81,7 +84,7 @@ class StatelessJob(Job[P, T]):
 
 
 class SessionJob(Job[P, T]):
-    """A job whose state is let go when it ends, unless it is kept."""
+    """A job whose state is dropped when it ends, unless it is kept."""
 
     position = "session"
 
@@ -91,9 +94,7 @@ class SessionJob(Job[P, T]):
         self._keep = check_flag(keep, "keep")
         self._ttl_s = check_duration(ttl, "ttl")
         if self._keep and store is None:
-            raise UsageError(
-                "a session that is kept needs a store to be kept in", hint="say store="
-            )
+            raise UsageError("a session that is kept needs a store", hint='add store=".holdfast"')
 
     def run(self, *args: Any, **kwargs: Any) -> T:
         """Begins a session, calls the function with its scope first, and ends the session."""
@@ -102,16 +103,19 @@ class SessionJob(Job[P, T]):
 
     @contextmanager
     def begin(self, id: str | None = None) -> Generator[Scope]:
-        """The block of a session; one that is kept and was interrupted goes on under its id."""
+        """Yields the scope of a session, which ends with the block.
+
+        A session that is kept and was interrupted goes on under its id.
+        """
         with open_store(self._store) as store:
-            let_go(store)
+            end_abandoned(store)
             id = new_id(store._log.clock) if id is None else id
             scope = self._begin(store, id)
             try:
                 yield scope
             finally:
                 # Also when the block raised: a session that failed has ended too.
-                end(store, scope, keep=self._keep)
+                end_session(store, scope, keep=self._keep)
 
     def _begin(self, store: Store, id: str) -> Scope:
         scope = store.conversation(id, ttl_s=None if self._keep else self._ttl_s)
@@ -140,7 +144,7 @@ class PersistentJob(Job[P, T]):
 
     @contextmanager
     def begin(self) -> Generator[Scope]:
-        """The block of the job."""
+        """Yields the scope of the job."""
         with open_store(self._store) as store:
             yield store.scope(self._scope)
 
@@ -158,7 +162,7 @@ def job(
     position: Literal["persistent"], *, scope: str, store: object = None
 ) -> Callable[[Callable[P, T]], PersistentJob[P, T]]: ...
 def job(
-    position: Position,
+    position: Lifetime,
     *,
     store: object = None,
     scope: str | None = None,
@@ -167,13 +171,13 @@ def job(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declares what a function keeps: `@holdfast.job("stateless")`, "session" or "persistent".
 
-    `store` is what `holdfast.open` takes; `scope` names the scope of a persistent job. A session is
-    let go at its end unless `keep`, and expires after `ttl` if nobody ends it.
+    `store` is what `holdfast.open` takes; `scope` names the scope of a persistent job. The state of
+    a session is dropped at its end unless `keep`; it expires after `ttl` if nobody ends it.
     """
-    if position not in POSITIONS:
+    if position not in LIFETIMES:
         raise UsageError(
-            f"a job is one of {', '.join(POSITIONS)}, found {show_value(position)}",
-            hint='say which: @holdfast.job("stateless")',
+            f"a job is one of {', '.join(LIFETIMES)}, found {show_value(position)}",
+            hint='write @holdfast.job("stateless")',
         )
     given = {"store": store is not None, "scope": scope is not None, "keep": keep is not False}
     allowed = {"stateless": (), "session": ("store", "keep"), "persistent": ("store", "scope")}
@@ -187,19 +191,22 @@ def job(
         if position == "session":
             return SessionJob(function, store=store, keep=keep, ttl=ttl)
         if scope is None:
-            raise UsageError("a persistent job needs a scope", hint='say scope="team/research"')
+            raise UsageError(
+                "a persistent job needs a scope", hint='add scope="team/research" to @holdfast.job'
+            )
         return PersistentJob(function, store=store, scope=scope)
 
     return declare
 
 
-# --- sessions ------------------------------------------------------------------------------------
+# The end of a session.
 
 
-def end(store: Store, scope: Scope, *, keep: bool) -> None:
-    """Closes a session's scope, and then takes its mark away: a crash in between is made up for.
+def end_session(store: Store, scope: Scope, *, keep: bool) -> None:
+    """Closes the scope of a session, then clears its mark.
 
-    One that is closed, or has expired, is fine.
+    In this order, because after a crash in between the next session finds the mark and ends this
+    one again; a scope that is closed or expired already is left as it is.
     """
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
@@ -207,8 +214,8 @@ def end(store: Store, scope: Scope, *, keep: bool) -> None:
     store._log.commit(ProposedCommit((), marks=(sessions.cleared_mark(scope.name),)))
 
 
-def let_go(store: Store) -> list[str]:
-    """Ends the sessions whose worker is dead, but for those that are kept; returns their names."""
+def end_abandoned(store: Store) -> list[str]:
+    """Ends the sessions whose worker is dead, except those that are kept; returns their names."""
     context = store.global_()._context
     ended: list[str] = []
     for name, session in list(sessions.marked_sessions(context)):
@@ -223,7 +230,7 @@ def let_go(store: Store) -> list[str]:
     return ended
 
 
-# --- files ---------------------------------------------------------------------------------------
+# The files of a stateless job.
 
 
 def read_input(source: Path) -> Any:
@@ -238,7 +245,7 @@ def read_input(source: Path) -> Any:
         return msgspec.json.decode(data) if source.suffix == ".json" else data.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         what = "JSON" if source.suffix == ".json" else "UTF-8 text"
-        raise UsageError(f'"{source}" is no {what}: {error}') from error
+        raise UsageError(f'"{source}" is not {what}: {error}') from error
 
 
 def encode_output(result: Any, target: Path) -> bytes:
@@ -249,7 +256,7 @@ def encode_output(result: Any, target: Path) -> bytes:
         try:
             return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f'what was returned for "{target}" is no JSON: {error}') from error
+            raise UsageError(f'what was returned for "{target}" is not JSON: {error}') from error
     if isinstance(result, str):
         return result.encode()
     raise UsageError(f'"{target}" takes text or bytes, found {show_value(result)}')
@@ -260,7 +267,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
     The bytes are on disk before the name is moved onto them, and the move is on disk before this
     returns. Where the kernel can, the new file has no name until it is complete, so a process that
-    dies while it writes leaves nothing behind.
+    dies while it writes leaves nothing.
     """
     part = f".{target.name}.{short_id(SystemClock())}.part"
     try:
@@ -272,7 +279,7 @@ def write_whole(target: Path, data: bytes) -> None:
         os.rename(part, target.name, src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
     except OSError as error:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may not exist, and the write has failed anyway
             os.unlink(part, dir_fd=directory)
         raise UnavailableError(f'"{target}" cannot be written: {error.strerror}') from error
     finally:
@@ -288,16 +295,18 @@ def _mode_of(directory: int, name: str) -> int | None:
 
 
 def _write_part(directory: int, part: str, data: bytes, mode: int | None) -> None:
-    """Makes a file of that name with these bytes, which are on disk."""
+    """Creates a file of that name with these bytes, and syncs them to disk."""
     nameless = getattr(os, "O_TMPFILE", 0)
     if nameless:
-        # Not every file system has these; what fails here for another reason fails again below.
-        with contextlib.suppress(OSError):
+        try:
             file = os.open(".", os.O_WRONLY | nameless | os.O_CLOEXEC, 0o666, dir_fd=directory)
             with os.fdopen(file, "wb", buffering=0) as out:
                 _fill(out.fileno(), data, mode)
                 os.link(f"/proc/self/fd/{file}", part, dst_dir_fd=directory)
             return
+        except OSError as error:
+            # Not every file system has files without a name; any other failure repeats below.
+            _log.debug("no file without a name here, writing %s: %s", part, error.strerror)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = os.open(part, flags, 0o666, dir_fd=directory)
     with os.fdopen(file, "wb", buffering=0) as out:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import holdfast
 from holdfast.contrib.demo.agent import (
@@ -23,11 +23,56 @@ from holdfast.contrib.demo.agent import (
     opening_state,
     read_outbox,
 )
-from holdfast.contrib.demo.story import Story
+from holdfast.contrib.demo.story import Command, Print, Story
 from holdfast.core.draft import Draft
 from holdfast.errors import ConflictError, UnavailableError
 from holdfast.render.text import change_cells
 from holdfast.store import Store
+
+Backend = Literal["files", "sqlite"]
+ATTEMPTS_MAX = 10_000
+
+
+def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -> Story:
+    """Plays every scene on a new store in a folder, and returns what was said and claimed.
+
+    `show` gets each line with its style as it happens; `command` makes of a verb and a store the
+    command to type.
+    """
+    place = str(folder) if backend == "files" else f"sqlite:{folder / 'state.db'}"
+    story = Story(place, show=show, command=command)
+    with holdfast.open(place, actor="lead") as store:
+        open_morning(store, story)
+        inbox, count = work_and_kill(store, story)
+        find_what_is_there(store, story, inbox)
+        resume(store, story, inbox, count)
+        kill_a_run(store, story, str(folder / "outbox.jsonl"))
+        refuse_and_retry(store, story)
+        rewind(store, story)
+        check_everything(store, story)
+    return story
+
+
+def make_folder(wanted: Path) -> Path:
+    """Creates and returns a new folder: the one wanted, or the next free name beside it.
+
+    The demo never writes into a folder that exists, so it can harm nobody's data.
+    """
+    for number in range(1, ATTEMPTS_MAX):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UnavailableError(
+                f'"{folder}" cannot be created: {error.strerror}', hint="choose another --dir"
+            ) from error
+        return folder
+    raise UnavailableError(
+        f'"{wanted}" and {ATTEMPTS_MAX} names beside it are taken', hint="choose another --dir"
+    )
+
 
 # Agents and commands as processes of their own.
 
