@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.backends.redis.connection import ReplyError, may_retry, translate
-from holdfast.backends.redis.entries import Keys
+from holdfast.backends.redis.encoding import Keys
 from holdfast.backends.redis.server import parse_url
 from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
 

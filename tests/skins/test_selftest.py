@@ -21,8 +21,8 @@ import pytest
 from holdfast import NotFoundError, UnavailableError, UsageError, selftest
 from holdfast.backends.files.disk import Disk
 from holdfast.clock import SystemClock
-from holdfast.selftest import ground, trials
-from holdfast.selftest.ground import Judged
+from holdfast.selftest import examinations, trials
+from holdfast.selftest.examinations import CheckResult
 from holdfast.selftest.processes import Children, Silent
 from holdfast.selftest.trials import Trouble
 
@@ -31,11 +31,13 @@ EXT4 = "29 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"
 SHORT = 0.5
 
 
-def by_name(report: selftest.Report) -> dict[str, Judged]:
+def by_name(report: selftest.SelftestReport) -> dict[str, CheckResult]:
     return {each.check: each for each in report.checks}
 
 
-def examine_with(disk: type[Disk], tmp_path: Path, seconds: float = SHORT) -> dict[str, Judged]:
+def examine_with(
+    disk: type[Disk], tmp_path: Path, seconds: float = SHORT
+) -> dict[str, CheckResult]:
     report = selftest.run(tmp_path, seconds=seconds, seed=1, make_disk=disk)
     assert os.listdir(tmp_path) == []
     return by_name(report)
@@ -60,7 +62,7 @@ def test_a_disk_is_judged_and_left_as_it_was(tmp_path: Path, cli: Any) -> None:
             assert check["numbers"]["trials"] >= 2
     for what in ("locks", "renames", "shared pages", "hard links", "preload", "limits"):
         assert checks[what]["verdict"] in ("ok", "warning"), checks[what]
-    assert checks["sync"]["numbers"]["samples"] >= ground.SAMPLES_MIN
+    assert checks["sync"]["numbers"]["samples"] >= examinations.SAMPLES_MIN
     assert any("make powerloss" in text for text in found["unproven"])
     assert os.listdir(tmp_path) == ["mine"]
 
@@ -82,7 +84,7 @@ def in_memory() -> Iterator[Path]:
 
 def test_a_file_system_in_memory_is_named(in_memory: Path, cli: Any) -> None:
     """It is not sound, whatever its syncs cost; where there is none, an ordinary disk is sound."""
-    mount = ground.find_mount(str(in_memory), ground.MOUNTINFO.read_text())
+    mount = examinations.find_mount(str(in_memory), examinations.MOUNTINFO.read_text())
     is_tmpfs = mount is not None and mount.kind == "tmpfs"
     ran = cli("selftest", "--disk", in_memory, "--seconds", SHORT, "--json", code=int(is_tmpfs))
     check = next(each for each in ran.document["checks"] if each["check"] == "file system")
@@ -93,8 +95,8 @@ def test_a_file_system_in_memory_is_named(in_memory: Path, cli: Any) -> None:
 # --- what the kernel says, planted ----------------------------------------------------------------
 
 
-def judge_mount(line: str, check: str) -> Judged:
-    return {each.check: each for each in ground.examine("/", mountinfo=line, maps="")}[check]
+def judge_mount(line: str, check: str) -> CheckResult:
+    return {each.check: each for each in examinations.examine("/", mountinfo=line, maps="")}[check]
 
 
 @pytest.mark.parametrize(
@@ -123,19 +125,19 @@ def test_what_a_mount_means(line: str, check: str, verdict: str, word: str) -> N
 
 def test_the_innermost_mount_counts() -> None:
     inner = EXT4.replace(" / / ", " / /a\\040b ").replace("ext4", "xfs")
-    found = ground.find_mount("/a b/c", EXT4 + inner + "nonsense\n")
-    assert found == ground.Mount("/a b", "xfs", "/dev/vda", ("rw", "relatime", "discard"))
-    assert ground.examine_kind(None).verdict == "info"
+    found = examinations.find_mount("/a b/c", EXT4 + inner + "nonsense\n")
+    assert found == examinations.Mount("/a b", "xfs", "/dev/vda", ("rw", "relatime", "discard"))
+    assert examinations.examine_kind(None).verdict == "info"
 
 
 def test_a_library_that_takes_syncs_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert ground.examine_preload("7f00-7f01 r-xp 0 fe:0 1 /lib/libc.so.6\n").verdict == "ok"
-    loaded = ground.examine_preload("7f00-7f01 r-xp 0 fe:0 1 /usr/lib/libeatmydata.so\n")
+    assert examinations.examine_preload("7f00-7f01 r-xp 0 fe:0 1 /lib/libc.so.6\n").verdict == "ok"
+    loaded = examinations.examine_preload("7f00-7f01 r-xp 0 fe:0 1 /usr/lib/libeatmydata.so\n")
     assert loaded.verdict == "failed"
     assert "libeatmydata.so" in loaded.found
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libeatmydata.so")
-    assert ground.examine_preload("").verdict == "failed"
+    assert examinations.examine_preload("").verdict == "failed"
 
 
 @pytest.mark.parametrize(
@@ -149,17 +151,18 @@ def test_a_library_that_takes_syncs_away_is_named(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_sync_is_judged_by_what_it_costs(writes: list[int], syncs: list[int], verdict: str):
-    found = ground.judge_sync(writes, syncs)
+    found = examinations.judge_sync(writes, syncs)
     assert found.verdict == verdict
     assert found.numbers["sync_p99_us"] == syncs[-1]
 
 
 def test_little_space_and_low_limits_are_warnings() -> None:
-    assert ground.examine_space(1 << 20).verdict == "warning"
+    assert examinations.examine_space(1 << 20).verdict == "warning"
     program = (
-        "import resource\nfrom holdfast.selftest import ground\n"
+        "import resource\nfrom holdfast.selftest import examinations\n"
         "_, hard = resource.getrlimit(resource.{0})\n"
-        "resource.setrlimit(resource.{0}, ({1}, hard))\nprint(ground.examine_limits().verdict)"
+        "resource.setrlimit(resource.{0}, ({1}, hard))\n"
+        "print(examinations.examine_limits().verdict)"
     )
     for limit, value in (("RLIMIT_FSIZE", 1 << 20), ("RLIMIT_NOFILE", 32)):
         done = subprocess.run(
@@ -273,8 +276,8 @@ def test_a_store_on_a_network_is_not_even_made(
 @pytest.mark.parametrize("backend", trials.BACKENDS)
 def test_what_a_judge_says(tmp_path: Path, backend: str) -> None:
     with Children() as children:
-        desk = trials.Desk(str(tmp_path), SystemClock(), 1, Disk, children, lambda _: None)
-        url = desk.url(backend, "judged")
+        setup = trials.TrialSetup(str(tmp_path), SystemClock(), 1, Disk, children, lambda _: None)
+        url = setup.url(backend, "judged")
 
         def write() -> bool:
             with trials.open_store(url) as store:
@@ -290,7 +293,7 @@ def test_what_a_judge_says(tmp_path: Path, backend: str) -> None:
         with trials.open_store(url) as store:
             store.team(trials.SCOPE).append(trials.LOG, "somebody else's")
         assert "not what was written" in trials.judge(url, 3, 1)[0]
-        desk.remove(url)
+        setup.remove(url)
         assert os.listdir(tmp_path) == []
 
 

@@ -48,7 +48,7 @@ def _takes_any_server(kind: str) -> None:
         from holdfast.backends.postgresql import opening
 
         sound = opening._server
-        opening._server = lambda connection, url, durability: sound(connection, url, "none")  # type: ignore
+        opening._server = lambda connection, url, _: sound(connection, url, "none")  # type: ignore
     else:
         from holdfast.backends.redis.server import RedisServer
 

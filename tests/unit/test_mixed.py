@@ -174,7 +174,8 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
     held = Held(MemoryBackend(clock=clock))
     faulty: Any = FaultyBackend(MemoryBackend(clock=clock), {1: "before"})
     shown = {"*": "rest", "conversation": "chats"}
-    store = store_on(MixedBackend({"*": held, "conversation": faulty}, shown, kept_with()))  # type: ignore
+    routes: Any = {"*": held, "conversation": faulty}
+    store = store_on(MixedBackend(routes, shown, kept_with()))
     leader = threading.Thread(target=lambda: store.team("first").set("a", 1))
     leader.start()
     assert held.reached.wait(PATIENCE_S)

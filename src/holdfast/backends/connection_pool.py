@@ -305,7 +305,9 @@ class Checkout(Generic[C]):
             self.wake()
 
 
-def cut(commits: Sequence[Commit], *, most: int, bytes_max: int) -> Iterator[list[Commit]]:
+def split_commits(
+    commits: Sequence[Commit], *, most: int, bytes_max: int
+) -> Iterator[list[Commit]]:
     """Yields a list of commits, each checked for its shape, in parts that one call may take."""
     part: list[Commit] = []
     size = 0
@@ -321,7 +323,7 @@ def cut(commits: Sequence[Commit], *, most: int, bytes_max: int) -> Iterator[lis
         yield part
 
 
-def in_parts(
+def write_parts(
     parts: Iterable[T], write: Callable[[T], list[Receipt | Refusal]]
 ) -> list[Receipt | Refusal]:
     """Returns the outcomes of a list of commits that is written part by part, in its order.

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from holdfast.backends.connection_pool import in_parts
+from holdfast.backends.connection_pool import write_parts
 from holdfast.backends.protocol import (
     START,
     Backend,
@@ -344,7 +344,7 @@ class MixedBackend:
         placed = [(self._place(commit), commit) for commit in commits]
         # In their order, part by part: what was acknowledged last is never there without the rest.
         runs = groupby(placed, lambda pair: pair[0])
-        return in_parts(runs, lambda run: self._commit(run[0], [commit for _, commit in run[1]]))
+        return write_parts(runs, lambda run: self._commit(run[0], [commit for _, commit in run[1]]))
 
     def _place(self, commit: Commit) -> int:
         streams = [append.stream for append in commit.appends]

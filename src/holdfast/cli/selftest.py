@@ -14,7 +14,7 @@ from holdfast.render.store import selftest_document
 from holdfast.render.text import clean
 
 if TYPE_CHECKING:
-    from holdfast.selftest.ground import Judged
+    from holdfast.selftest.examinations import CheckResult
 
 
 def selftest(
@@ -29,11 +29,11 @@ def selftest(
     Parameters
     ----------
     disk
-        A directory on the disk; a scratch directory is made there, and removed at the end.
+        A directory on the disk; the test runs in a scratch directory there, removed at the end.
     seconds
-        About how long to go on.
+        About how many seconds to take.
     seed
-        What decides when a process is killed and which disk call fails; to do a run again.
+        Decides when a process is killed and which disk call fails; repeats an earlier test.
     json
         Print one JSON document; errors are JSON too.
     """
@@ -63,19 +63,19 @@ def selftest(
 
 
 class Progress:
-    """Results one below the other, and on a terminal a line that says what goes on."""
+    """Prints results, and on a terminal a last line that says what goes on."""
 
     def __init__(self, *, is_shown: bool) -> None:
         self._is_shown = is_shown
         self._width = 0
 
-    def show(self, judged: Judged) -> None:
+    def show(self, result: CheckResult) -> None:
         self.clear()
-        mark = {"failed": "FAILED"}.get(judged.verdict, judged.verdict)
+        mark = {"failed": "FAILED"}.get(result.verdict, result.verdict)
         if is_terminal():
-            print_line(f"{mark:<8} {judged.check:<22} {clean(judged.found)}")
+            print_line(f"{mark:<8} {result.check:<22} {clean(result.found)}")
         else:
-            print_line(f"{mark}\t{judged.check}\t{clean(judged.found)}")
+            print_line(f"{mark}\t{result.check}\t{clean(result.found)}")
 
     def tell(self, text: str) -> None:
         if self._is_shown:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     # Skins and tools above this layer make these reports; only their types are named here.
     from holdfast.contrib.advise import Advice
     from holdfast.contrib.demo.story import Story
-    from holdfast.selftest import Report as SelftestReport
+    from holdfast.selftest import SelftestReport
 
 
 def created_document(facts: Mapping[str, Any], *, created: bool) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""The store's own torture, short, on somebody's own disk: is what it stands on sound?
+"""A short torture test of a store on the user's own disk: does the disk keep its promises?
 
-ground       what the disk is: file system, mount, what a sync costs, space, limits
-kernel       what processes promise each other there: locks, renames, mapped pages
-trouble      disk calls that kill, fail, or meet a full disk at the nth call
-trials       a store killed, refused by its disk, and out of space; judged after each
-processes    children by fork, and what they said
+examinations  what the disk is (file system, mount, cost of a sync, space, limits), and what
+              processes can rely on there (locks, renames, mapped pages)
+trials        a store that is killed, meets disk errors, and runs out of space; checked after each
+processes     forked children, and what they report
 
 Everything happens in a directory of its own below the one that is named, which is removed at the
 end, whatever the end is. Nothing else there is touched.
@@ -23,9 +22,8 @@ from msgspec import Struct, field
 from holdfast.backends.files.disk import Disk
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
-from holdfast.selftest import ground, trials
-from holdfast.selftest import ground as kernel
-from holdfast.selftest.ground import Judged, Verdict
+from holdfast.selftest import examinations, trials
+from holdfast.selftest.examinations import CheckResult, Verdict
 from holdfast.selftest.processes import Children
 
 PREFIX = "holdfast-selftest-"
@@ -42,13 +40,13 @@ UNPROVEN = (
 Tell = Callable[[str], None]
 
 
-class Report(Struct):
+class SelftestReport(Struct):
     """What was found: `ok` is False if anything failed; warnings alone leave it True."""
 
     disk: str
     seed: int
     seconds: float = 0.0
-    checks: list[Judged] = field(default_factory=list[Judged])
+    checks: list[CheckResult] = field(default_factory=list[CheckResult])
     unproven: tuple[str, ...] = UNPROVEN
 
     @property
@@ -70,9 +68,9 @@ def run(
     seed: int | None = None,
     clock: Clock | None = None,
     make_disk: Callable[[], Disk] = Disk,
-    show: Callable[[Judged], None] = lambda _: None,
+    show: Callable[[CheckResult], None] = lambda _: None,
     tell: Tell = lambda _: None,
-) -> Report:
+) -> SelftestReport:
     """Examines the disk below `directory` for about `seconds` and returns what was found.
 
     `show` gets each result as it is there, `tell` what goes on. `make_disk` is the seam for tests:
@@ -84,7 +82,7 @@ def run(
     began_us = clock.boot_us()
     if seed is None:
         seed = int.from_bytes(clock.random_bytes(3), "big")
-    report = Report(os.path.abspath(os.fspath(directory)), seed)
+    report = SelftestReport(os.path.abspath(os.fspath(directory)), seed)
     with scratch_below(report.disk) as place, Children() as children:
         for each in _examine(report, place, seconds, clock, make_disk, children, tell):
             report.checks.append(each)
@@ -94,30 +92,30 @@ def run(
 
 
 def _examine(
-    report: Report,
+    report: SelftestReport,
     place: str,
     seconds: float,
     clock: Clock,
     make_disk: Callable[[], Disk],
     children: Children,
     tell: Tell,
-) -> Iterator[Judged]:
+) -> Iterator[CheckResult]:
     end_us = clock.boot_us() + round(seconds * 1_000_000)
     tell("looking at the file system")
-    yield from ground.examine(place)
+    yield from examinations.examine(place)
     disk = make_disk()
     tell("measuring what a sync costs")
-    yield ground.examine_sync(place, clock, disk, for_us=round(seconds * 100_000))
-    for examine in kernel.EXAMINATIONS:
+    yield examinations.examine_sync(place, clock, disk, for_us=round(seconds * 100_000))
+    for examine in examinations.EXAMINATIONS:
         tell(f"examining {examine.__name__.removeprefix('examine_').replace('_', ' ')}")
         yield examine(place, clock, disk, children)
     if any(each.check == "network" for each in report.checks):
         return  # holdfast refuses to put a store there, so there is nothing to kill
-    desk = trials.Desk(place, clock, report.seed, make_disk, children, tell)
+    setup = trials.TrialSetup(place, clock, report.seed, make_disk, children, tell)
     left_us = max(end_us - clock.boot_us(), 0)
-    yield from trials.kill(desk, for_us=left_us * 5 // 10)
-    yield from trials.fail(desk, for_us=left_us * 3 // 10)
-    yield from trials.fill(desk, for_us=left_us * 2 // 10)
+    yield from trials.kill(setup, for_us=left_us * 5 // 10)
+    yield from trials.fail(setup, for_us=left_us * 3 // 10)
+    yield from trials.fill(setup, for_us=left_us * 2 // 10)
 
 
 @contextmanager

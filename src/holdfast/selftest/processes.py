@@ -1,4 +1,4 @@
-"""Children by fork, and what they said; all of them are gone when the block ends.
+"""Forked children, and what they report; all of them have ended when the block ends.
 
 The parent opens no store and has no threads, so a child starts as clean as a new interpreter,
 and a trial costs milliseconds.
@@ -28,7 +28,7 @@ class Silent(Exception):
     """A child said nothing more: it hangs, or it ended before it said what it should have."""
 
 
-class Child:
+class ForkedChild:
     """A forked process. It says lines of JSON; it can be told to go on."""
 
     def __init__(self, work: Callable[[Say, Callable[[], None]], None]) -> None:
@@ -122,14 +122,14 @@ class Children:
     """Starts children, and ends whatever is left of them."""
 
     def __init__(self) -> None:
-        self._living: list[Child] = []
+        self._living: list[ForkedChild] = []
 
-    def start(self, work: Callable[[Say, Callable[[], None]], None]) -> Child:
-        child = Child(work)
+    def start(self, work: Callable[[Say, Callable[[], None]], None]) -> ForkedChild:
+        child = ForkedChild(work)
         self._living.append(child)
         return child
 
-    def end(self, child: Child) -> None:
+    def end(self, child: ForkedChild) -> None:
         self._living.remove(child)
         child.close()
 

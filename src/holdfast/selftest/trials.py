@@ -25,8 +25,8 @@ from holdfast.backends.sqlite import SqliteBackend
 from holdfast.clock import Clock
 from holdfast.core import codec
 from holdfast.errors import HoldfastError, UnavailableError
-from holdfast.selftest.ground import Judged
-from holdfast.selftest.processes import Child, Children, Say, Silent
+from holdfast.selftest.examinations import CheckResult
+from holdfast.selftest.processes import Children, ForkedChild, Say, Silent
 from holdfast.store import Store, open_store
 
 # --- trouble --------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ SIZES_KIB = (1, 24, 96, 300, 1060, 1300, 1700)
 ITEMS_MAX = 400
 
 
-class Desk:
+class TrialSetup:
     """What every trial needs."""
 
     def __init__(
@@ -261,56 +261,56 @@ def _judge_open(store: Store, acknowledged: int, unknown: int) -> tuple[str, int
     return problem, count
 
 
-def _judged(desk: Desk, url: str, acknowledged: int, unknown: int) -> tuple[str, int]:
+def _judge_apart(setup: TrialSetup, url: str, acknowledged: int, unknown: int) -> tuple[str, int]:
     """Judges in a child: a store that breaks its judge is not sound either."""
     try:
-        problem, count = desk.children.ask(lambda: judge(url, acknowledged, unknown))
+        problem, count = setup.children.ask(lambda: judge(url, acknowledged, unknown))
     except Silent as exc:
         return f"the store could not be judged: {exc}", 0
     return problem, count
 
 
-# --- T1 -------------------------------------------------------------------------------------------
+# --- processes that are killed (T1) ---------------------------------------------------------------
 
 
-def kill(desk: Desk, *, for_us: int) -> Iterator[Judged]:
+def kill(setup: TrialSetup, *, for_us: int) -> Iterator[CheckResult]:
     """Kills a writing process again and again, at a random moment or at a random disk call."""
     for backend in BACKENDS:
-        end_us = desk.clock.boot_us() + for_us // len(BACKENDS)
+        end_us = setup.clock.boot_us() + for_us // len(BACKENDS)
         trial, total, problem = 0, 0, ""
         url, count = "", 0
-        while not problem and (trial < 2 or desk.clock.boot_us() < end_us):
+        while not problem and (trial < 2 or setup.clock.boot_us() < end_us):
             if trial % KILLS_PER_STORE == 0:
                 if url:
-                    desk.remove(url)
-                url, count = desk.url(backend, f"kill-{trial}"), 0
-            desk.tell(f"{backend}: killed {trial} times")
+                    setup.remove(url)
+                url, count = setup.url(backend, f"kill-{trial}"), 0
+            setup.tell(f"{backend}: killed {trial} times")
             try:
-                told = _kill_once(desk, backend, url, count, trial)
-                total += told
-                problem, count = _judged(desk, url, count + told, 1)
+                acknowledged = _kill_once(setup, backend, url, count, trial)
+                total += acknowledged
+                problem, count = _judge_apart(setup, url, count + acknowledged, 1)
             except Silent as exc:
                 problem = str(exc)
             trial += 1
         if not problem:
-            desk.remove(url)
-        yield _told(
+            setup.remove(url)
+        yield _result(
             f"kills on {backend}",
-            problem and f"{problem} (kill {trial}, seed {desk.seed})",
+            problem and f"{problem} (kill {trial}, seed {setup.seed})",
             f"{trial} processes killed while writing, {total} acknowledged writes all there",
             {"trials": trial, "acknowledged": total},
         )
 
 
-def _kill_once(desk: Desk, backend: str, url: str, first: int, trial: int) -> int:
+def _kill_once(setup: TrialSetup, backend: str, url: str, first: int, trial: int) -> int:
     """Lets a process write until it is killed; returns how many writes it was told are durable."""
-    chance = desk.chance(4, backend, trial, "how")
+    chance = setup.chance(4, backend, trial, "how")
     kinds: tuple[Kind, ...] = ("none", "none", "kill", "torn")
     kind = kinds[chance]
-    at = 1 + desk.chance(CALLS_PER_KILL, backend, trial, "when")
+    at = 1 + setup.chance(CALLS_PER_KILL, backend, trial, "when")
 
     def write(say: Say, wait: Callable[[], None]) -> None:
-        options = install(Trouble(kind, at), desk.make_disk(), backend)
+        options = install(Trouble(kind, at), setup.make_disk(), backend)
         number = first
         while True:
             with open_store(url, **options) as store:
@@ -320,43 +320,43 @@ def _kill_once(desk: Desk, backend: str, url: str, first: int, trial: int) -> in
                     say(number)
                     number += 1
 
-    child = desk.children.start(write)
+    child = setup.children.start(write)
     try:
         if kind == "none":
-            said = _hear_some(child, 1 + chance + desk.chance(12, backend, trial, "acks"))
-            desk.clock.sleep(desk.chance(3000, backend, trial, "us") / 1_000_000)
+            outcome = _hear_some(child, 1 + chance + setup.chance(12, backend, trial, "acks"))
+            setup.clock.sleep(setup.chance(3000, backend, trial, "us") / 1_000_000)
             child.kill()
-            return len(said) + len(child.last_words())
+            return len(outcome) + len(child.last_words())
         return len(child.last_words())
     finally:
-        desk.children.end(child)
+        setup.children.end(child)
 
 
-def _hear_some(child: Child, count: int) -> list[Any]:
+def _hear_some(child: ForkedChild, count: int) -> list[Any]:
     return [child.hear() for _ in range(count)]
 
 
-# --- T5 -------------------------------------------------------------------------------------------
+# --- disk calls that fail (T5) --------------------------------------------------------------------
 
 
-def fail(desk: Desk, *, for_us: int) -> Iterator[Judged]:
+def fail(setup: TrialSetup, *, for_us: int) -> Iterator[CheckResult]:
     """Fails each disk call of a short session in turn, first with EIO and then with ENOSPC."""
     for backend in BACKENDS:
-        end_us = desk.clock.boot_us() + for_us // len(BACKENDS)
-        seed_url = desk.url(backend, "errors")
-        calls = _session(desk, backend, seed_url, "none", 0)["calls"]
-        desk.remove(seed_url)
+        end_us = setup.clock.boot_us() + for_us // len(BACKENDS)
+        seed_url = setup.url(backend, "errors")
+        calls = _session(setup, backend, seed_url, "none", 0)["calls"]
+        setup.remove(seed_url)
         kinds: tuple[Kind, ...] = ("EIO", "ENOSPC")
         points: list[tuple[Kind, int]] = [(k, at) for k in kinds for at in range(1, calls + 1)]
-        points.sort(key=lambda point: desk.chance(1 << 40, backend, point))
+        points.sort(key=lambda point: setup.chance(1 << 40, backend, point))
         tried, problem = 0, ""
         for kind, at in points:
-            if problem or (tried >= 4 and desk.clock.boot_us() >= end_us):
+            if problem or (tried >= 4 and setup.clock.boot_us() >= end_us):
                 break
-            desk.tell(f"{backend}: {tried} of {len(points)} disk errors")
-            problem = _fail_once(desk, backend, kind, at)
+            setup.tell(f"{backend}: {tried} of {len(points)} disk errors")
+            problem = _fail_once(setup, backend, kind, at)
             tried += 1
-        yield _told(
+        yield _result(
             f"disk errors on {backend}",
             problem,
             f"{tried} of {len(points)} (every call of a session, EIO and ENOSPC): each one told, "
@@ -365,18 +365,18 @@ def fail(desk: Desk, *, for_us: int) -> Iterator[Judged]:
         )
 
 
-def _fail_once(desk: Desk, backend: str, kind: Kind, at: int) -> str:
-    url = desk.url(backend, f"{kind}-{at}")
+def _fail_once(setup: TrialSetup, backend: str, kind: Kind, at: int) -> str:
+    url = setup.url(backend, f"{kind}-{at}")
     try:
-        said = _session(desk, backend, url, kind, at)
+        outcome = _session(setup, backend, url, kind, at)
     except Silent as exc:
         return f"{kind} at call {at}: {exc}"
-    problem = _settle(desk, url, said)
-    desk.remove(url)
+    problem = _settle(setup, url, outcome)
+    setup.remove(url)
     return problem and f"{kind} at call {at}: {problem}"
 
 
-def _session(desk: Desk, backend: str, url: str, kind: Kind, at: int) -> dict[str, Any]:
+def _session(setup: TrialSetup, backend: str, url: str, kind: Kind, at: int) -> dict[str, Any]:
     """Opens, writes and closes in a child; the store is made by another one, without trouble."""
 
     def prepare() -> bool:
@@ -387,38 +387,38 @@ def _session(desk: Desk, backend: str, url: str, kind: Kind, at: int) -> dict[st
 
     def work() -> dict[str, Any]:
         trouble = Trouble(kind, at)
-        options = install(trouble, desk.make_disk(), backend)
-        said = _write(url, options, range(2, 2 + WRITES_PER_FAULT))
-        return {**said, "calls": trouble.calls}
+        options = install(trouble, setup.make_disk(), backend)
+        outcome = _write(url, options, range(2, 2 + WRITES_PER_FAULT))
+        return {**outcome, "calls": trouble.calls}
 
-    desk.children.ask(prepare)
-    return desk.children.ask(work)
+    setup.children.ask(prepare)
+    return setup.children.ask(work)
 
 
 def _write(url: str, options: dict[str, Any], numbers: range) -> dict[str, Any]:
     """Appends items until one is refused, and closes; says what came of it."""
-    said: dict[str, Any] = {"acknowledged": numbers.start, "unknown": 0, "refused": 0, "wrong": ""}
+    outcome: dict[str, Any] = {"acknowledged": numbers.start, "unknown": 0, "refused": 0, "wrong": ""}
     try:
         with open_store(url, **options) as store:
             scope = store.team(SCOPE)
             for number in numbers:
                 scope.append(LOG, item(number))
-                said["acknowledged"] = number + 1
+                outcome["acknowledged"] = number + 1
     except UnavailableError as error:
-        said["refused"] += 1
-        said["unknown"] += not error.outcome_known
+        outcome["refused"] += 1
+        outcome["unknown"] += not error.outcome_known
     except HoldfastError as error:
-        said["wrong"] = f"{type(error).__name__} instead of UnavailableError: {error}"
-    return said
+        outcome["wrong"] = f"{type(error).__name__} instead of UnavailableError: {error}"
+    return outcome
 
 
-def _settle(desk: Desk, url: str, said: dict[str, Any]) -> str:
+def _settle(setup: TrialSetup, url: str, outcome: dict[str, Any]) -> str:
     """Returns what is wrong after trouble that is over; writes once more, to see that it is."""
-    if said["wrong"]:
-        return said["wrong"]
+    if outcome["wrong"]:
+        return outcome["wrong"]
 
     def look() -> str:
-        problem, count = judge(url, said["acknowledged"], said["unknown"])
+        problem, count = judge(url, outcome["acknowledged"], outcome["unknown"])
         if problem:
             return problem
         with open_store(url) as store:
@@ -426,29 +426,29 @@ def _settle(desk: Desk, url: str, said: dict[str, Any]) -> str:
         return judge(url, count + 1, 0)[0]
 
     try:
-        return desk.children.ask(look)
+        return setup.children.ask(look)
     except Silent as exc:
         return f"the store does not work again: {exc}"
 
 
-# --- T7 -------------------------------------------------------------------------------------------
+# --- a disk that is full (T7) ---------------------------------------------------------------------
 
 
-def fill(desk: Desk, *, for_us: int) -> Iterator[Judged]:
+def fill(setup: TrialSetup, *, for_us: int) -> Iterator[CheckResult]:
     """Lets space run out at several sizes; the disk itself is never filled."""
     for backend in BACKENDS:
-        end_us = desk.clock.boot_us() + for_us // len(BACKENDS)
+        end_us = setup.clock.boot_us() + for_us // len(BACKENDS)
         points = [(how, kib) for kib in SIZES_KIB for how in ("limit", "quota")]
-        points.sort(key=lambda point: desk.chance(1 << 40, backend, point))
+        points.sort(key=lambda point: setup.chance(1 << 40, backend, point))
         tried, refused, problem = 0, 0, ""
         for how, kib in points:
-            if problem or (tried >= 2 and desk.clock.boot_us() >= end_us):
+            if problem or (tried >= 2 and setup.clock.boot_us() >= end_us):
                 break
-            desk.tell(f"{backend}: {tried} of {len(points)} times out of space")
-            problem, was_refused = _fill_once(desk, backend, how, kib << 10)
+            setup.tell(f"{backend}: {tried} of {len(points)} times out of space")
+            problem, was_refused = _fill_once(setup, backend, how, kib << 10)
             refused += was_refused
             tried += 1
-        yield _told(
+        yield _result(
             f"full disk on {backend}",
             problem,
             f"{tried} times out of space, {refused} refused: each one told, nothing lost, and it "
@@ -457,8 +457,8 @@ def fill(desk: Desk, *, for_us: int) -> Iterator[Judged]:
         )
 
 
-def _fill_once(desk: Desk, backend: str, how: str, size: int) -> tuple[str, int]:
-    url = desk.url(backend, f"{how}-{size}")
+def _fill_once(setup: TrialSetup, backend: str, how: str, size: int) -> tuple[str, int]:
+    url = setup.url(backend, f"{how}-{size}")
 
     def work() -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -466,20 +466,20 @@ def _fill_once(desk: Desk, backend: str, how: str, size: int) -> tuple[str, int]
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         else:
-            options = install(Trouble("quota", size), desk.make_disk(), backend)
+            options = install(Trouble("quota", size), setup.make_disk(), backend)
         return _write(url, options, range(ITEMS_MAX))
 
     try:
-        said = desk.children.ask(work)
+        outcome = setup.children.ask(work)
     except Silent as exc:
         return f"out of space at {size} bytes ({how}): {exc}", 0
-    problem = _settle(desk, url, said)
-    desk.remove(url)
-    return problem and f"out of space at {size} bytes ({how}): {problem}", said["refused"]
+    problem = _settle(setup, url, outcome)
+    setup.remove(url)
+    return problem and f"out of space at {size} bytes ({how}): {problem}", outcome["refused"]
 
 
-def _told(check: str, problem: str, found: str, numbers: dict[str, int]) -> Judged:
+def _result(check: str, problem: str, found: str, numbers: dict[str, int]) -> CheckResult:
     if problem:
         fix = "do not keep anything there; report this with the line above"
-        return Judged(check, "failed", problem, fix, numbers)
-    return Judged(check, "ok", found, None, numbers)
+        return CheckResult(check, "failed", problem, fix, numbers)
+    return CheckResult(check, "ok", found, None, numbers)

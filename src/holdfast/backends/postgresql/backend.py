@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, in_parts
+from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.postgresql.batch import (
     COMMIT_ALL,
     COMMIT_EACH,
@@ -441,7 +441,9 @@ class PostgresqlBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._checkout.pool.check_open()
-        outcomes = in_parts(batches(self._checkout.application, commits, self._clock), self._write)
+        outcomes = write_parts(
+            batches(self._checkout.application, commits, self._clock), self._write
+        )
         if outcomes:
             self._checkout.wake()
         return outcomes

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from holdfast.backends.connection_pool import cut
+from holdfast.backends.connection_pool import split_commits
 from holdfast.backends.postgresql.rows import lock_of, record_crc
 from holdfast.backends.protocol import (
     Append,
@@ -267,7 +267,7 @@ class PostgresqlBatch(Struct, frozen=True):
 
 def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[PostgresqlBatch]:
     """Yields the commits as batches, nearly always as one."""
-    for part in cut(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
+    for part in split_commits(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
         yield _batch(application, part, clock)
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, in_parts
+from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.protocol import (
     START,
     Claim,
@@ -27,13 +27,15 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
 )
-from holdfast.backends.redis.batch import RedisBatch, batches, decode_answers
 from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool
-from holdfast.backends.redis.entries import (
+from holdfast.backends.redis.encoding import (
     CRC_BYTES,
     DUE_ZERO,
     Keys,
+    RedisBatch,
+    batches,
     decode,
+    decode_answers,
     decode_head,
     is_sealed,
     missing,
@@ -277,7 +279,7 @@ class RedisBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._checkout.pool.check_open()
-        outcomes = in_parts(batches(self._keys, commits, self._clock), self._write)
+        outcomes = write_parts(batches(self._keys, commits, self._clock), self._write)
         if outcomes:
             self._checkout.wake()
         return outcomes

@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from holdfast.backends.connection_pool import Checkout, ConnectionPool, DeadlineError, unavailable
 from holdfast.backends.protocol import Durability
-from holdfast.backends.redis.entries import Keys
+from holdfast.backends.redis.encoding import Keys
 from holdfast.backends.redis.server import (
     QUESTIONS,
     RedisServer,

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.backends.protocol import Durability, Finding, Head, Objects, Record
 from holdfast.backends.redis.connection import RedisCheckout, RedisConnection
-from holdfast.backends.redis.entries import decode, decode_head, is_sealed
+from holdfast.backends.redis.encoding import decode, decode_head, is_sealed
 from holdfast.backends.redis.server import FORMAT, RedisServer
 from holdfast.errors import CorruptError
 

@@ -1,4 +1,4 @@
-"""What a disk is, by what the kernel says of it and by what its syncs cost."""
+"""What a disk is: what the kernel says of it, what a sync costs, what processes can rely on."""
 
 from __future__ import annotations
 
@@ -19,20 +19,15 @@ from holdfast.backends.files.disk import Disk, replace_file, write_all
 from holdfast.backends.local_path import refuse_network
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
-from holdfast.selftest.processes import Child, Children, Silent
-
-# --- judged ---------------------------------------------------------------------------------------
-#
-# One result of the self-test.
-
+from holdfast.selftest.processes import Children, ForkedChild, Silent
 
 Verdict = Literal["ok", "info", "warning", "failed"]
 
 
-class Judged(Struct, frozen=True):
-    """What was looked at, how it is judged, what was found, and what helps.
+class CheckResult(Struct, frozen=True):
+    """What was checked, the verdict, what was found, and what helps.
 
-    `warning` is what makes one doubt; `failed` is what was seen to be wrong.
+    `warning` is a reason for doubt; `failed` is a fault that was seen.
     """
 
     check: str
@@ -68,7 +63,7 @@ class Mount(Struct, frozen=True):
 
 
 def find_mount(path: str, mountinfo: str) -> Mount | None:
-    """Returns the mount that holds a path: the longest, the last laid."""
+    """Returns the mount that holds a path: the longest, then the last."""
     real, found = os.path.realpath(path), None
     for line in mountinfo.splitlines():
         head, separator, tail = line.partition(" - ")
@@ -85,7 +80,7 @@ def find_mount(path: str, mountinfo: str) -> Mount | None:
 
 def examine(
     place: str, *, mountinfo: str | None = None, maps: str | None = None
-) -> Iterator[Judged]:
+) -> Iterator[CheckResult]:
     """Yields what the kernel says, without writing anything."""
     mount = find_mount(place, _text(MOUNTINFO) if mountinfo is None else mountinfo)
     yield examine_kind(mount)
@@ -98,78 +93,78 @@ def examine(
     yield examine_limits()
 
 
-def examine_kind(mount: Mount | None) -> Judged:
+def examine_kind(mount: Mount | None) -> CheckResult:
     """Judges a file system by its name."""
     if mount is None:
-        return Judged("file system", "info", "unknown: this system does not say")
+        return CheckResult("file system", "info", "unknown: this system does not say")
     found = f"{mount.kind} at {mount.point}"
     if mount.kind in _IN_MEMORY:
         found += ": it is in memory, and empty after a restart"
-        return Judged("file system", "failed", found, "choose a directory on a disk")
+        return CheckResult("file system", "failed", found, "choose a directory on a disk")
     if mount.kind == "overlay":
         found += ": the top layer of a container, which goes when the container goes"
-        return Judged("file system", "warning", found, "mount a volume, and keep stores there")
+        return CheckResult("file system", "warning", found, "mount a volume, and keep stores there")
     if mount.kind.startswith("fuse"):
         found += ": a program of its own decides what a sync, a lock and a mapped page mean there"
-        return Judged("file system", "warning", found, "prefer a file system of the kernel")
-    return Judged("file system", "ok", found)
+        return CheckResult("file system", "warning", found, "prefer a file system of the kernel")
+    return CheckResult("file system", "ok", found)
 
 
-def examine_network(place: str, mountinfo: str | None = None) -> Judged | None:
+def examine_network(place: str, mountinfo: str | None = None) -> CheckResult | None:
     """Returns what is wrong with a file system that several hosts may share."""
     try:
         refuse_network(place, mountinfo=mountinfo)
     except UsageError as exc:
         found = "on a network: flock may hold on one host only, a mapped page is not the same on "
         found += f"two hosts, and a sync may end in a server's memory; {exc.message}"
-        return Judged("network", "failed", found, exc.hint)
+        return CheckResult("network", "failed", found, exc.hint)
     return None
 
 
-def examine_options(mount: Mount) -> Judged:
+def examine_options(mount: Mount) -> CheckResult:
     """Judges how it was mounted."""
     options = [each for each in mount.options if each not in ("rw", "relatime")]
     found = ", ".join(options) or "the usual ones"
     if off := [each for each in options if each in _NO_BARRIER]:
         found = f"{', '.join(off)}: a sync does not empty the drive's own cache"
-        return Judged("mount options", "failed", found, "mount it without that option")
+        return CheckResult("mount options", "failed", found, "mount it without that option")
     if "data=writeback" in options:
         found = "data=writeback: after a power failure a file that grew may show old bytes"
-        return Judged("mount options", "warning", found, "mount it with data=ordered")
-    return Judged("mount options", "ok", found)
+        return CheckResult("mount options", "warning", found, "mount it with data=ordered")
+    return CheckResult("mount options", "ok", found)
 
 
-def examine_preload(maps: str) -> Judged:
+def examine_preload(maps: str) -> CheckResult:
     """Looks for a library that takes syncs away from every program it is loaded into."""
     loaded = {line.rpartition("/")[2] for line in maps.splitlines() if ".so" in line}
     named = {*re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")), *loaded}
     if liars := sorted(each for each in named if any(liar in each for liar in _LIARS)):
         found = f"{', '.join(map(os.path.basename, liars))} is loaded: it turns syncs into nothing"
-        return Judged("preload", "failed", found, "start without it (LD_PRELOAD)")
-    return Judged("preload", "ok", "no library that is known to take syncs away")
+        return CheckResult("preload", "failed", found, "start without it (LD_PRELOAD)")
+    return CheckResult("preload", "ok", "no library that is known to take syncs away")
 
 
-def examine_space(free: int) -> Judged:
+def examine_space(free: int) -> CheckResult:
     found = f"{free / (1 << 30):.1f} GiB free"
     if free < FREE_BYTES_MIN:
-        return Judged("space", "warning", found, "free some: a full disk refuses every write")
-    return Judged("space", "ok", found, numbers={"free_bytes": free})
+        return CheckResult("space", "warning", found, "free some: a full disk refuses every write")
+    return CheckResult("space", "ok", found, numbers={"free_bytes": free})
 
 
-def examine_limits() -> Judged:
+def examine_limits() -> CheckResult:
     """Judges what this process may have: the size of a file, and how many it may open."""
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if size != resource.RLIM_INFINITY:
         found = f"a file may take {size:,} bytes at most"
-        return Judged("limits", "warning", found, "ulimit -f unlimited")
+        return CheckResult("limits", "warning", found, "ulimit -f unlimited")
     if files != resource.RLIM_INFINITY and files < DESCRIPTORS_MIN:
-        return Judged("limits", "warning", f"{files} files may be open", "ulimit -n 1024")
+        return CheckResult("limits", "warning", f"{files} files may be open", "ulimit -n 1024")
     count = "any number of" if files == resource.RLIM_INFINITY else f"{files:,}"
-    return Judged("limits", "ok", f"files of any size, {count} open")
+    return CheckResult("limits", "ok", f"files of any size, {count} open")
 
 
-def examine_sync(place: str, clock: Clock, disk: Disk, *, for_us: int) -> Judged:
+def examine_sync(place: str, clock: Clock, disk: Disk, *, for_us: int) -> CheckResult:
     """Compares a write with a write and its sync, on a file whose size does not change."""
     fd = os.open(os.path.join(place, "synced"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -177,7 +172,9 @@ def examine_sync(place: str, clock: Clock, disk: Disk, *, for_us: int) -> Judged
         disk.sync(fd)
         writes, syncs = _measure(fd, clock, disk, for_us)
     except OSError as exc:
-        return Judged("sync", "failed", f"a write or sync failed: {exc.strerror}", "check the disk")
+        return CheckResult(
+            "sync", "failed", f"a write or sync failed: {exc.strerror}", "check the disk"
+        )
     finally:
         os.close(fd)
     return judge_sync(writes, syncs)
@@ -201,8 +198,8 @@ def _measure(fd: int, clock: Clock, disk: Disk, for_us: int) -> tuple[list[int],
     return sorted(writes), sorted(syncs)
 
 
-def judge_sync(writes: list[int], syncs: list[int]) -> Judged:
-    """Judges sorted microseconds of writes alone and of the syncs behind them."""
+def judge_sync(writes: list[int], syncs: list[int]) -> CheckResult:
+    """Judges sorted microseconds of writes alone and of the syncs after them."""
     numbers = {
         "samples": len(syncs),
         "write_median_us": _part(writes, 50),
@@ -217,8 +214,8 @@ def judge_sync(writes: list[int], syncs: list[int]) -> Judged:
         found += ": too quick to have reached a medium"
         fix = "ask who runs this machine where syncs end: a memory disk, a hypervisor's or a "
         fix += "controller's cache without a battery, or syncs switched off"
-        return Judged("sync", "warning", found, fix, numbers)
-    return Judged("sync", "ok", found, None, numbers)
+        return CheckResult("sync", "warning", found, fix, numbers)
+    return CheckResult("sync", "ok", found, None, numbers)
 
 
 def _part(latencies: list[int], percent: int) -> int:
@@ -232,18 +229,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-# --- kernel ---------------------------------------------------------------------------------------
+# --- what processes can rely on -------------------------------------------------------------------
 #
-# What the processes of one host promise each other through files: the store stands on each.
-
+# The store needs each of these promises of the kernel and the file system.
 
 RENAMES = 300
 PAGE = 4096
 
-Examination = Callable[[str, Clock, Disk, Children], Judged]
+Examination = Callable[[str, Clock, Disk, Children], CheckResult]
 
 
-def examine_locks(place: str, clock: Clock, disk: Disk, children: Children) -> Judged:
+def examine_locks(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
     """Whether a lock keeps another process out, and is gone with the process that held it."""
     path = os.path.join(place, "lock")
     for name, lock in (("flock", disk.lock), ("fcntl locks", fcntl.lockf)):
@@ -270,7 +266,7 @@ def examine_locks(place: str, clock: Clock, disk: Disk, children: Children) -> J
             children.end(holder)
             if fd >= 0:
                 os.close(fd)
-    return Judged("locks", "ok", "flock and fcntl: exclusive, and gone with a killed process")
+    return CheckResult("locks", "ok", "flock and fcntl: exclusive, and gone with a killed process")
 
 
 def _can_lock(lock: Callable[[int, int], object], fd: int) -> bool:
@@ -281,7 +277,7 @@ def _can_lock(lock: Callable[[int, int], object], fd: int) -> bool:
     return True
 
 
-def examine_renames(place: str, clock: Clock, disk: Disk, children: Children) -> Judged:
+def examine_renames(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
     """Whether a reader of a file that is replaced finds the old bytes or the new, always."""
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     path = os.path.join(place, "renamed")
@@ -312,10 +308,10 @@ def examine_renames(place: str, clock: Clock, disk: Disk, children: Children) ->
     finally:
         children.end(child)
         os.close(folder)
-    return Judged("renames", "ok", f"atomic: {RENAMES} renames seen by {reads} reads")
+    return CheckResult("renames", "ok", f"atomic: {RENAMES} renames seen by {reads} reads")
 
 
-def _is_done(child: Child) -> bool:
+def _is_done(child: ForkedChild) -> bool:
     try:
         return child.hear(0) == "done"
     except Silent:
@@ -324,7 +320,7 @@ def _is_done(child: Child) -> bool:
         return False
 
 
-def examine_shared_pages(place: str, clock: Clock, disk: Disk, children: Children) -> Judged:
+def examine_shared_pages(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
     """Whether what one process writes to a mapped page is what another one reads."""
     path = os.path.join(place, "page")
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -351,10 +347,10 @@ def examine_shared_pages(place: str, clock: Clock, disk: Disk, children: Childre
     finally:
         children.end(child)
         os.close(fd)
-    return Judged("shared pages", "ok", "a mapped page is the same to two processes")
+    return CheckResult("shared pages", "ok", "a mapped page is the same to two processes")
 
 
-def examine_links(place: str, clock: Clock, disk: Disk, children: Children) -> Judged:
+def examine_links(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
     """Whether a file can be given a second name only if that is free: how a database is made."""
     old, new = os.path.join(place, "old"), os.path.join(place, "new")
     try:
@@ -363,14 +359,16 @@ def examine_links(place: str, clock: Clock, disk: Disk, children: Children) -> J
         try:
             os.link(old, new)
         except FileExistsError:
-            return Judged("hard links", "ok", "made once, refused for a name that is taken")
+            return CheckResult("hard links", "ok", "made once, refused for a name that is taken")
         return _broken("hard links", "a name that is taken was given a second time")
     except OSError as exc:
         return _broken("hard links", f"{exc.strerror}: a SQLite store cannot be made there")
 
 
-def _broken(check: str, found: str) -> Judged:
-    return Judged(check, "failed", found, "put stores on a local file system, such as ext4 or xfs")
+def _broken(check: str, found: str) -> CheckResult:
+    return CheckResult(
+        check, "failed", found, "put stores on a local file system, such as ext4 or xfs"
+    )
 
 
 EXAMINATIONS: tuple[Examination, ...] = (

@@ -1,0 +1,314 @@
+"""How a store is written in Redis: its keys, entries of events, heads, batches of commits.
+
+The checksum of an entry covers everything but the position, which only the server knows. An entry
+that turns up under another stream or revision fails it too. That nobody forged the data is told by
+the links, which are the log's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+from zlib import crc32
+
+from msgspec import Struct
+
+from holdfast.backends.connection_pool import split_commits
+from holdfast.backends.protocol import (
+    Append,
+    Commit,
+    Head,
+    Mark,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+)
+from holdfast.clock import Clock
+from holdfast.errors import CorruptError
+
+# --- keys -----------------------------------------------------------------------------------------
+#
+# The names of a store's keys. All have one hash tag, so a cluster keeps them in one slot.
+
+
+_PER_INDEX = ("marks", "order", "due", "ready", "held", "claims")
+
+
+class Keys:
+    """The keys of one application."""
+
+    def __init__(self, application: str) -> None:
+        self.root = root = f"holdfast:{{{application}}}"
+        self.heads = f"{root}:heads"
+        self.streams = f"{root}:streams"
+        self.log = f"{root}:log"
+        self.leases = f"{root}:leases"
+        self.indexes = f"{root}:indexes"
+
+    def events(self, stream: str) -> str:
+        return f"{self.root}:events:{stream}"
+
+    def keys(self, stream: str) -> str:
+        return f"{self.root}:keys:{stream}"
+
+    def checkpoints(self, stream: str) -> str:
+        return f"{self.root}:checkpoints:{stream}"
+
+    def named(self, stream: str) -> str:
+        return f"{self.root}:named:{stream}"
+
+    def of_index(self, index: str) -> list[str]:
+        """Returns every key that a mark of this index may be in."""
+        return [self.indexes, *(f"{self.root}:{name}:{index}" for name in _PER_INDEX)]
+
+    def object(self, kind: str, name: str) -> str:
+        return f"{self.root}:object:{kind}:{name}"
+
+    def objects(self, kind: str) -> str:
+        return f"{self.root}:objects:{kind}"
+
+    def expiring(self, kind: str) -> str:
+        return f"{self.root}:expiring:{kind}"
+
+    def token(self, token: str) -> str:
+        return f"{self.root}:token:{token}"
+
+
+# --- events, heads and marks ----------------------------------------------------------------------
+
+_HEAD = re.compile(rb"(\d+) ([0-9a-f]{64}) (\d+) (\d+) (\d+)(?: (\d+))?\Z")
+
+
+def record_crc(record: Record) -> str:
+    """Returns the checksum of a record as its entry has it."""
+    envelope = (
+        f"{record.stream} {record.revision} {record.time} {record.type} {record.actor} "
+        f"{record.key} {record.checkpoint} {record.subject} "
+    )
+    return f"{crc32(record.payload, crc32(record.link, crc32(envelope.encode()))):08x}"
+
+
+def decode(stream: str, entry: list[Any], where: str) -> Record:
+    """Returns the record of an entry, or raises CorruptError if it is not what was written."""
+    id, fields = entry
+    revision, _, part = id.partition(b"-")
+    try:
+        found = dict(zip(fields[::2], fields[1::2], strict=True))
+        record = Record(
+            stream,
+            int(revision),
+            int(found[b"time"]),
+            found[b"type"].decode(),
+            found[b"actor"].decode(),
+            found[b"payload"],
+            bytes.fromhex(found[b"link"].decode()),
+            _text(found.get(b"key")),
+            _text(found.get(b"checkpoint")),
+            _text(found.get(b"subject")),
+            Position(int(found[b"position"])),
+        )
+        whole = part == b"0" and record_crc(record) == found[b"crc"].decode()
+    except (KeyError, ValueError):
+        raise _corrupt(stream, int(revision), "cannot be read", where) from None
+    if not whole:
+        raise _corrupt(stream, int(revision), "fails its checksum", where)
+    return record
+
+
+def missing(stream: str, revision: int, where: str) -> CorruptError:
+    return _corrupt(stream, revision, "is missing", where)
+
+
+def _corrupt(stream: str, revision: int, problem: str, where: str) -> CorruptError:
+    return CorruptError(
+        f'event {revision} of "{stream}" {problem} ({where})',
+        where=where,
+        stream=stream,
+        revision=revision,
+    )
+
+
+def decode_head(stream: str, text: bytes | None, where: str) -> Head | None:
+    """Returns the head of a stream as it is stored."""
+    if not text:
+        return None
+    match = _HEAD.match(text)
+    if match is None:
+        raise CorruptError(
+            f'the head of "{stream}" is damaged ({where})', where=where, stream=stream
+        )
+    revision, link, time, position, first, ends = match.groups()
+    head = bytes.fromhex(link.decode())
+    return Head(int(revision), head, int(time), Position(int(position)), int(first), int(ends or 0))
+
+
+def prefix_end(prefix: str) -> str:
+    """Returns the end, for a range by name, of all names that begin with `prefix`."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return "+"
+    after = ord(stem[-1]) + 1
+    if 0xD800 <= after <= 0xDFFF:  # surrogates are no text; the code point after them is
+        after = 0xE000
+    return f"({stem[:-1]}{chr(after)}"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+DUE_ZERO = 1 << 63
+
+
+def order_of(mark: Mark) -> str:
+    """Returns 40 digits that sort as clause 17 says: priority, greatest first, then due time."""
+    return f"{DUE_ZERO - mark.priority:020}{DUE_ZERO + mark.due:020}"
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+CRC_BYTES = 8
+
+
+def sealed(kind: str, name: str, data: bytes) -> bytes:
+    """Returns the bytes with their checksum before them.
+
+    It covers kind and name too: bytes that turn up under another name fail it.
+    """
+    return b"%08x" % crc32(data, crc32(f"{kind} {name} ".encode())) + data
+
+
+def is_sealed(kind: str, name: str, stored: bytes) -> bool:
+    return sealed(kind, name, stored[CRC_BYTES:]) == stored
+
+
+# --- batches of commits ---------------------------------------------------------------------------
+#
+# A list of commits as the server's script takes it, and its answer as receipts and refusals. A
+# script runs alone, and nobody else is answered meanwhile: a long list becomes several scripts.
+
+COMMITS_MAX = 500
+BYTES_MAX = 8 << 20
+# What stands before the payloads among the script's values: the store's id, the arguments.
+_BEFORE_PAYLOADS = 2
+
+
+class RedisBatch(Struct, frozen=True):
+    """Some commits of a list, ready to be sent, as often as it takes."""
+
+    commits: list[Commit]
+    keys: list[str]
+    encoded: list[Any]
+    payloads: list[bytes]
+
+
+def batches(keys: Keys, commits: Sequence[Commit], clock: Clock) -> Iterator[RedisBatch]:
+    """Yields the commits as batches, nearly always as one."""
+    for part in split_commits(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
+        yield _batch(keys, part, clock)
+
+
+def _batch(keys: Keys, commits: list[Commit], clock: Clock) -> RedisBatch:
+    payloads: list[bytes] = []
+    touched = dict.fromkeys((keys.heads, keys.streams, keys.log))
+    encoded: list[Any] = []
+    for commit in commits:
+        token = False if commit.appends else clock.random_bytes(16).hex()
+        touched.update(dict.fromkeys(_touched(keys, commit)))
+        if token:
+            touched[keys.token(token)] = None
+        encoded.append(_encoded(commit, payloads, token))
+    return RedisBatch(commits, list(touched), encoded, payloads)
+
+
+def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
+    if commit.fence is not None:
+        yield keys.leases
+    for append in commit.appends:
+        yield keys.events(append.stream)
+        if append.records[0].key is not None:
+            yield keys.keys(append.stream)
+        if any(record.checkpoint is not None for record in append.records):
+            yield keys.checkpoints(append.stream)
+            yield keys.named(append.stream)
+    for mark in commit.marks:
+        yield from keys.of_index(mark.index)
+
+
+def _encoded(commit: Commit, payloads: list[bytes], token: str | bool) -> tuple[Any, ...]:
+    fence = commit.fence
+    return (
+        [_append(append, payloads) for append in commit.appends],
+        commit.reads,
+        fence is not None and (fence.name, fence.owner, fence.epoch),
+        [
+            (mark.index, mark.key, order_of(mark), str(mark.due), mark.group)
+            if isinstance(mark, Mark)
+            else (mark.index, mark.key)
+            for mark in commit.marks
+        ],
+        commit.watch,
+        commit.time,
+        commit.actor,
+        token,
+    )
+
+
+def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
+    previous = append.previous
+    return (
+        append.stream,
+        append.expected,
+        append.fork,
+        False if previous is None else previous.hex(),
+        _or_false(append.records[0].key),
+        [_record(record, payloads) for record in append.records],
+        append.expires_us or False,
+    )
+
+
+def _record(record: Record, payloads: list[bytes]) -> tuple[Any, ...]:
+    payloads.append(record.payload)
+    return (
+        record.type,
+        _BEFORE_PAYLOADS + len(payloads),
+        record.link.hex(),
+        _or_false(record.checkpoint),
+        _or_false(record.subject),
+        record_crc(record),
+    )
+
+
+def _or_false(text: str | None) -> str | bool:
+    return False if text is None else text
+
+
+def decode_answers(answers: list[Any], batch: RedisBatch, where: str) -> list[Receipt | Refusal]:
+    """Returns the outcomes that the server's script answered with."""
+    return [
+        _decode(answer, commit, where)
+        for answer, commit in zip(answers, batch.commits, strict=True)
+    ]
+
+
+def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
+    reason = answer[0]
+    if isinstance(reason, int):
+        return Receipt(Position(reason), dict(zip(commit.watch, answer[1:], strict=True)))
+    if reason == b"fenced":
+        assert commit.fence is not None, "BUG: fenced without a fence"
+        return Refusal("fenced", commit.fence.name)
+    number: int = answer[1] - 1
+    if reason == b"stale":
+        stream, expected = commit.reads[number]
+        return Refusal("conflict", stream, expected, decode_head(stream, answer[2], where))
+    append = commit.appends[number]
+    if reason == b"expired":
+        return Refusal("expired", append.stream, append.expected)
+    if reason == b"duplicate":
+        return Refusal("duplicate", append.stream, append.expected, revision=answer[2])
+    assert reason == b"conflict", f"BUG: the server's script answered {answer!r}"
+    head = decode_head(append.stream, answer[2], where)
+    return Refusal("conflict", append.stream, append.expected, head)
