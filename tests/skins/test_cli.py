@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import sys
 from pathlib import Path
@@ -229,7 +230,7 @@ def test_log_on_a_terminal_fits_and_says_how_to_go_on(
 
 
 def test_log_wants_a_limit_above_zero(place: str, cli: Any):
-    assert "--limit is at least 1" in cli("log", "--limit", "0", code=2).err
+    assert "--limit must be at least 1" in cli("log", "--limit", "0", code=2).err
 
 
 def test_diff_shows_both_sides(place: str, cli: Any):
@@ -386,3 +387,26 @@ def cli_code_of(path: Path) -> int:
     with pytest.raises(holdfast.HoldfastError) as raised:
         holdfast.open(path, create=False)
     return raised.value.exit_code
+
+
+@pytest.mark.parametrize(
+    "words", [["-v", "status"], ["--verbose", "status"], ["status", "--verbose"]]
+)
+def test_verbose_shows_the_log(line: str, place: str, monkeypatch: Any, cli: Any):
+    def names(_: object) -> list[str]:
+        logging.getLogger("holdfast.backends").debug("tried %s", "again\x1b[31m")
+        return []
+
+    monkeypatch.setattr("holdfast.cli.store.stream_names", names)
+    assert "DEBUG holdfast.backends: tried again\\x1b[31m\n" in cli(*line.split()).err
+    assert cli("status").err == ""
+    assert logging.getLogger("holdfast").handlers == []
+
+
+def test_verbose_before_the_verb_is_taken_by_every_verb(cli: Any):
+    assert cli("-v", "advise", "--machines", "1", "--json").document["backend"] == "files"
+
+
+def test_a_value_may_look_like_the_short_option(place: str, cli: Any):
+    cli("set", "team/a", "flag", "-v")
+    assert cli("get", "team/a", "flag").out == "-v\n"

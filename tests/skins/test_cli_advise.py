@@ -30,7 +30,7 @@ def test_advise_takes_options(cli: Any) -> None:
 
 def test_advise_asks_a_person_only(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert "asks on a terminal" in cli("advise", code=2).err
+    assert "asks questions on a terminal" in cli("advise", code=2).err
 
 
 def test_advise_asks(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

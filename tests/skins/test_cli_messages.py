@@ -59,6 +59,6 @@ def test_mistakes(place: str, cli: Any) -> None:
     cli("messages", CHAT, code=3)
     cli("say", CHAT, "a")
     cli("messages", CHAT, "--before", "nonsense", code=2)
-    assert "--last is at least 1" in cli("messages", CHAT, "--last", 0, code=2).err
+    assert "--last must be at least 1" in cli("messages", CHAT, "--last", 0, code=2).err
     cli("say", CHAT, "a", "--role", "", code=2)
     cli("say", "nonsense/../x/", "", "--role", "user", code=2)

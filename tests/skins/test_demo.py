@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import main
-from holdfast.contrib.demo import make_folder, scenes
+from holdfast.contrib.demo import scenes
 from holdfast.contrib.demo.agent import BEFORE_MISTAKE, DISPUTED, MORNING, REPLIES, SUBJECTS, TEAM
 from holdfast.errors import UnavailableError
 
@@ -131,7 +131,7 @@ def test_the_story_is_told_with_real_values(tmp_path: Path):
 def test_a_folder_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match="cannot be created"):
-        make_folder(tmp_path / "file" / "demo")
+        scenes.make_folder(tmp_path / "file" / "demo")
     assert main(["demo", "--dir", str(tmp_path / "file" / "demo")]) == 8
 
 

@@ -39,27 +39,27 @@ def advise_backend(
     Parameters
     ----------
     survive
-        What was acknowledged must survive a crash and a power loss; so unless told otherwise.
+        What was acknowledged must survive a crash and a power loss (the default).
     machines
-        On how many machines processes write.
+        How many machines have processes that write.
     writers
         How many processes write at the same time.
     commits_per_second
-        At the busiest time.
+        How many commits a second at the busiest time.
     readable
         A person must be able to read the stored files without tools.
     diffs
         The state is kept in git, and its changes are reviewed there.
     queries
-        Other programs ask it with SQL.
+        Other programs query it with SQL.
     schema
         The database itself must enforce a schema.
     embeddings
         Vectors are kept and searched beside the state.
     expiry
-        Conversations end by themselves, so that their memory is freed.
+        Conversations expire by themselves, so that their memory is freed.
     no_server
-        Nothing may have to be deployed or operated.
+        There must be no server to deploy or operate.
     has
         A server that is operated already: redis or postgresql; may be given twice.
     json
@@ -80,10 +80,11 @@ def advise_backend(
 
 
 def ask(answer: Callable[[str], str]) -> dict[str, Any]:
-    """Returns what a person says to each question; an empty answer is the default."""
+    """Returns the answers to every question; an empty answer means the default."""
     if not sys.stdin.isatty():
         raise UsageError(
-            "advise asks on a terminal, and there is none", hint="holdfast advise --machines 2"
+            "advise asks questions on a terminal, and standard input is not one",
+            hint="holdfast advise --machines 2",
         )
     survive = "Must what was acknowledged survive a crash and a power loss? [Y/n] "
     found: dict[str, Any] = {"survive": yes(answer(survive), default=True)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, Group
@@ -37,9 +40,10 @@ HELP = """Durable, inspectable state for AI agents.
 
 Start with: holdfast init, then holdfast set team/support stage triage, then holdfast log.
 Or see it work: holdfast demo. Every verb takes --store, --json and --help.
+holdfast -v VERB shows the log on standard error.
 """
 
-_START = Group("Begin", sort_key=1)
+_START = Group("Get started", sort_key=1)
 _LOOK = Group("Look", sort_key=2)
 _CHANGE = Group("Change", sort_key=3)
 _CARE = Group("Look after a store", sort_key=4)
@@ -102,9 +106,10 @@ _FAMILIES = {
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }
-"""Words that stand before a verb of their own."""
+"""Words that other verbs follow, such as runs list."""
 
 _WITH_VALUE = ("--store", "--actor")
+_VERBOSE = ("--verbose", "-v")
 
 
 def make_app() -> App:
@@ -138,10 +143,13 @@ def run(arguments: list[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    words = put_verb_first(arguments)
-    is_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    words, is_verbose = take_verbose(arguments)
+    words = put_verb_first(words)
+    options = words[: words.index("--")] if "--" in words else words
+    is_json = "--json" in options
     try:
-        result = make_app()(words, print_error=False, exit_on_error=False)
+        with log_shown(is_verbose or "--verbose" in options):
+            result = make_app()(words, print_error=False, exit_on_error=False)
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_output()
@@ -153,8 +161,48 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def take_verbose(arguments: list[str]) -> tuple[list[str], bool]:
+    """Returns the arguments without -v and --verbose before the verb, and whether one was there.
+
+    They are not moved after the verb, because some verbs work on no store and take no such option.
+    """
+    words = list(arguments)
+    at, is_verbose = 0, False
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] in _VERBOSE:
+            del words[at]
+            is_verbose = True
+        else:
+            at += 2 if words[at] in _WITH_VALUE else 1
+    return words, is_verbose
+
+
+@contextmanager
+def log_shown(is_shown: bool) -> Generator[None]:
+    """Shows the log of the library on standard error, or keeps it silent."""
+    handler = logging.StreamHandler(sys.stderr) if is_shown else logging.NullHandler()
+    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("holdfast")
+    level = logger.level
+    logger.addHandler(handler)
+    if is_shown:
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class LogFormatter(logging.Formatter):
+    """Makes lines that cannot drive a terminal, whatever a message quotes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record), keep="\n")
+
+
 def put_verb_first(arguments: list[str]) -> list[str]:
-    """Returns the words with global options that stand before the verb put behind it."""
+    """Returns the arguments with the global options before the verb moved after it."""
     words = list(arguments)
     moved: list[str] = []
     while words and words[0].startswith(("--store", "--actor", "--json")):
@@ -171,8 +219,8 @@ def verb_length(words: list[str]) -> int:
 
 
 def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
-    """Returns a mistake in the words typed as one of our errors."""
-    # A list of the verbs, cut off in the middle, helps less than the hint.
+    """Returns a mistake in what was typed as one of our errors."""
+    # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
     for word in words:
         message = message.replace(word, without_secrets(word)) if "://" in word else message

@@ -10,9 +10,8 @@ from cyclopts import Parameter
 from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
 from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
-from holdfast.record.commands import FILE, load_verifiers
-from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.record.decisions import Decision
+from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.render.record import decision_document, decisions_document, recovery_document
 from holdfast.render.text import show_time
 from holdfast.store import Store
@@ -22,7 +21,7 @@ Config = Annotated[Path | None, Parameter(show_default=False)]
 
 
 def load_config(config: Path | None) -> None:
-    """Registers the verifiers of the configuration file: the one given, or the one here if any."""
+    """Registers the verifiers of a configuration file: the one given, else ./holdfast.toml."""
     if config is not None:
         load_verifiers(config)
     elif Path(FILE).exists():
@@ -52,12 +51,12 @@ def decide(
     config: Config = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Write a decision down before its act; prints the id to give to outcome.
+    """Record a decision before you act on it; prints the id to give to outcome.
 
     Parameters
     ----------
     scope
-        The scope, such as conversation/c1; it is made if need be.
+        The scope, such as conversation/c1; created if it does not exist.
     decision
         What was decided, in a sentence.
     because
@@ -67,31 +66,31 @@ def decide(
     alternative
         What else was considered; may be given again.
     link
-        What it has to do with, such as file:src/a.py or commit:ab12; may be given again.
+        Something related, such as file:src/a.py or commit:ab12; may be given again.
     verify
-        The verifier to ask after a crash; [verify.NAME] of the configuration file.
+        The verifier to ask after a crash: a [verify.NAME] of the configuration file.
     key
-        An idempotency key: a second decision with the same key and words is the first one.
+        An idempotency key: the same key and text again record nothing new.
     priority
         A whole number, or low, normal or high.
     supersedes
-        The id of an open decision or standing order that this one takes the place of.
+        The id of an open decision or standing order that this one replaces.
     standing
-        A standing order: it counts until it is superseded.
+        A standing order: it holds until it is superseded.
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    said = {"because": because, "action": action, "verify": verify, "key": key}
+    optional = {"because": because, "action": action, "verify": verify, "key": key}
     with open_configured(options, config) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,
-            **said,
+            **optional,
             alternatives=alternative or (),
             links=link or (),
             priority=parse_priority(priority),
             supersedes=supersedes,
             standing=standing,
-            if_exists="attach",  # of its own key: a command that is sent again does not fail
+            if_exists="attach",  # a command that is sent again with its key does not fail
         )
         print_decision(opened.stored, options)
 
@@ -103,14 +102,14 @@ def outcome(
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Close an open decision with what came of it.
+    """Close an open decision with its outcome.
 
     Parameters
     ----------
     id
         The decision's id.
     text
-        What came of it, in a sentence.
+        The outcome, in a sentence.
     """
     with open_writing(options) as store:
         print_decision(store.outcome(id, text), options)
@@ -131,15 +130,15 @@ def decisions(
     Parameters
     ----------
     scope
-        The scope, or the id of one decision; without it every scope, which reads them all.
+        The scope, or the id of one decision; without it every scope (slower).
     incomplete
-        Only open ones: their act may or may not have been done.
+        Only open ones, whose act may or may not have been done.
     limit
         How many at most.
     before
         Only those made before this revision of the scope.
     older_than
-        Only those that have not changed for so long, such as 2h or 7d.
+        Only those that have not changed for this long, such as 2h or 7d.
     """
     with open_reading(options) as store:
         if scope is not None and "@" in scope:
@@ -162,7 +161,7 @@ def decisions(
 def recover(
     scope: str | None = None, /, *, config: Config = None, options: Options = DEFAULTS
 ) -> None:
-    """Judge what dead workers left open, through the verifiers of the configuration file.
+    """Settle what dead workers left open, with the verifiers of the configuration file.
 
     Parameters
     ----------
@@ -185,7 +184,7 @@ def recover(
 
 
 def print_decision(entry: Decision, options: Options, *, whole: bool = False) -> None:
-    """Prints one decision: what names it, or all that is known."""
+    """Prints one decision, in short or in full."""
     if options.json:
         print_json(decision_document(entry))
         return
@@ -211,15 +210,15 @@ def print_decision(entry: Decision, options: Options, *, whole: bool = False) ->
 
 
 def _terminal_row(entry: Decision) -> tuple[str, ...]:
-    """Returns what fits on a line: the rest is for programs."""
+    """Returns the columns that fit on a screen."""
     status = f"{entry.status} (dead)" if entry.owner_alive is False else entry.status
-    said = entry.outcome or entry.error
-    text = entry.decision if said is None else f"{entry.decision}: {said}"
+    result = entry.outcome or entry.error
+    text = entry.decision if result is None else f"{entry.decision}: {result}"
     return entry.id, show_time(entry.timestamp), status, text
 
 
 def _row(entry: Decision) -> tuple[str, ...]:
     owner = entry.owner + ("" if entry.owner_alive is not False else " (dead)")
-    said = entry.outcome or entry.error or ""
+    result = entry.outcome or entry.error or ""
     time = show_time(entry.timestamp)
-    return entry.id, time, entry.status, str(entry.priority), owner, entry.decision, said
+    return entry.id, time, entry.status, str(entry.priority), owner, entry.decision, result

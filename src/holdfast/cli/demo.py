@@ -25,13 +25,13 @@ def demo(
     Parameters
     ----------
     dir
-        The folder for the data, which stays; if it is taken, a new one is made beside it.
+        The folder for the data, which stays; if it exists, a new one is created beside it.
     backend
         What keeps the data: plain files, or a SQLite database in that folder.
     json
         Print one JSON document; errors are JSON too.
     """
-    from holdfast.contrib.demo import make_folder, run_demo
+    from holdfast.contrib.demo.scenes import make_folder, run_demo
 
     folder = make_folder(Path(dir))
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Verbs for claims about the world: fact, stale."""
+"""Verbs for facts about the outside world: fact, stale."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def fact(
     name
         The fact's name; without it the scope's facts are listed.
     value
-        JSON if it parses, else text; with it the fact is stated.
+        The value to state: JSON if it parses, else text.
     verify
-        The verifier that can tell whether it holds; [verify.NAME] of the configuration file.
+        The verifier that checks it: a [verify.NAME] of the configuration file.
     valid_for
-        How long it counts, such as 45s, 1h30m or 7d.
+        How long it is valid, such as 45s, 1h30m or 7d.
     about
         What the fact is about.
     check
         Ask the fact's verifier now.
     withdraw
-        Take the fact back.
+        Withdraw the fact.
     config
         The configuration file. Without it ./holdfast.toml.
     """
@@ -68,7 +68,7 @@ def fact(
     with opened(options) as store:
         found = find_scope(store, scope, must_exist=value is None).facts
         if name is None:
-            print_listed(scope, found.list(), options)
+            print_list(scope, found.list(), options)
         elif withdraw:
             found.withdraw(name)
             if options.json:
@@ -84,12 +84,12 @@ def fact(
 
 
 def stale(*, verify: bool = True, config: Config = None, options: Options = DEFAULTS) -> None:
-    """List what is not to be trusted: facts past their time or contradicted, acts left open.
+    """List what cannot be trusted: facts expired or contradicted, acts left open.
 
     Parameters
     ----------
     verify
-        Ask every verifier about the world now.
+        Ask every verifier now.
     config
         The configuration file. Without it ./holdfast.toml.
     """
@@ -109,15 +109,15 @@ def stale(*, verify: bool = True, config: Config = None, options: Options = DEFA
 
 
 def _refuse_without_value(*options: str | None) -> None:
-    """Raises UsageError for options that mean nothing without a value to state."""
+    """Raises UsageError for options that need a value to state."""
     if any(option is not None for option in options):
         raise UsageError(
-            "--verify, --valid-for and --about go with a value to state",
+            "--verify, --valid-for and --about need a value to state",
             hint="holdfast fact --help",
         )
 
 
-def print_listed(scope: str, found: list[Fact], options: Options) -> None:
+def print_list(scope: str, found: list[Fact], options: Options) -> None:
     """Prints the facts of a scope."""
     if options.json:
         print_json(facts_document(scope, found))
@@ -132,7 +132,7 @@ def print_listed(scope: str, found: list[Fact], options: Options) -> None:
 
 
 def print_one(found: Fact, options: Options) -> None:
-    """Prints one fact, and first of all whether it is stale."""
+    """Prints one fact, and whether it is stale."""
     if options.json:
         print_json(fact_document(found))
         return

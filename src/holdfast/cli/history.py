@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
-from holdfast.cli.parsing import find_revision, find_scope, newest_revision
+from holdfast.cli.parsing import find_revision, find_scope
 from holdfast.cli.printing import (
     is_terminal,
     print_json,
@@ -19,7 +19,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.core.event import Change, Event, Position
-from holdfast.core.log import Log
+from holdfast.core.paging import newest_in_store, newest_in_stream
 from holdfast.errors import UsageError
 from holdfast.render.history import (
     change_document,
@@ -58,84 +58,25 @@ def log(
         Only events before this revision, or before this position without a scope.
     """
     if limit < 1:
-        raise UsageError(f"--limit is at least 1, found {limit}")
+        raise UsageError(f"--limit must be at least 1, found {limit}")
     with open_reading(options) as store:
         if scope is None:
-            events, more = store_events(store, limit, before)
+            page = newest_in_store(store._log, limit=limit, before=before)
         else:
-            events, more = scope_events(store, find_scope(store, scope), limit, before)
+            name = find_scope(store, scope).name
+            page = newest_in_stream(store._log, name, limit=limit, before=before)
         if options.json:
-            print_json(events_document(scope, events, more))
+            print_json(events_document(scope, page.events, page.before))
             return
         show_row = terminal_row if is_terminal() else event_row
-        rows = [show_row(event, with_scope=scope is None) for event in events]
+        rows = [show_row(event, with_scope=scope is None) for event in page.events]
     if rows:
         print_table(LOG_COLUMNS, rows)
     else:
         print_note("no events")
-    if more is not None:
+    if page.before is not None:
         words = f"log {shlex.quote(scope)}" if scope else "log"
-        print_note(f"older ones: {command(f'{words} --before {more}', options.place)}")
-
-
-def scope_events(
-    store: Store, scope: Scope, limit: int, before: int | None
-) -> tuple[list[Event], int | None]:
-    """Returns the newest events of a scope, newest first, and where to go on."""
-    newest = newest_revision(store, scope)
-    last = newest if before is None else max(0, min(newest, before - 1))
-    after = max(0, last - limit)
-    events = list(scope.history(after=after, until=last))[::-1]
-    return events, after + 1 if after else None
-
-
-def store_events(store: Store, limit: int, before: int | None) -> tuple[list[Event], int | None]:
-    """Returns the newest events of the store, newest first, whole commits, and where to go on.
-
-    A commit may have many events or none, so the window is widened until it holds enough. A window
-    may begin inside a commit, whose events then are not counted: the next page has them all.
-    """
-    if store._log.routes.parts():
-        return mixed_events(store, limit, before)
-    end = store.position if before is None else Position(min(store.position, before - 1))
-    width = limit
-    while True:
-        start = Position(max(0, end - width))
-        events: list[Event] = []
-        for event in store.events(after=start):
-            if event.position > end:
-                break
-            events.append(event)
-        if start and events:
-            first = events[0].position
-            events = [event for event in events if event.position != first]
-        if len(events) >= limit or start == 0:
-            break
-        width *= 4
-    cut = max(0, len(events) - limit)
-    while cut > 0 and events[cut - 1].position == events[cut].position:
-        cut -= 1
-    more = events[cut].position if cut or start else None
-    return events[cut:][::-1], more
-
-
-def mixed_events(store: Store, limit: int, before: int | None) -> tuple[list[Event], int | None]:
-    """Returns the newest events of every backend of a mixed store, merged by their times.
-
-    The backends have no common order, so there is no place in it to go on from.
-    """
-    if before is not None:
-        raise UsageError(
-            "--before without a scope: the backends of a mixed store have no common order",
-            hint="give a scope, or a larger --limit",
-        )
-    events: list[Event] = []
-    for part in store._log.routes.parts():
-        log = Log(part, clock=store._log.clock, actor=store._log.actor)
-        events += store_events(Store(log, url=store.url, worker=store.worker), limit, None)[0]
-    # Sorted from oldest to newest and turned: what has one time stays in its order.
-    events = sorted(reversed(events), key=lambda event: event.time)
-    return events[-limit:][::-1], None
+        print_note(f"older ones: {command(f'{words} --before {page.before}', options.place)}")
 
 
 def event_row(event: Event, *, with_scope: bool) -> list[str]:
@@ -184,7 +125,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
 
 
 def print_changes(changes: Sequence[Change]) -> None:
-    """Prints each change: a sign, the place, what was and what is."""
+    """Prints each change: a sign, the path, the old and the new value."""
     if changes:
         print_table(("", "path", "old", "new"), [change_cells(change) for change in changes])
 
@@ -217,14 +158,14 @@ def checkpoint(
     expected: int | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Name the state of a scope as it is now, to come back to it.
+    """Name the current state of a scope, to come back to it later.
 
     Parameters
     ----------
     scope
         The scope, such as team/support or global.
     name
-        The name; a name may be given again, and then means the newest.
+        The name. A name that is used again means the newest one.
     expected
         Refuse unless the scope is at this revision.
     """
@@ -244,7 +185,7 @@ def restore(
     expected: int | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Bring the state of an earlier moment back as a new revision.
+    """Restore the state of an earlier moment, as a new revision.
 
     Parameters
     ----------
@@ -259,11 +200,11 @@ def restore(
         found = find_scope(store, scope)
         target = find_revision(found, moment)
         revision = found.restore(target, expected=expected)
-        report_return(found, revision, target, options)
+        print_restored(found, revision, target, options)
 
 
 def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
-    """Take back the newest change; undo again takes the undo back.
+    """Undo the newest change; a second undo brings it back.
 
     Parameters
     ----------
@@ -274,11 +215,11 @@ def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
         found = find_scope(store, scope)
         revision = found.undo()
         made = next(found.history(after=revision - 1, until=revision))
-        report_return(found, revision, made.data["to"], options)
+        print_restored(found, revision, made.data["to"], options)
 
 
-def report_return(scope: Scope, revision: int, target: int, options: Options) -> None:
-    """Says what a return to an earlier state changed, and how to take it back."""
+def print_restored(scope: Scope, revision: int, target: int, options: Options) -> None:
+    """Prints what the return to an earlier state changed, and how to undo it."""
     changes = scope.diff(revision - 1, revision)
     if options.json:
         print_json(restored_document(scope.name, revision, target, changes))
@@ -286,20 +227,20 @@ def report_return(scope: Scope, revision: int, target: int, options: Options) ->
     name = clean(scope.name)
     print_line(f"{name} is at revision {revision}, with the state of revision {target}")
     print_changes(changes)
-    print_note(f"take it back: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
+    print_note(f"undo it: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
 
 
 def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
-    """Make a new scope that begins where this one is, or was.
+    """Create a scope that starts from the state of this one, now or earlier.
 
     Parameters
     ----------
     scope
-        The scope to begin from, such as conversation/ticket-7.
+        The scope to fork, such as conversation/ticket-7.
     new_id
-        The id of the new scope; its level is that of the first.
+        The id of the new scope; its level is the same.
     at
-        The moment to begin at: a revision, a checkpoint's name, or a time.
+        The moment to fork at: a revision, a checkpoint's name, or a time.
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
@@ -333,16 +274,16 @@ def follow(
     all
         Follow every scope, event by event.
     after
-        Begin behind this revision (with --all: position) instead of now.
+        Start after this revision (with --all: position) instead of now.
     timeout
-        Stop when nothing came for this many seconds.
+        Stop after this many seconds without a change.
     """
     if (scope is None) != all:
         raise UsageError("follow takes one scope or --all", hint="holdfast follow team/support")
     if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout is a number of seconds, at least 0, found {timeout}")
+        raise UsageError(f"--timeout must be at least 0 seconds, found {timeout}")
     if after is not None and after < 0:
-        raise UsageError(f"--after is at least 0, found {after}")
+        raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:
         if scope is None:
             follow_store(store, after, timeout, options)
@@ -374,5 +315,5 @@ def follow_scope(
 
 
 def show_change(change: Change) -> str:
-    """Returns a line with revision, sign, path, old and new, parted by tabs."""
+    """Returns revision, sign, path, old and new value, separated by tabs."""
     return "\t".join(clean(cell) for cell in (str(change.revision), *change_cells(change)))

@@ -15,7 +15,7 @@ from holdfast.record.message_events import Message
 from holdfast.render.record import added_message_document, messages_document
 from holdfast.render.text import clean, show_time, time_text
 
-COLUMNS = ("revision", "time", "role", "said")
+COLUMNS = ("revision", "time", "role", "text")
 
 
 def say(
@@ -32,11 +32,11 @@ def say(
     Parameters
     ----------
     scope
-        The conversation, such as conversation/c1; it is made if need be.
+        The conversation, such as conversation/c1; created if it does not exist.
     text
-        What is said; - reads it from standard input.
+        The text of the message; - reads it from standard input.
     role
-        Who says it: user, assistant, system, or another name.
+        Whose message it is: user, assistant, system, or another name.
     key
         An idempotency key: a second message with the same key and text adds nothing.
     """
@@ -47,7 +47,9 @@ def say(
     if options.json:
         print_json(added_message_document(scope, message))
     else:
-        print_line(f"{clean(scope)} is at revision {message.revision}: {clean(role)} said it")
+        print_line(
+            f"{clean(scope)} is at revision {message.revision}: message added ({clean(role)})"
+        )
 
 
 def messages(
@@ -61,7 +63,7 @@ def messages(
     original: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show what was said in a conversation: the newest messages, or those next to a cursor.
+    """Show the messages of a conversation: the newest, or those next to a cursor.
 
     Parameters
     ----------
@@ -72,14 +74,14 @@ def messages(
     before
         Show those before this cursor; --json prints it as "older".
     after
-        Show those behind this cursor; --json prints it as "newer".
+        Show those after this cursor; --json prints it as "newer".
     oldest
-        Begin at the first message.
+        Start with the first message.
     original
-        Show every message that a compaction replaced, not its summary.
+        Show the messages that a compaction replaced, not its summary.
     """
     if last < 1:
-        raise UsageError(f"--last is at least 1, found {last}")
+        raise UsageError(f"--last must be at least 1, found {last}")
     with open_reading(options) as store:
         found = find_scope(store, scope).messages
         history = found.original() if original else found

@@ -30,11 +30,13 @@ class Options:
     """The options that every verb takes which works on a store."""
 
     store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE)] = None
-    """A folder, sqlite:FILE, a server's URL, or a TOML file of several. Without it ./.holdfast."""
+    """A folder, sqlite:FILE, a server's URL, or a TOML file of several. Default: ./.holdfast."""
     json: Flag = False
     """Print one JSON document; errors are JSON too."""
     actor: Annotated[str | None, Parameter(env_var=ACTOR_VARIABLE)] = None
     """Who writes: recorded in every event. Without it your login name."""
+    verbose: Flag = False
+    """Show the log on standard error: retries, recovery, errors that were overcome."""
 
     @property
     def place(self) -> str:
@@ -66,12 +68,12 @@ def command(verb: str, place: str) -> str:
 
 
 def open_reading(options: Options) -> Store:
-    """Opens the store to read; it is never made."""
+    """Opens the store to read; it must exist."""
     return open_source(options.place)
 
 
 def open_writing(options: Options) -> Store:
-    """Opens the store to write; it must be there, so that a misspelt name loses nothing."""
+    """Opens the store to write; it must exist, so that a misspelt name creates no other store."""
     return open_place(options.place, actor=options.writer)
 
 
@@ -96,7 +98,7 @@ def open_source(place: str) -> Store:
 
 
 def open_place(place: str, *, actor: str | None = None, read_only: bool = False) -> Store:
-    """Opens what must be there already, or says how to make it."""
+    """Opens a store that must exist; the error says how to create it."""
     refuse_memory(place)
     try:
         return holdfast.open(place, create=False, actor=actor, read_only=read_only)

@@ -1,7 +1,7 @@
 """What people type, and what it means: scopes, moments, paths, values. Each has one small grammar.
 
 A path:     customer.name   messages[0].text   ["a.b",0]
-            Keys are parted by dots, list indexes stand in brackets. A path that begins with `[` is
+            Dots separate keys, list indexes stand in brackets. A path that begins with `[` is
             a JSON array of keys and indexes, so any key can be reached; `[]` is the whole state.
 A moment:   7   -1   "before refund"   2026-11-16T09:30   @revision:7   @name:7   @time:2026-11-16
             A whole number is a revision, counted from the newest if negative. Any other word is a
@@ -87,7 +87,7 @@ def parse_value(text: str, *, is_text: bool) -> Any:
     except CorruptError as error:
         raise UsageError(
             f"the value is JSON, but cannot be stored: {error.message}",
-            hint="mend it, or give it as text with --text",
+            hint="correct it, or give it as text with --text",
         ) from error
 
 
@@ -96,8 +96,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise UsageError(
-            f"the value has the key {twice!r:.80} twice: only one of them could be kept",
-            hint="mend it, or give it as text with --text",
+            f"the value has the key {twice!r:.80} twice: only one of them can be stored",
+            hint="correct it, or give it as text with --text",
         )
     return found
 
@@ -188,7 +188,7 @@ def _named(scope: Scope, name: str) -> int:
 
 def _parse_integer(text: str, word: str) -> int:
     if not _INTEGER.match(text):
-        raise UsageError(f'"{word}" is not a revision: expected a whole number behind the colon')
+        raise UsageError(f'"{word}" is not a revision: expected a whole number after the colon')
     return int(text)
 
 
@@ -196,7 +196,7 @@ def _parse_time(text: str, word: str) -> datetime:
     time = _read_time(text)
     if time is None:
         raise UsageError(
-            f'"{word}" is not a time: expected ISO 8601 behind the colon',
+            f'"{word}" is not a time: expected ISO 8601 after the colon',
             hint="write it like @time:2026-11-16T09:30:00Z",
         )
     return time

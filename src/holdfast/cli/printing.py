@@ -26,13 +26,13 @@ CHILDREN_MAX = 50
 
 
 def is_terminal() -> bool:
-    """Says whether a person is looking."""
+    """Returns whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 @contextmanager
 def _reachable() -> Generator[None]:
-    """A closed pipe passes through; any other failure to write is an error with a remedy."""
+    """Raises UnavailableError for output that cannot be written; a closed pipe passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -46,7 +46,7 @@ def _reachable() -> Generator[None]:
 
 
 def abandon_output() -> None:
-    """Lets what is left of the output go nowhere, so that nothing fails when Python ends."""
+    """Discards the rest of the output, so that nothing fails when Python ends."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -82,8 +82,7 @@ def print_raw(data: bytes) -> None:
             sys.stdout.write(data.decode())
             return
         sys.stdout.flush()
-        # Unbuffered (PYTHONUNBUFFERED), a write may take a part and say so; print would lose the
-        # rest without a word.
+        # Unbuffered (PYTHONUNBUFFERED), a write may take only a part; print would lose the rest.
         left = memoryview(data)
         while left:
             left = left[out.write(left) :]
@@ -174,11 +173,11 @@ def print_tree(title: str, state: Any, show: Callable[[Any], str]) -> None:
 
 
 def warn(text: str) -> None:
-    """Tells whoever reads errors something that must not pass in silence."""
+    """Prints a warning on standard error."""
     print(f"warning: {clean(text)}", file=sys.stderr, flush=True)
 
 
 def print_note(text: str) -> None:
-    """Tells a person something beside the answer; nobody who reads the answer gets it."""
+    """Prints a note on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(clean(text), file=sys.stderr, flush=True)

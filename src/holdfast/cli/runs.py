@@ -93,16 +93,16 @@ class WaitOptions:
     """What every verb takes that executes a run here."""
 
     module: Words = None
-    """A further FILE.py or module to load first, with verifiers or children; may be given again."""
+    """Another FILE.py or module to load first, with verifiers or children; may be given again."""
     leave: Flag = False
-    """End when the run waits for something, instead of waiting with it: exit code 15."""
+    """Leave the run when it waits for something: exit code 15."""
     timeout: float | None = None
     """Leave the run after this many seconds: exit code 15."""
 
     def check(self) -> None:
-        """Raises UsageError for a time that cannot be waited."""
+        """Raises UsageError for a timeout below 0."""
         if self.timeout is not None and not self.timeout >= 0:
-            raise UsageError(f"--timeout is a number of seconds, at least 0, found {self.timeout}")
+            raise UsageError(f"--timeout must be at least 0 seconds, found {self.timeout}")
 
 
 UNTIL_IT_ENDS = WaitOptions()
@@ -128,13 +128,13 @@ def start(
     arguments
         Its arguments, each JSON if it parses, else text.
     id
-        The run's id, to resume it by. Without it a new one is made.
+        The run's id, to resume it by. Without it a new id.
     input
         An argument by its name, as NAME=VALUE; may be given again.
     queue
-        Only put the run in line, under this name; runs resume executes it.
+        Only put the run into this queue; runs resume executes it.
     if_exists
-        What to do with an id that is taken: error, or attach to go on with that run.
+        If the id is taken: error, or attach to continue that run.
     """
     waiting.check()
     function = load_run(code, waiting.module)
@@ -166,7 +166,7 @@ def resume(
     waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Go on with a run whose process died, that was left or that waits; print its result.
+    """Continue a run whose process died, that was left or that waits; print its result.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def retry(
     waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Try a failed run again, as a fork from before the step that it failed with.
+    """Try a failed run again, as a fork from before the step that failed.
 
     Parameters
     ----------
@@ -200,11 +200,11 @@ def retry(
     code
         Where its code is: FILE.py, or package.module.
     at
-        The path of another step to begin at.
+        The path of another step to start at.
     new_id
         The id of the new run. Without it ID-retry, ID-retry-2 and so on.
     effects
-        What becomes of acts: ask parks before the first, live performs them, dry leaves them out.
+        How to treat acts: ask parks before the first, live performs them, dry skips them.
     """
     with resuming(id, code, waiting, options) as store:
         place = place_to_retry(store.run(id).journal, id)
@@ -225,10 +225,10 @@ def unused_id(store: Store, id: str) -> str:
 
 
 def parse_named(word: str, option: str, sign: str = "=") -> tuple[str, Any]:
-    """Returns the name and the value that stand on both sides of a sign."""
+    """Returns the name before a sign and the value after it."""
     name, found, value = word.partition(sign)
     if not found or not name:
-        raise UsageError(f'{option} is a name, {sign} and a value, found "{word}"')
+        raise UsageError(f'{option} expects NAME{sign}VALUE, found "{word}"')
     return name, parse_value(value, is_text=False)
 
 
@@ -268,7 +268,7 @@ def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
 
 @contextmanager
 def resuming(id: str, code: str, waiting: WaitOptions, options: Options) -> Generator[Store]:
-    """Opens the store to go on with a run, whose code must be what was typed."""
+    """Opens the store to continue a run, after its code was loaded from where was typed."""
     waiting.check()
     load(code, waiting.module)
     with executing(options, check_has(function_name(options, id), id, code)) as store:
@@ -301,7 +301,7 @@ def wait_and_print(
 
 
 def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
-    """Returns what to type after a run stopped short of its end."""
+    """Returns what to type after a run that stopped before its end."""
     if not isinstance(error, NeedsAttentionError):
         return error.hint
     id, diverged = shlex.quote(run.id), run.journal.diverged
@@ -309,8 +309,8 @@ def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
         path = shlex.quote(error.path)
         return f"holdfast runs settle {id} {path} --done RESULT (or --not-done), then {again}"
     if diverged.problem == "kind":
-        return f"mend the code, or fork the run: holdfast runs show {id} has the steps"
-    return f"holdfast runs adopt {id} accepts it, then {again}; or mend the code"
+        return f"correct the code, or fork the run: holdfast runs show {id} lists its steps"
+    return f"holdfast runs adopt {id} accepts it, then {again}; or correct the code"
 
 
 def await_result(store: Store, run: Run, waiting: WaitOptions, *, is_json: bool) -> Any:
@@ -335,7 +335,7 @@ def await_result(store: Store, run: Run, waiting: WaitOptions, *, is_json: bool)
 
 
 def print_run(run: Run, options: Options) -> None:
-    """Prints a run that this command leaves alone: its id and where it stands."""
+    """Prints a run that was only put into a queue."""
     if options.json:
         print_json(started_run_document(run.id, run.status))
     else:
@@ -360,7 +360,7 @@ def list_runs(*, status: str | None = None, limit: int = 50, options: Options = 
         How many at most.
     """
     if limit < 1:
-        raise UsageError(f"--limit is at least 1, found {limit}")
+        raise UsageError(f"--limit must be at least 1, found {limit}")
     with open_reading(options) as store:
         known = sorted(store.runs(status=status), key=lambda run: run.id, reverse=True)
         known.sort(key=lambda run: run.status in ENDED)
@@ -422,14 +422,14 @@ def tail(
     id
         The run's id.
     after
-        Begin behind this revision of its journal instead of ten events before its end.
+        Start after this revision of its journal instead of with its last ten events.
     timeout
-        Stop when nothing came for this many seconds.
+        Stop after this many seconds without an event.
     """
     if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout is a number of seconds, at least 0, found {timeout}")
+        raise UsageError(f"--timeout must be at least 0 seconds, found {timeout}")
     if after is not None and after < 0:
-        raise UsageError(f"--after is at least 0, found {after}")
+        raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:
         if is_terminal() and not options.json:
             _tail_tree(store, id, timeout)
@@ -461,14 +461,14 @@ Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
-    """Ask a run to stop: its owner does at its next operation; one that nobody executes ends now.
+    """Cancel a run: its worker stops at its next operation; without a worker it ends now.
 
     Parameters
     ----------
     id
         The run's id.
     """
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         store.cancel(id)
         print_status(store, id, options)
 
@@ -487,9 +487,9 @@ def answer(
     value
         The answer: JSON if it parses, else text.
     text
-        Take the value as text, also if it watch like JSON.
+        Take the value as text, even if it looks like JSON.
     """
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         store.answer(id, name, parse_value(value, is_text=text))
         print_status(store, id, options)
 
@@ -515,11 +515,11 @@ def signal(
     value
         What it carries: JSON if it parses, else text.
     text
-        Take the value as text, also if it watch like JSON.
+        Take the value as text, even if it looks like JSON.
     key
         An idempotency key: a second signal with the same key is not sent.
     """
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         store.signal(id, name, parse_value(value, is_text=text), id=key)
         print_status(store, id, options)
 
@@ -533,14 +533,14 @@ def settle(
     not_done: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Say whether an act was done whose outcome nobody knows; then resume the run.
+    """Record whether an uncertain act was done; then resume the run.
 
     Parameters
     ----------
     id
         The run's id.
     path
-        The path of the uncertain step, as runs show has it.
+        The path of the uncertain step, as runs show prints it.
     done
         It was done, and this is its result: JSON if it parses, else text.
     not_done
@@ -552,7 +552,7 @@ def settle(
             hint=f"holdfast runs settle {shlex.quote(id)} {shlex.quote(path)} --done null",
         )
     verdict = intent.NotDone() if done is None else intent.Done(parse_value(done, is_text=False))
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         store.settle(id, path, verdict)
         print_status(store, id, options)
 
@@ -565,7 +565,7 @@ def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         store.adopt(id)
         print_status(store, id, options)
 
@@ -582,27 +582,27 @@ def fork(
     children: str = "share",
     options: Options = DEFAULTS,
 ) -> None:
-    """Make a run that begins where another was before a step; resume it to go on.
+    """Create a run that starts where another was before a step; resume it to continue.
 
     Parameters
     ----------
     id
         The run's id.
     at
-        The path of the step, as runs show has it, or a revision of the journal.
+        The path of the step, as runs show prints it, or a revision of the journal.
     new_id
-        The id of the new run. Without it one is made.
+        The id of the new run. Without it a new id.
     edit
         Another value for a recorded operation, as PATH:=VALUE; may be given again.
     effects
-        What becomes of acts: ask parks before the first, live performs them, dry leaves them out.
+        How to treat acts: ask parks before the first, live performs them, dry skips them.
     signals
-        What becomes of messages not taken yet: drop, or copy.
+        How to treat signals not taken yet: drop, or copy.
     children
-        What becomes of child runs: share, or drop those that have not ended.
+        How to treat child runs: share, or drop those that have not ended.
     """
     edits = dict(parse_named(word, "--edit", sign=":=") for word in edit or ())
-    with opened_for(id, options) as store:
+    with open_for_run(id, options) as store:
         place = int(at) if at.isdecimal() else at
         made = store.fork(
             id,
@@ -617,8 +617,8 @@ def fork(
 
 
 @contextmanager
-def opened_for(id: str, options: Options) -> Generator[Store]:
-    """Opens the store to do something about a run; the hint for what it lacks is to look at it."""
+def open_for_run(id: str, options: Options) -> Generator[Store]:
+    """Opens the store to change a run; the hint for what is not found is to look at the run."""
     with open_writing(options) as store:
         try:
             yield store
@@ -628,7 +628,7 @@ def opened_for(id: str, options: Options) -> Generator[Store]:
 
 
 def print_status(store: Store, id: str, options: Options) -> None:
-    """Prints where a run stands after what was said to it, and what a person does next."""
+    """Prints the status of a run after a change, and what to do next."""
     run = view_run(store, id)
     if options.json:
         print_json(run_status_document(run))
@@ -639,7 +639,7 @@ def print_status(store: Store, id: str, options: Options) -> None:
 
 
 def next_command(run: RunView) -> str:
-    """Returns the command that goes on with a run, the place of its code left to the person."""
+    """Returns the command that continues a run; the user fills in where its code is."""
     return f"holdfast runs resume {shlex.quote(run.id)} FILE.py"
 
 

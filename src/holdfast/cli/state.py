@@ -117,18 +117,18 @@ def set_value(
     key: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Put a value into a scope; durable when the command returns.
+    """Set a value in a scope; durable when the command returns.
 
     Parameters
     ----------
     scope
-        The scope, such as team/support or global; it is made if need be.
+        The scope, such as team/support or global; created if it does not exist.
     path
         The place: customer.name, messages[0].text, or a JSON array such as ["a.b",0].
     value
         JSON if it parses, else text; - reads it from standard input.
     text
-        Take the value as text, also if it looks like JSON.
+        Take the value as text, even if it looks like JSON.
     expected
         Refuse unless the scope is at this revision.
     checkpoint
@@ -159,7 +159,7 @@ def delete(
     checkpoint: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Take a value away from a scope; its history still has it.
+    """Delete a value from a scope; its history still has it.
 
     Parameters
     ----------
@@ -180,7 +180,9 @@ def delete(
     if options.json:
         print_json(write_document(scope, revision, place))
     else:
-        print_line(f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is gone")
+        print_line(
+            f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is deleted"
+        )
 
 
 def read_value(scope: Scope, state: Map, path: tuple[str | int, ...]) -> Any:
@@ -205,7 +207,7 @@ def has(value: Any, step: str | int) -> bool:
 
 
 def describe(value: Any) -> str:
-    """Returns what a person needs to know to name something inside a value."""
+    """Returns what a value holds, for an error message about a path."""
     if isinstance(value, Map):
         if not value:
             return "an empty map"
@@ -218,7 +220,7 @@ def describe(value: Any) -> str:
 
 
 def to_bytes(value: Any) -> bytes:
-    """Returns exactly what a value is: text as UTF-8, bytes as they are, the rest as JSON."""
+    """Returns a value as bytes: text as UTF-8, bytes as they are, the rest as JSON."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -49,7 +49,7 @@ from holdfast.store import Store
 
 
 def init(*, options: Options = DEFAULTS) -> None:
-    """Make a store; one that is there already is left as it is."""
+    """Create a store; one that exists is left as it is."""
     refuse_memory(options.place)
     made = False
     try:
@@ -62,14 +62,14 @@ def init(*, options: Options = DEFAULTS) -> None:
     if options.json:
         print_json(created_document(facts, created=made))
         return
-    what = "made" if made else "there is already"
-    print_line(f"{what} a store of kind {facts['kind']} at {clean(facts['place'])}")
+    what = "created" if made else "there already is"
+    print_line(f"{what} a {facts['kind']} store at {clean(facts['place'])}")
     example = command("set team/support stage triage", options.place)
-    print_note(f"put something in: {example}")
+    print_note(f"set a first value: {example}")
 
 
 def status(*, options: Options = DEFAULTS) -> None:
-    """Show facts about a store: place, durability, size, reports."""
+    """Show facts about a store: place, durability, size, recovery reports."""
     with open_reading(options) as store:
         facts = store.status()
         count = sum(1 for _ in stream_names(store))
@@ -85,7 +85,7 @@ def status(*, options: Options = DEFAULTS) -> None:
 
 
 def show_part(facts: dict[str, Any]) -> str:
-    """Returns what a mixed store's backend is, and what an acknowledged commit to it survives."""
+    """Returns kind, durability and place of one backend of a mixed store."""
     return f"{facts['kind']}, durability {facts['durability']}, {facts['place']}"
 
 
@@ -148,7 +148,7 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
 
 
 def stream_names(store: Store) -> Iterator[str]:
-    """Returns the name of every stream, of levels too that only the application knows."""
+    """Returns the name of every stream, also of levels that only the application knows."""
     return store._log.streams()
 
 
@@ -179,9 +179,9 @@ def print_report(report: Report, options: Options) -> None:
     print_line(f"{'ok' if report.ok else 'NOT OK'}\t{report.streams} streams, {read}")
     print_line(f"digest\t{report.digest}")
     if not report.ok:
-        print_note("hint: copy the store away before anything else; then compare with a backup")
+        print_note("hint: first copy the store elsewhere, then compare it with a backup")
     elif not report.read_all:
-        print_note(f"every byte: {command('check --read-all', options.place)}")
+        print_note(f"to read every event: {command('check --read-all', options.place)}")
 
 
 def copy_store(
@@ -198,7 +198,7 @@ def copy_store(
     a
         The store to copy: a folder, a URL, or a TOML file that names several.
     b
-        The store to copy into; it is made if need be, and must hold nothing else.
+        The store to copy into; created if it does not exist. It must hold nothing else.
     """
     refuse_memory(b)
     with (
@@ -213,8 +213,8 @@ def copy_store(
         return
     print_line(
         f"copied {copied.events} events in {copied.commits} commits and {copied.blobs} blobs, "
-        f"{copied.skipped} events were there"
-        + (f", {copied.ended} of scopes that have ended were left" if copied.ended else "")
+        f"{copied.skipped} events were there already"
+        + (f", {copied.ended} of expired scopes were not copied" if copied.ended else "")
     )
     print_line(f"digest\t{digest}")
     if copied.is_behind:
@@ -224,7 +224,7 @@ def copy_store(
 
 @contextmanager
 def progress_shown(*, quiet: bool) -> Generator[Progress | None]:
-    """Yields what shows progress on standard error: a bar to a person, else a line a tenth."""
+    """Yields a function that shows progress: a bar on a terminal, else a line for each tenth."""
     if quiet and not sys.stderr.isatty():
         yield None
         return
@@ -250,18 +250,18 @@ class Tenths:
 
     def show(self, passed: int, total: int) -> None:
         tenths = 10 * passed // total
-        if tenths > self._shown and (self._shown or passed < total):  # not of a moment's work
+        if tenths > self._shown and (self._shown or passed < total):  # a short copy prints none
             self._shown = tenths
             print(f"{passed} of {total} events ({tenths}0 %)", file=sys.stderr, flush=True)
 
 
 def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
-    """List the workers: who lives, who is silent, what each holds.
+    """List the workers: who is alive, who is silent, what each holds.
 
     Parameters
     ----------
     suspects
-        Only those that are silent past their lease.
+        Only those that have been silent for longer than their lease.
     """
     with open_reading(options) as store:
         found = store.suspects() if suspects else store.workers()

@@ -40,15 +40,15 @@ def add(
     Parameters
     ----------
     scope
-        The scope, such as team/red; it is made if need be.
+        The scope, such as team/red; created if it does not exist.
     title
         What is to be done, in a sentence.
     priority
         A whole number, higher first, or low, normal or high.
     epic
-        What larger piece of work it belongs to.
+        The larger piece of work that it belongs to.
     tag
-        A word to find it by; may be given again.
+        A tag to find it by; may be given again.
     depends_on
         The id of a task that must be closed first; may be given again.
     id
@@ -82,7 +82,7 @@ def list_tasks(
     limit: int = 100,
     options: Options = DEFAULTS,
 ) -> None:
-    """List tasks, highest priority first: those that are not closed.
+    """List the tasks that are not closed, highest priority first.
 
     Parameters
     ----------
@@ -95,16 +95,19 @@ def list_tasks(
     epic
         Only those of this larger piece of work.
     tag
-        Only those with this word.
+        Only those with this tag.
     suspect
         Only those in progress whose owner is silent.
     all
-        Closed ones too; they are found in one scope only.
+        Closed ones too; needs a scope.
     limit
         How many at most.
     """
     if scope is None and all:
-        raise UsageError("closed tasks are found in one scope only", hint="name the scope")
+        raise UsageError(
+            "--all needs a scope: closed tasks are listed by scope only",
+            hint="holdfast task list SCOPE --all",
+        )
     fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "limit": limit}
     fits |= {"suspect": suspect or None, "status": status}
     with open_reading(options) as store:
@@ -132,22 +135,22 @@ def claim(
     tag: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Claim a task, or the next one: the highest whose dependencies are closed.
+    """Claim a task; without an id the highest whose dependencies are closed.
 
     Parameters
     ----------
     scope
         The scope, such as team/red.
     id
-        The task. Without it the next one that nobody holds, or whose owner is silent.
+        The task. Without it the next one without an owner, or whose owner is silent.
     owner
         Who claims it. Without it the actor.
     lasts
-        For how long, such as 45m or 8h; then it is suspect, and another may claim it.
+        How long the claim lasts, such as 45m or 8h; then others may claim the task.
     epic
         Only a task of this larger piece of work.
     tag
-        Only a task with this word.
+        Only a task with this tag.
     """
     with open_writing(options) as store:
         tasks = find_scope(store, scope).tasks
@@ -178,7 +181,7 @@ def update(
     lasts: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Change a task: its words, its status, or how long its claim lasts.
+    """Change a task: its fields, its status, or how long its claim lasts.
 
     Parameters
     ----------
@@ -187,17 +190,17 @@ def update(
     id
         The id of the task.
     title
-        What is to be done, in place of what was.
+        The new title, in a sentence.
     epic
-        The larger piece of work, in place of another.
+        Another larger piece of work.
     priority
         A whole number, higher first, or low, normal or high.
     tag
-        A word, in place of those it has; may be given again.
+        A tag; replaces those it has; may be given again.
     depends_on
-        A task to wait for, in place of others; may be given again.
+        The id of a task to wait for; replaces those it has; may be given again.
     note
-        What there is to say about it now.
+        A note about it.
     status
         Blocked, or open again: released, unblocked or reopened.
     why
@@ -205,18 +208,22 @@ def update(
     owner
         Who holds it. Without it the actor.
     lasts
-        The claim goes on for so long from now: a heartbeat.
+        Extend the claim to this long from now: a heartbeat.
     """
     fields: dict[str, Any] = {"title": title, "epic": epic, "note": note}
     fields |= {"tags": tag, "depends_on": depends_on}
     fields["priority"] = None if priority is None else parse_priority(priority)
     given = {name: value for name, value in fields.items() if value is not None}
+    if not given and lasts is None and status is None:
+        raise UsageError(
+            "task update needs something to change", hint="holdfast task update --help"
+        )
     with open_writing(options) as store:
         tasks = find_scope(store, scope).tasks
         name = owner or store._log.actor
         if lasts is not None:
             tasks.heartbeat(id, owner=name, lasts=lasts)
-        if given or (lasts is None and status is None):
+        if given:
             tasks.update(id, **given)
         if status is not None:
             set_status(tasks, id, status, name, why)
@@ -233,7 +240,7 @@ def close(
     owner: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Close a task with what came of it.
+    """Close a task with its outcome.
 
     Parameters
     ----------
@@ -242,9 +249,9 @@ def close(
     id
         The id of the task.
     outcome
-        What came of it, in a sentence.
+        The outcome, in a sentence.
     cancelled
-        It was not done, and will not be.
+        Close it as cancelled: it will not be done.
     owner
         Who holds it. Without it the actor.
     """
@@ -256,7 +263,7 @@ def close(
 
 
 def set_status(tasks: Tasks, id: str, status: str, owner: str, why: str | None) -> None:
-    """Takes the step that leads to a status from the one that the task has."""
+    """Changes the status of a task to another one, by the act that leads there."""
     now = tasks.get(id).status
     if status == "blocked":
         tasks.block(id, owner=owner, why=why)

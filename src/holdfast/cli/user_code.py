@@ -51,7 +51,7 @@ def check_has(name: str, id: str, code: str) -> RunFunction[Any]:
     except NotFoundError as absent:
         raise NotFoundError(
             f'run "{id}" is a "{name}", which "{code}" does not define',
-            hint="name the file or module that does",
+            hint="name the file or module that defines it",
         ) from absent
 
 
@@ -61,7 +61,7 @@ def runs_of(module: ModuleType) -> dict[str, RunFunction[Any]]:
 
 
 def split(code: str) -> tuple[str, str]:
-    """Returns the file or module that was typed, and the function behind the colon, if any."""
+    """Returns the file or module that was typed, and the function after the colon, if any."""
     place, colon, name = code.rpartition(":")
     if not colon:
         return code, ""
@@ -105,7 +105,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None, "BUG: a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, for what lies beside it
+        sys.path.insert(0, str(path.parent))  # as `python FILE.py` does, for modules beside it
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -122,5 +122,7 @@ def _broken(place: str, error: BaseException) -> UsageError:
     where = f" at {outside[-1].filename}:{outside[-1].lineno}" if len(outside) > 1 else ""
     if isinstance(error, SyntaxError):
         where = f" at {error.filename}:{error.lineno}"
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
-    return UsageError(f'"{place}" cannot be loaded: {said}{where}', hint="mend it, then try again")
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return UsageError(
+        f'"{place}" cannot be loaded: {text}{where}', hint="correct it, then try again"
+    )

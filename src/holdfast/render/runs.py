@@ -295,7 +295,7 @@ def event_text(event: Any, load: Load) -> tuple[str, str]:
         again = "" if event.retry_at is None else f"; attempt {event.attempt + 1} follows"
         return path, f"attempt {event.attempt}: {event.error.kind}: {event.error.message}{again}"
     if isinstance(event, events.Settled):
-        return path, f"{event.verdict} says {event.by}"
+        return path, f"{event.verdict} (by {event.by})"
     if isinstance(event, events.Diverged):
         return path, divergence_text(event)
     if isinstance(event, events.Ended):
