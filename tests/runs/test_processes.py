@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import signal
 import subprocess
 import sys
@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import RunCancelledError, RunFailedError, StepError, Store, UsageError, aio
+from tests.processes import await_end
 from tests.record.stores import new_url
 from tests.runs.cuts import until
 
@@ -45,9 +46,7 @@ def await_numbers(place: Path, run: Any = None) -> list[int]:
     pause = threading.Event()
     for _ in range(6000):
         with contextlib.suppress(FileNotFoundError):
-            text = place.read_text()
-            if text.endswith("\n"):
-                return [int(word) for word in text.split()]
+            return [int(word) for word in place.read_text().split()]
         pause.wait(0.02)
     raise AssertionError("the process did not begin")
 

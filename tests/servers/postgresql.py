@@ -24,6 +24,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+from tests.processes import await_end
 from tests.servers import ground
 
 PATIENCE_S = 60.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import await_end
 from tests.servers import ground
-from tests.servers.postgresql import await_end
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -93,7 +93,7 @@ def test_a_server_ends_with_its_owner(how: str, kind: str, user: str | None) -> 
         owner.send_signal(signal.SIGKILL)
         owner.communicate()
     # Without its directory a PostgreSQL server ends by itself within a minute: sooner than that.
-    await_end([int(pid) for pid in pids], patience_s=20)
+    await_end([int(pid) for pid in pids], patience_s=50)
     deadline = time.monotonic() + PATIENCE_S
     while Path(place).exists():
         assert time.monotonic() < deadline, f"{place} is still there"
