@@ -27,10 +27,10 @@ def show_error(error: BaseException) -> str:
     An exception of somebody else's may raise when it is asked what it says.
     """
     try:
-        said = str(error)
+        text = str(error)
     except Exception:
-        said = "what it says cannot be shown"
-    return f"{type(error).__name__}: {said}"
+        text = "its message cannot be shown"
+    return f"{type(error).__name__}: {text}"
 
 
 class HoldfastError(Exception):
@@ -129,7 +129,7 @@ class LeaseLostError(HoldfastError):
 
 
 class UnavailableError(HoldfastError):
-    """The backend cannot serve now (disk full, busy, no permission): mend that, then retry.
+    """The backend cannot serve now (disk full, busy, no permission): fix that, then retry.
 
     `outcome_known` is False if a commit was under way and may or may not be there: open the store
     again and look (an idempotency key answers that question without a doubt).
@@ -179,7 +179,7 @@ class OtherStoreError(HoldfastError):
 class LostCommitsError(CorruptError):
     """The server has lost commits that it had acknowledged, by a failover or a restart.
 
-    The store's handle is dead: whoever opens it again goes on from what is there.
+    The store's handle is dead: open it again to go on from what is there.
     """
 
 

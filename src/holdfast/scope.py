@@ -7,8 +7,9 @@ and `checkpoint` (a name for the revision that the write makes).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
 
@@ -59,6 +60,8 @@ from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
 from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
 from holdfast.record.tasks import Tasks, cancel_tasks, has_open_tasks, restore_tasks
+
+_logger = logging.getLogger("holdfast.scope")
 
 RESTORE_RETRIES = 8
 CLOSE_RETRIES = 100
@@ -183,7 +186,7 @@ class Scope:
     def status(self) -> SessionStatus:
         """What became of the session here: active, completed when it was closed, or crashed.
 
-        It is crashed if a worker died in its session or in a turn, and nobody ended it since.
+        It is crashed if a worker died in its session or in a turn, and it was not ended since.
         """
         return status_of(self._context, self.name)
 
@@ -362,7 +365,7 @@ class Scope:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> Edit | int:
-        """Reads, lets you change, and commits if nobody else committed meanwhile.
+        """Reads, lets you change, and commits if no one else committed meanwhile.
 
         `with scope.edit() as draft:` raises ConflictError if somebody did. `scope.edit(function)`
         calls function(draft) again on the newer state, up to `retries` times, and returns the new
@@ -376,9 +379,10 @@ class Scope:
                 edit = Edit(self, key=key, checkpoint=checkpoint)
                 with edit as draft:
                     function(draft)
-            except ConflictError:
+            except ConflictError as error:
                 if attempt == retries:
                     raise
+                _logger.debug("edit is tried again: %s", error)
             else:
                 return edit.revision
         raise AssertionError("BUG: an edit neither committed nor raised")
@@ -401,9 +405,10 @@ class Scope:
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
                 return self._commit_restored(write, revision if is_whole else None)
-            except ConflictError:
+            except ConflictError as error:
                 if expected is not None:
                     raise
+                _logger.debug("restore is tried again: %s", error)
         raise self._contended("restored")
 
     def _contended(self, what: str) -> UsageError:
@@ -416,13 +421,15 @@ class Scope:
     def undo(self) -> int:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
-        What was said since stays. A restore that nothing was written behind is taken back whole.
+        What was said since stays. A restore that nothing was written after is taken back whole.
         """
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
             to, undo = self._log.before_newest_change(self.name, newest)
-            with suppress(ConflictError):  # there is a newer change by now
+            try:
                 return self._restore(to, newest, is_whole=False, undo=undo)
+            except ConflictError as error:
+                _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
@@ -454,7 +461,7 @@ class Scope:
             if keep:
                 self.memory.end("session")
             # Whatever another writer opens from here on makes the commit a conflict; what it opened
-            # before is seen. Nothing is left open in a scope where nobody could ever close it.
+            # before is seen. Nothing is left open in a scope where it could never be closed.
             revision = self.revision
             if Decisions(self._context).has_open(self.name) or has_open_tasks(
                 self._context, self.name
@@ -463,10 +470,13 @@ class Scope:
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
             write = self._write((new_event,), revision, None, None)
             marks = marks_at_close(self._context, self.name, keep=keep)
-            with suppress(ConflictError):
+            try:
                 result = self._log.commit(ProposedCommit((write,), marks=marks))
-                self._subscribers.tell(write, result.before[0], result.after[0])
-                return result.revision
+            except ConflictError as error:
+                _logger.debug("close is tried again: %s", error)
+                continue
+            self._subscribers.tell(write, result.before[0], result.after[0])
+            return result.revision
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
             hint="stop its other writers first",
@@ -547,7 +557,7 @@ class Scope:
 
     @property
     def messages(self) -> Messages:
-        """What was said: a sequence to read from either end, and everything that changes it."""
+        """The messages: a sequence to read from either end, and everything that changes it."""
         return Messages(self, self._context)
 
     def say(self, content: str, *, role: str = "user") -> Message:
@@ -657,7 +667,7 @@ class Scope:
 
     def _commit_restored(self, write: StreamWrite, to: int | None) -> int:
         """Commits a restore to a revision, or with None that of the state alone."""
-        # Taking back one change of the state is no word about tasks: only a restore brings them.
+        # Undoing one change of the state leaves tasks alone: only a restore brings them back.
         back = None if to is None else restore_tasks(self._context, self.name, to)
         if back is None:
             return self._commit(write).revision

@@ -1,4 +1,4 @@
-"""The store: what `holdfast.open` returns. It puts the parts together and decides nothing."""
+"""The store: what `holdfast.open` returns. It assembles the parts and decides nothing."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Store:
         return PendingCommit(self._log, key=key, lease=lease)
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
-        """Like `commit`, but the block's end only puts it in line; `wait()` on it waits.
+        """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
@@ -175,7 +175,7 @@ class Store:
         return self._log.position()
 
     def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
-        """Yields the events of the whole store behind a position; see `follow` for the time."""
+        """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
         for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):
             yield Event(record)
@@ -185,7 +185,7 @@ class Store:
     ) -> Iterator[Change]:
         """Yields each change of a scope as it is committed, by whichever process (guarantee 5).
 
-        It begins behind revision `after`, by default behind the newest one. It waits for ever,
+        It begins after revision `after`, by default after the newest one. It waits for ever,
         or until nothing came for `timeout_s`.
         """
         check_timeout(timeout_s)
@@ -226,7 +226,7 @@ class Store:
         )
 
     def groups(self) -> list[GroupStatus]:
-        """Returns the consumer groups of the store: where each is, and how far behind."""
+        """Returns the consumer groups of the store: where each is, and how many events are left."""
         return self._groups.list()
 
     # --- leases and marks ------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Store:
         return self.lease_keeper.workers()
 
     def suspects(self) -> list[Worker]:
-        """Returns the workers that are silent past their lease, with what they left behind."""
+        """Returns the workers that are silent past their lease, with what they left."""
         return [worker for worker in self.lease_keeper.workers() if not worker.alive]
 
     def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
@@ -286,7 +286,7 @@ class Store:
     ) -> Run:
         """Starts a run in this process; it exists for good when this returns.
 
-        With a queue it is only put in line, and `resume` executes it. A known id raises ExistsError
+        With a queue it is only queued, and `resume` executes it. A known id raises ExistsError
         unless `if_exists="attach"`.
         """
         if is_run(function):
@@ -315,7 +315,7 @@ class Store:
         return admin.runs(self._engine, status)
 
     def cancel(self, run: str) -> None:
-        """Asks a run to stop: at its next operation it does; one that nobody executes ends now."""
+        """Asks a run to stop at its next operation; one that is not being executed ends now."""
         self._engine.cancel(run)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:

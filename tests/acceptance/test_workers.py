@@ -68,8 +68,8 @@ def test_only_what_others_must_know_of_registers_a_worker(hf: Store) -> None:
     hf.release(lease)
     assert hf.workers() == hf.suspects() == []
     assert types_of(hf, "store/workers") == []
-    hf.lease_keeper.beat()
-    hf.lease_keeper.beat()
+    hf.lease_keeper.register()
+    hf.lease_keeper.register()
     [worker] = hf.workers()
     assert (worker.id, worker.alive, worker.pid) == (hf.worker, True, os.getpid())
     assert worker.host
@@ -179,12 +179,12 @@ def test_the_dead_are_struck_off_after_a_day_by_whoever_registers(
     one, other = open_store(), open_store()
     one.lease("boss", ttl_s=LEASE_S, keep=True)
     clock.advance(LEASE_S + FORGET_S - 1)
-    other.lease_keeper.beat()
+    other.lease_keeper.register()
     assert [suspect.id for suspect in other.suspects()] == [one.worker]
     clock.advance(2)
     third = open_store()
     assert [suspect.id for suspect in third.suspects()] == [one.worker]
-    third.lease_keeper.beat()
+    third.lease_keeper.register()
     assert [worker.id for worker in third.workers()] == sorted([other.worker, third.worker])
     assert third.lease("boss").epoch > 0
 
@@ -205,7 +205,7 @@ def test_a_clean_end_leaves_nothing(open_store: Open) -> None:
     one.close()
     assert other.workers() == []
     assert other.lease("boss").epoch > lease.epoch
-    for call in (one.lease_keeper.beat, one.workers, lambda: one.lease_keeper.lost(lease)):
+    for call in (one.lease_keeper.register, one.workers, lambda: one.lease_keeper.lost(lease)):
         with pytest.raises(UsageError, match="closed"):
             call()
 
@@ -217,7 +217,7 @@ def test_a_forked_child_has_no_heart_and_its_parent_keeps_its_own(open_store: Op
     if child == 0:
         code = 1
         try:
-            one.lease_keeper.beat()
+            one.lease_keeper.register()
         except UsageError:
             one.close()
             code = 0
@@ -267,7 +267,7 @@ def test_what_a_worker_said_of_itself_may_be_lost(hf: Store) -> None:
 def test_a_store_that_was_let_go_of_has_no_heart_left() -> None:
     before = set(threading.enumerate())
     store = holdfast.open("memory:", heartbeat_s=0.1)
-    store.lease_keeper.beat()
+    store.lease_keeper.register()
     [thread] = set(threading.enumerate()) - before
     assert thread.name == "holdfast-heart"
     del store

@@ -421,7 +421,7 @@ def test_a_chain_of_acts_costs_one_commit_each(hf: Store, witness: Witness):
 @holdfast.run
 def waiting_for_a_look(ctx: Any) -> int:
     add(1, 1)
-    LOOKED.wait(30)
+    LOOKED.wait(300)
     return 1
 
 
@@ -433,7 +433,7 @@ def test_what_nothing_takes_along_is_written_soon(hf: Store):
     LOOKED.clear()
     run = hf.start(waiting_for_a_look, id="r")
     try:
-        for change in hf.events(timeout_s=20):
+        for change in hf.events(timeout_s=120):
             if change.stream == "run/r" and change.type == "run.done":
                 break
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -15,18 +16,17 @@ from holdfast.backends.protocol import Lease
 from holdfast.core import inbox
 from holdfast.runs import define
 from tests.runs.corpus import post
-from tests.runs.cuts import until
+from tests.runs.cuts import PATIENCE_S, until
 from tests.runs.witness import Witness
 
 PAUSE = threading.Event()
 
 
 def await_that(is_so: Callable[[], object]) -> None:
-    for _ in range(1500):
-        if is_so():
-            return
+    ends = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < ends, "it did not happen"
         PAUSE.wait(0.02)
-    raise AssertionError("it did not come to pass")
 
 
 STARTED = threading.Event()
@@ -213,8 +213,8 @@ def test_what_nobody_foresaw_leaves_a_trace(hf: Store, monkeypatch: pytest.Monke
     hf.signal("r", "go", 1)
     for _ in range(2):
         supervisor.work()
-    said = [one for one in hf.status()["reports"] if "a bug" in one]
-    assert said == ['run "r" could not be gone on with: ValueError: a bug']
+    found = [one for one in hf.status()["reports"] if "a bug" in one]
+    assert found == ['run "r" could not be resumed: ValueError: a bug']
     monkeypatch.setattr(supervisor, "_listen", Mock(side_effect=KeyError("another")))
     supervisor.wake()
     await_that(lambda: any("KeyError" in one for one in hf.status()["reports"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
@@ -209,7 +208,7 @@ def test_a_forked_child_can_do_nothing_with_its_parents_queue(
     turns: Turns, queue: CommitQueue
 ) -> None:
     """Clause 13: asked before any lock is taken, which a thread of the parent may have held."""
-    vars(queue)["_process"] = os.getpid() + 1
+    queue.mark_inherited()  # as the hook does in a child
     vars(queue)["_lock"] = None  # whoever tried to take it would fail
     for call in (queue.commit, queue.submit, queue.wait):
         with pytest.raises(UsageError, match="inherited by a forked child"):

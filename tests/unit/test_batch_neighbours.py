@@ -84,10 +84,10 @@ def test_nobody_is_told_of_a_conflict_when_the_backend_failed(log: Log) -> None:
     inner = log._backend
     log = Log(FaultyBackend(inner, {1: "before"}), clock=clock, actor="w")
     first, guarded = want(set_op("n", 2)), want(set_op("n", 3), expected=1)
-    log._queue._execute([first, guarded])
+    log._queue.submit(first, guarded)
     for request in (first, guarded):
         with pytest.raises(UnavailableError):
-            request.outcome()
+            log.wait(request)
 
 
 def test_what_is_asked_right_before_it_is_sent_is_answered_alone(log: Log) -> None:
@@ -165,9 +165,9 @@ def test_guarantee_1_what_was_written_is_not_denied_with_a_neighbour_that_was_no
     elsewhere = StreamWrite("team/b", (changed([set_op("n", 1)]),))
     late, written = want(set_op("n", 3)), Request(ProposedCommit((elsewhere,)))
     backend.goes_down = True
-    log._queue._execute([late, written])
-    assert written.outcome().revision == 1
+    log._queue.submit(late, written)
+    assert log.wait(written).revision == 1
     with pytest.raises(UnavailableError, match="is down") as caught:
-        late.outcome()
+        log.wait(late)
     assert caught.value.outcome_known
     assert [head and head.revision for head in backend.heads(["team/a", "team/b"])] == [2, 1]

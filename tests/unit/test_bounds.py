@@ -30,7 +30,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
             assert chat.get("text")
         kept = {
             "origins": len(log._origins),
-            "growth": len(log.snapshots._growth),
+            "growth": len(log.snapshots.growth),
             "blobs": len(log.blobs._known),
             "intended": len(log.expiry._intended),
             "ends": len(log.expiry._known),

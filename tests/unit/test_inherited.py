@@ -90,7 +90,7 @@ def test_a_sqlite_handle_is_never_freed(tmp_path: Path, read_only: bool) -> None
     clock, build = FakeClock(), RecordBuilder()
     SqliteBackend(tmp_path / "s.db", clock=clock).close()
     backend = SqliteBackend(tmp_path / "s.db", clock=clock, read_only=read_only)
-    gate = vars(backend)["_gate"]
+    gate = vars(backend)["_checkout"]
     reader = weakref.ref(gate.reader)
     connections = [gate.reader.connection]
     if not read_only:

@@ -61,7 +61,7 @@ class _Chains:
         self._log = log
         self._findings = findings
         # What is there by now must come in the order of the store. What is written during the
-        # check, or stands behind a commit that is still under way, is found by its stream.
+        # check, or comes after a commit that is still under way, is found by its stream.
         self._settled = log.position()
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.events = 0
@@ -76,7 +76,7 @@ class _Chains:
     def reach(self, stream: str, head: Head) -> None:
         """Checks that a stream's events lead to its head."""
         if head.expires_us and self._log.expiry.has_ended(stream, head):
-            return  # let go by the backend: a name and a head are all that stays
+            return  # removed by the backend: only its name and head are left
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
             behind = self._log.read(stream, after=known, until=head.revision, limit=READ_CHUNK)

@@ -82,7 +82,7 @@ class ProposedCommit(Struct, frozen=True):
     """One commit as its caller wants it.
 
     `abort_if` is asked right before it is sent: an error is the answer, and nothing is written.
-    `failed` is told why it was not written before anything behind it in the line is sent.
+    `failed` is told why it was not written before anything after it in the queue is sent.
     """
 
     writes: tuple[StreamWrite, ...]
@@ -126,7 +126,7 @@ def changed(ops: Sequence[Op]) -> NewEvent:
 def check_expire_together(appends: Sequence[Append]) -> None:
     """Raises UsageError if a commit is over streams of which some expire and some last.
 
-    Half of it would be gone one day, and what is left would tell of what nobody can read.
+    Half of it would be gone one day, and the other half would refer to what cannot be read.
     """
     expiring = [append.stream for append in appends if append.expires_us]
     lasting = [append.stream for append in appends if not append.expires_us]

@@ -1,8 +1,8 @@
 """Group commit: one sync for everybody who is waiting.
 
-A request is put into one queue. Whoever finds nobody leading becomes the leader and runs all that
+A request is put into one queue. A caller that finds no leader becomes the leader and runs all that
 has gathered; the others wait for their answer, or to be told to lead the next batch. A lone caller
-pays two lock operations and no thread hop. Requests that nobody waits for in a thread (`submit`,
+pays two lock operations and no thread hop. Requests that no thread waits for (`submit`,
 asyncio) are led by one background thread, which stays leader while they keep coming: one hop per
 batch, not per request.
 
@@ -164,7 +164,7 @@ class CommitQueue(Handle):
     def _await(self, mine: Request) -> None:
         """Waits until `mine` is answered, or is told to lead."""
         gate = mine.gate
-        assert gate is not None, "BUG: nobody would wake this thread"
+        assert gate is not None, "BUG: nothing would wake this thread"
         try:
             gate.acquire()
         except BaseException:
@@ -175,9 +175,9 @@ class CommitQueue(Handle):
         gate.release()  # for the next one that waits for the same
 
     def _leave(self, mine: Request) -> None:
-        """Lets a thread go that was interrupted while it waited; its request stays in line.
+        """Lets a thread go that was interrupted while it waited; its request stays in the queue.
 
-        Nobody may hand it the lead any more: it would be led by no one, and all would wait for
+        It must not be handed the lead any more: nothing would be led, and all would wait for
         ever. If that has happened already, it is led from here once more, and then passed on.
         """
         with self._lock:
@@ -203,7 +203,7 @@ class CommitQueue(Handle):
                 self._fail(batch, error)
             with self._lock:
                 if batch == [mine] and not (self._waiting or self._closed or mine.waker):
-                    self._led = False  # the common case: alone, and nobody came meanwhile
+                    self._led = False  # the common case: alone, and no request came meanwhile
                     return
                 wakers = self._release(batch)
                 is_over = mine.answered and self._pass_on()
@@ -221,7 +221,7 @@ class CommitQueue(Handle):
         return [waiting.popleft() for _ in range(self._batch_max)]
 
     def _pass_on(self) -> bool:
-        """Hands leadership to the next waiting thread, to the background thread, or to nobody."""
+        """Hands leadership to the next waiting thread, to the background thread, or to no one."""
         if not self._waiting and not self._closed:
             self._led = False
             return True

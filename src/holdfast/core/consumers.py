@@ -12,7 +12,7 @@ See `delivery.py` for what `done` and `open` mean.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -78,12 +78,12 @@ class Follower:
             return None
         changes: list[Change] = []
         for record in records:
-            behind = fold(self._before, [record], self._log.blobs.read)
-            for change in tree.touched(ops_of(record), self._before.root, behind.root):
+            after = fold(self._before, [record], self._log.blobs.read)
+            for change in tree.touched(ops_of(record), self._before.root, after.root):
                 changes.append(
                     Change(self._name, record.revision, change.path, change.old, change.new)
                 )
-            self._before = behind
+            self._before = after
         return changes
 
 
@@ -92,9 +92,11 @@ class Follower:
 # What a group's active member does: which delivery comes next, and when its place moves.
 #
 # Everything up to the position `done` of a place was done. `open` bounds how many deliveries were
-# made behind it, by anybody: a member makes no more before it has moved the place. So the log grows
+# made after it, by any member: one makes no more before it has moved the place. So the log grows
 # by one event for many deliveries, and who takes over knows which may have been made before.
 
+
+_logger = logging.getLogger("holdfast.groups")
 
 register_layer(Layer(name="groups", prefixes=("group",)))
 
@@ -105,7 +107,7 @@ _SKIPPED_MAX = 10_000
 _REST_S = 5.0
 
 
-class Where(Struct, frozen=True):
+class GroupFilter(Struct, frozen=True):
     """Which events a group gets."""
 
     prefix: str = ""
@@ -122,10 +124,10 @@ class GroupPlace(Struct, frozen=True):
 
     done: Position
     open: int
-    where: Where
+    where: GroupFilter
 
 
-class _Spot(Struct, frozen=True):
+class _SavedSpot(Struct, frozen=True):
     """A place between two commits, and how many deliveries its member made before it."""
 
     position: Position
@@ -145,7 +147,7 @@ class Delivery:
 
     __slots__ = ("_member", "again", "before", "event", "is_done", "key", "lease")
 
-    def __init__(self, member: Member, record: Record, before: _Spot, again: bool) -> None:
+    def __init__(self, member: Member, record: Record, before: _SavedSpot, again: bool) -> None:
         self.event = Event(record)
         self.key = _delivery_key(member.name, record)
         """The same whenever this event is delivered to this group: an idempotency key."""
@@ -196,11 +198,11 @@ class Member:
         self._lease_keeper = lease_keeper
         self._record = record
         self._left = False
-        # What members before us may have been given: `_seen` deliveries, none behind `_newest`.
+        # What members before us may have been given: `_seen` deliveries, none after `_newest`.
         self._seen = place.open
         self._newest = self._log.position()
         self._made = 0
-        self._reached = _Spot(place.done, 0)
+        self._reached = _SavedSpot(place.done, 0)
         self._recorded = self._reached
         self._open = place.open
         self._skipped = 0
@@ -213,7 +215,7 @@ class Member:
 
     @property
     def after(self) -> Position:
-        """The position to wait behind for more."""
+        """The position after which more may come."""
         return self._reached.position
 
     def is_lost(self) -> bool:
@@ -251,7 +253,7 @@ class Member:
                 return None
         record = self._ready.popleft()
         # A commit is covered whole if it was begun within the bound. Whether it is older than our
-        # joining is asked of the place before it: in a mixed store the position behind it may have
+        # joining is asked of the place before it: in a mixed store the position after it may have
         # passed an event of another part that is younger.
         again = self._reached.made < self._seen and not self._reached.position >= self._newest
         delivery = Delivery(self, record, self._reached, again)
@@ -290,7 +292,7 @@ class Member:
     def _reach(self) -> None:
         """Counts the commit at hand as reached, if all of it was delivered."""
         if self._at is not None and not self._ready:
-            self._reached = _Spot(self._at, self._made)
+            self._reached = _SavedSpot(self._at, self._made)
             self._at = None
 
     def _pass_over(self) -> bool:
@@ -301,7 +303,7 @@ class Member:
             if commit.proposed:
                 return True
             self._skipped += self._commits.popleft().size
-            self._reached = _Spot(commit.position, self._made)
+            self._reached = _SavedSpot(commit.position, self._made)
         return False
 
     def _load(self) -> bool:
@@ -315,11 +317,11 @@ class Member:
             self._commits.append(_DeliveredCommit(position, proposed, len(of_it)))
         if not records and newest > self._reached.position:
             # A commit that only sets marks has a position and no record.
-            self._reached = _Spot(newest, self._made)
+            self._reached = _SavedSpot(newest, self._made)
         return bool(records)
 
     def _make_room(self) -> None:
-        """Moves the place before more is delivered behind it than it says."""
+        """Moves the place before more is delivered after it than it says."""
         if self._open >= self.batch and self._made - self._recorded.made < self.batch:
             return
         undone = self._made - self._safe().made
@@ -338,13 +340,13 @@ class Member:
         self._skipped = 0
 
     def _bound(self, least: int) -> int:
-        """Returns how many deliveries behind the safe place anybody may have been given."""
+        """Returns how many deliveries after the safe place may have been handed out."""
         seen = self._made
         if not self._reached.position >= self._newest:
             seen = max(seen, self._seen)
         return max(least, seen - self._safe().made)
 
-    def _safe(self) -> _Spot:
+    def _safe(self) -> _SavedSpot:
         """Returns the place up to which every delivery is done."""
         while self._undone and self._undone[0].is_done:
             self._undone.popleft()
@@ -371,7 +373,7 @@ class GroupStatus(Struct, frozen=True):
 
     name: str
     position: Position | None
-    """None: its place is of another store, as behind a copy, or of other routes. `restart` it."""
+    """None: its place is of another store, as after a copy, or of other routes. `restart` it."""
     member: str | None
     """The worker that gets the deliveries now."""
     lag_events: int | None
@@ -387,7 +389,14 @@ class Group:
     """
 
     def __init__(
-        self, groups: Groups, name: str, *, where: Where, start: Start, batch: int, ttl_s: float
+        self,
+        groups: Groups,
+        name: str,
+        *,
+        where: GroupFilter,
+        start: Start,
+        batch: int,
+        ttl_s: float,
     ) -> None:
         self.name = name
         self.where = where
@@ -430,9 +439,9 @@ class Group:
         self._groups.save(self.name)
 
     def restart(self, start: Start) -> None:
-        """Moves the place to the first event, behind the newest, or to a position of this store.
+        """Moves the place to the first event, after the newest, or to a position of this store.
 
-        It takes over from nobody: LeaseLostError if another member is active.
+        It does not take over: LeaseLostError if another member is active.
         """
         self._groups.restart(self, start)
 
@@ -472,7 +481,7 @@ class Groups:
     ) -> Group:
         """Returns a group by name; nothing is read or written before its first `take`."""
         name = check_name(name, "group")
-        where = Where(check_prefix(prefix), check_types(types))
+        where = GroupFilter(check_prefix(prefix), check_types(types))
         check_whole(batch, "batch", least=1)
         check_seconds(ttl_s, "ttl_s")
         start = self._check_start(start)
@@ -490,7 +499,7 @@ class Groups:
             return member
 
     def take(self, group: Group, n: int) -> list[Delivery]:
-        """Returns what is there for a group, having joined it if nobody else has it."""
+        """Returns what is there for a group, having joined it if no other member is active."""
         self.lease_keeper.check_open()
         with self._mutex:
             deliveries: list[Delivery] = []
@@ -506,15 +515,19 @@ class Groups:
                 while len(deliveries) < n and (delivery := member.next()) is not None:
                     deliveries.append(delivery)
             except LeaseLostError:
-                # Fenced: whoever took over delivers them, and `done` here says so. The heart may
-                # not know yet; to ask again before it does would only be refused again.
+                # Fenced: the member that took over delivers them, and `done` here says so. The
+                # lease keeper may not know yet; to ask again before it does is refused again.
+                _logger.info('group "%s" passed to another member', group.name)
                 del self._members[group.name]
-                with contextlib.suppress(HoldfastError):
+                try:
                     member.give_up()
-            except HoldfastError:
-                # What was taken is handed out: nobody else here could say that it is done.
+                except HoldfastError as error:
+                    _logger.debug('group "%s" could not be given up: %s', group.name, error)
+            except HoldfastError as error:
+                # What was taken is handed out: only its taker can say that it is done.
                 if not deliveries:
                     raise
+                _logger.debug('group "%s" hands out what it has: %s', group.name, error)
             return deliveries
 
     def wait(self, name: str, timeout_s: float) -> None:
@@ -559,10 +572,13 @@ class Groups:
     def close(self) -> None:
         """Leaves every group, so that others need not wait for the leases to expire."""
         if self.lease_keeper.is_open:
-            # Without the backend nothing can be said: what is not recorded is delivered again.
-            with self._mutex, contextlib.suppress(HoldfastError):
-                for name in list(self._members):
-                    self.leave(name)
+            with self._mutex:
+                try:
+                    for name in list(self._members):
+                        self.leave(name)
+                except HoldfastError as error:
+                    # Nothing can be recorded without the backend: what is not, is delivered again.
+                    _logger.warning("groups were left without a record of it: %s", error)
 
     def list(self) -> list[GroupStatus]:
         """Returns every group of the store, by name."""
@@ -640,7 +656,7 @@ class Groups:
                 revision=record.revision,
             )
         types = data["types"]
-        where = Where(data["prefix"], None if types is None else tuple(types))
+        where = GroupFilter(data["prefix"], None if types is None else tuple(types))
         hint = 'choose where it goes on: group.restart("first"), or "now"'
         if data["store"] != self._store_id():
             raise OtherStoreError(
@@ -662,7 +678,7 @@ class Groups:
         holder = self.log.leases.holder(_lease_name(name))
         member = holder and holder.owner
         try:
-            place = self._place(name) or GroupPlace(START, 0, Where())
+            place = self._place(name) or GroupPlace(START, 0, GroupFilter())
         except OtherStoreError:
             return GroupStatus(name, None, member, None, None)
         lag_events, since = self._lag(place)

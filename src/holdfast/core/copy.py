@@ -11,8 +11,8 @@ anything is written, the target's streams are compared with the source's: links 
 equal link says that everything before it is equal. A target that holds anything else is refused.
 
 A source may be written to meanwhile: what it had when the copy began is copied, and the answer says
-that there is more. Run it again to catch up; marks are right after a run in which nobody wrote.
-Memory is bounded by a batch, not by the store.
+that there is more. Run it again to catch up; marks are right after a run during which nothing was
+written. Memory is bounded by a batch, not by the store.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Copied(Struct, frozen=True):
     blobs: int
     marks: int  # set or cleared
     skipped: int  # events that the target had already
-    ended: int  # events of scopes whose lifetime is over: they are left behind
+    ended: int  # events of scopes whose lifetime is over: they are not copied
     is_behind: bool  # the source was written to meanwhile: run it again
 
 
@@ -233,7 +233,7 @@ def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int
         )
         if ends[stream] and first.revision == 1:
             # With its beginning, as where it was written first: a copy that is killed before it
-            # comes to the marks must not leave a scope that nobody knows to end.
+            # comes to the marks must not leave a scope that is not known to end.
             marks.append(Mark(EXPIRING, stream, ends[stream]))
         known[stream] = last.revision, last.link
     if not appends:

@@ -60,7 +60,7 @@ def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None])
 
 
 def record_link(previous: bytes, record: Record) -> bytes:
-    """Returns the link that the record must have behind `previous`."""
+    """Returns the link that the record must have after `previous`."""
     envelope = [
         record.stream,
         record.revision,
@@ -215,24 +215,24 @@ class StreamState(Struct, frozen=True):
 class StreamEnd(StreamState, frozen=True):
     """The end of a stream that was not folded: all that an event needs which changes no state.
 
-    `root` is nobody's state, and `parent` is None where nobody looked for it. A tip is never kept
-    or handed out as a fold.
+    `root` is not a state, and `parent` is None where it was not looked up. An end is never kept or
+    handed out as a state.
     """
 
 
 EMPTY = StreamState(revision=0, link=ORIGIN, time=0, root=NOTHING)
 
 
-def state_of(folded: StreamState, name: str) -> Map:
+def state_of(state: StreamState, name: str) -> Map:
     """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
-    if folded.dropped:
+    if state.dropped:
         raise ClosedError(
             f'the state of scope "{name}" was let go when it was closed at revision '
-            f"{folded.closed_at}",
+            f"{state.closed_at}",
             stream=name,
-            hint=f"at({folded.closed_at - 1}) still reads what it was",
+            hint=f"at({state.closed_at - 1}) still reads what it was",
         )
-    return folded.root
+    return state.root
 
 
 class _Restored(Struct):
@@ -262,7 +262,7 @@ def ops_of(record: Record) -> tuple[Op, ...]:
 def end_of(record: Record, expires_us: int) -> StreamEnd:
     """Returns the end of a stream whose newest record this is.
 
-    Nothing is ever written behind `closed`, so the newest record alone says whether it is closed.
+    Nothing is ever written after `closed`, so the newest record alone says whether it is closed.
     """
     closed_at, dropped = 0, False
     if record.type == CLOSED:
@@ -297,7 +297,7 @@ def is_undo(record: Record) -> bool:
 
 
 def advance(
-    folded: StreamState,
+    state: StreamState,
     link: bytes,
     time: int,
     type: str,
@@ -306,15 +306,15 @@ def advance(
     blobs: BlobReader,
 ) -> StreamState:
     """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
-    revision = folded.revision + 1
+    revision = state.revision + 1
     if ops:
         if len(ops) == 1:
-            root = apply_op(folded.root, ops[0], (revision, 0), blobs)
+            root = apply_op(state.root, ops[0], (revision, 0), blobs)
         else:
-            root = apply(folded.root, ops, revision=revision, blobs=blobs)
-        return replace(folded, revision=revision, link=link, time=time, root=root)
-    root, parent = folded.root, folded.parent
-    closed_at, dropped, expires_us = folded.closed_at, folded.dropped, folded.expires_us
+            root = apply(state.root, ops, revision=revision, blobs=blobs)
+        return replace(state, revision=revision, link=link, time=time, root=root)
+    root, parent = state.root, state.parent
+    closed_at, dropped, expires_us = state.closed_at, state.dropped, state.expires_us
     if type == OPENED:
         said, ends = opened_of(payload)
         parent = said or parent
@@ -326,13 +326,13 @@ def advance(
             root, dropped = NOTHING, True
     elif type == FORKED:
         closed_at, dropped, expires_us = 0, False, 0
-    kind = folded.__class__  # a tip stays one: its root is no state
+    kind = state.__class__  # an end stays one: its root is no state
     return kind(revision, link, time, root, parent, closed_at, dropped, expires_us)
 
 
-def fold(folded: StreamState, records: list[Record], blobs: BlobReader) -> StreamState:
+def fold(state: StreamState, records: list[Record], blobs: BlobReader) -> StreamState:
     """Returns the fold after the records, having verified order and links (guarantees 6 and 7)."""
-    revision, link, time, run = folded.revision, folded.link, folded.time, OpBatch(folded.root)
+    revision, link, time, run = state.revision, state.link, state.time, OpBatch(state.root)
     for record in records:
         revision += 1
         if record.revision != revision:
@@ -352,13 +352,13 @@ def fold(folded: StreamState, records: list[Record], blobs: BlobReader) -> Strea
             )
         try:
             if record.type == CHANGED:
-                # Nearly every event. No Folded is made for it: nobody would look at that.
+                # Nearly every event. No StreamState is made for it: none is needed.
                 run.apply(decode_ops(record.payload), revision=revision, blobs=blobs)
             else:
-                folded = replace(folded, revision=revision - 1, root=run.root())
+                state = replace(state, revision=revision - 1, root=run.root())
                 ops = ops_of(record)
-                folded = advance(folded, link, record.time, record.type, record.payload, ops, blobs)
-                run = OpBatch(folded.root)
+                state = advance(state, link, record.time, record.type, record.payload, ops, blobs)
+                run = OpBatch(state.root)
         except UsageError as misfit:
             raise CorruptError(
                 f'event {revision} of "{record.stream}" does not fit the state '
@@ -367,4 +367,4 @@ def fold(folded: StreamState, records: list[Record], blobs: BlobReader) -> Strea
                 revision=revision,
             ) from misfit
         time = record.time
-    return replace(folded, revision=revision, link=link, time=time, root=run.root())
+    return replace(state, revision=revision, link=link, time=time, root=run.root())

@@ -1,6 +1,6 @@
 """The inbox: messages to a run or a coordinator, which each are taken exactly once.
 
-The inbox of `run/r1` is the stream `inbox/run/r1`. Anybody may add to it; only whoever holds the
+The inbox of `run/r1` is the stream `inbox/run/r1`. Anybody may add to it; only the holder of the
 owner's lease takes from it. A run records what it took in its own journal, in the commit that uses
 it; a coordinator in the inbox itself, with `take`. Either way the record is fenced and names
 revisions, so a message that was taken is never handed out again, and one that was not is not lost.
@@ -13,8 +13,8 @@ The five kinds, and what they do to an owner that is busy or waiting:
     stop        the work is to end: a run is cancelled
     interrupt   wakes a waiting owner, and is the first that it is handed
     steer       wakes a waiting owner; to be heeded in what it does next
-    follow-up   wakes nobody; to be done after what it does now
-    ambient     wakes nobody; good to know
+    follow-up   wakes no one; to be done after what it does now
+    ambient     wakes no one; good to know
 """
 
 from __future__ import annotations
@@ -136,19 +136,19 @@ class Inbox:
             heappush(heap, (KINDS.index(message.kind), message.revision, message))
 
     def first(self, name: str, taken: Collection[int] = ()) -> InboxMessage | None:
-        """Returns the first message of that name that nobody took, without looking at others."""
+        """Returns the first message of that name that was not taken, without looking at others."""
         heap = self._named.get(name, [])
         while heap and (heap[0][1] in self.taken or heap[0][1] in taken):
             heappop(heap)
         return heap[0][2] if heap else None
 
     def stop(self) -> InboxMessage | None:
-        """Returns the first stop that nobody took."""
+        """Returns the first stop that was not taken."""
         return next((stop for stop in self._stops if stop.revision not in self.taken), None)
 
     def waiting(self, taken: Collection[int] = ()) -> Iterator[InboxMessage]:
-        """Returns what nobody took, most urgent first, then oldest; `taken` by other records."""
-        # What was taken is let go, or an owner of many messages would pass over all for each.
+        """Returns what was not taken, most urgent first, then oldest; `taken` by other records."""
+        # What was taken is dropped, or an owner of many messages would pass over all for each.
         left = self.messages = [
             m for m in self.messages if m.revision not in self.taken and m.revision not in taken
         ]
@@ -157,7 +157,7 @@ class Inbox:
     def take(
         self, lease: Lease, *, wants: Callable[[InboxMessage], bool] = lambda message: True
     ) -> list[InboxMessage]:
-        """Takes what is waiting, under the owner's lease, and returns it: nobody gets it again.
+        """Takes what is waiting, under the owner's lease, and returns it; it is taken once.
 
         Raises LeaseLostError if the lease has passed on; then nothing was taken.
         """

@@ -37,7 +37,7 @@ class Unknown(Struct, frozen=True):
 Verdict = Done | NotDone | Unknown
 
 
-class Intended(Protocol):
+class BegunAct(Protocol):
     """What a verifier or an act is called with: a decision, or a step that was begun."""
 
     @property
@@ -132,7 +132,7 @@ def _register(registry: Registry, function: Any, name: str | None) -> Any:
     return add if function is None else add(function)
 
 
-def judge(name: str | None, intended: Intended) -> Verdict:
+def judge(name: str | None, intended: BegunAct) -> Verdict:
     """Asks the verifier of that name; never raises: what it cannot answer is `Unknown`."""
     if name is None:
         return Unknown("it has no verifier")
@@ -158,7 +158,7 @@ class Recovered(Struct, frozen=True):
     owner: str  # the stream it was found in: "conversation/c1", "run/r1"
     verdict: Literal["done", "not done", "unknown"]
     did: Literal["closed", "done again", "left open"]
-    text: str = ""  # the output, or why nobody can say
+    text: str = ""  # the output, or why it is not known
 
 
 class Recovery(Struct, frozen=True):

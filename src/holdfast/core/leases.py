@@ -15,7 +15,7 @@ write under a lease that passed on (guarantee 4).
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -75,6 +75,8 @@ def release(log: Log, lease: Lease) -> None:
     log.leases.release(check_lease(lease))
 
 
+_logger = logging.getLogger("holdfast.leases")
+
 REGISTERED = "worker.registered"
 RETURNED = "worker.returned"
 STREAM = "store/workers"
@@ -83,7 +85,7 @@ register_layer(Layer(name="leases", prefixes=("lease", "store"), kept_with={"lea
 
 HEARTBEAT_S = 10.0
 FORGET_S = 24 * 3600.0
-"""How long a lapsed lease is shown. The next worker that registers strikes older ones off."""
+"""How long a lapsed lease is shown. The next worker that registers removes older ones."""
 
 _BEATS_PER_LEASE = 3
 _RETRY_US_MAX = 1_000_000
@@ -108,9 +110,9 @@ class Worker(Struct, frozen=True):
     actor: str | None
     started: datetime | None
     leases: tuple[str, ...]
-    """The leases that it holds, or left behind and nobody took since."""
+    """The leases that it holds, or held last and no other worker took since."""
     claims: tuple[tuple[str, str], ...]
-    """Index and key of the marks that it has claimed and nobody else can claim yet."""
+    """Index and key of the marks that it has claimed and no other worker can claim yet."""
 
 
 class _Kept(Struct):
@@ -123,7 +125,7 @@ class _Kept(Struct):
     passed_on: bool = False
 
 
-class _Said(Struct, frozen=True):
+class _WorkerInfo(Struct, frozen=True):
     """What a worker said of itself when it registered."""
 
     host: str
@@ -143,7 +145,7 @@ class LeaseKeeper(Handle):
         self._clock = log.clock
         self._lease_s = check_seconds(heartbeat_s, "heartbeat_s") * _BEATS_PER_LEASE
         self._kept: dict[tuple[str, int], _Kept] = {}
-        self._said: dict[str, _Said] = {}
+        self._infos: dict[str, _WorkerInfo] = {}
         self._mutex = threading.Lock()
         self._registering = threading.Lock()
         self._registered = False
@@ -153,7 +155,7 @@ class LeaseKeeper(Handle):
 
     # --- for what this worker does ---------------------------------------------------------------
 
-    def beat(self) -> None:
+    def register(self) -> None:
         """Registers this worker, the first time; from then on its heart says that it lives."""
         self.check_open()
         if not self._registered:
@@ -164,7 +166,7 @@ class LeaseKeeper(Handle):
 
     def take(self, name: str, *, ttl_s: float) -> Lease:
         """Takes a lease for this worker and keeps it; LeaseLostError names who else has it."""
-        self.beat()
+        self.register()
         began_us = self._clock.boot_us()
         lease = acquire(self._log, name, self.worker, ttl_s=ttl_s)
         self._add(lease, ttl_s, began_us)
@@ -172,7 +174,7 @@ class LeaseKeeper(Handle):
 
     def hold(self, name: str, *, ttl_s: float) -> Lease | None:
         """Takes a lease and keeps it, without an event; None if another worker has it."""
-        self.beat()
+        self.register()
         began_us = self._clock.boot_us()
         lease = self._log.leases.acquire(name, self.worker, ttl_s=ttl_s)
         if lease is not None:
@@ -181,7 +183,7 @@ class LeaseKeeper(Handle):
 
     def keep(self, lease: Lease, *, ttl_s: float = 30.0) -> None:
         """Renews the lease now, and again and again until `drop`; LeaseLostError if it is lost."""
-        self.beat()
+        self.register()
         check_lease(lease)
         began_us = self._clock.boot_us()
         renewed = self._log.leases.renew(lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
@@ -215,15 +217,15 @@ class LeaseKeeper(Handle):
         kept = self._kept.get(_key(check_lease(lease)))
         if kept is None:
             raise UsageError(
-                f'lease "{lease.name}" is not kept: nobody here knows when it is lost',
+                f'lease "{lease.name}" is not kept: this process does not know when it is lost',
                 hint="take it with keep=True",
             )
         return kept.passed_on or self._clock.boot_us() >= kept.sure_until_us
 
     def is_sure(self, lease: Lease) -> bool:
-        """Says whether a lease was renewed so recently that nobody else can have taken it.
+        """Says whether a lease was renewed so recently that no other worker can have taken it.
 
-        It is not sure of one that nobody renews any more, because it was dropped or the keeper is
+        It is not sure of one that is not renewed any more, because it was dropped or the keeper is
         closed.
         """
         kept = self._kept.get((lease.name, lease.epoch)) if self._dead is None else None
@@ -268,10 +270,11 @@ class LeaseKeeper(Handle):
         for kept in due:
             # A backend that cannot be reached, whatever the reason, leaves the lease to run out: so
             # it is asked again, sooner than usual, and meanwhile `lost` looks at the clock. Nor
-            # may an error that nobody foresaw end the thread: all leases would go with it.
+            # may an unexpected error end the thread: all leases would go with it.
             try:
                 self._renew(kept)
-            except Exception:
+            except Exception as error:
+                _logger.warning('lease "%s" could not be renewed: %s', kept.lease.name, error)
                 kept.due_us = self._clock.boot_us() + min(kept.ttl_us // 10, _RETRY_US_MAX)
         now_us = self._clock.boot_us()
         with self._mutex:
@@ -292,22 +295,25 @@ class LeaseKeeper(Handle):
         for kept in reversed(list(self._kept.values())):
             try:
                 self._log.leases.release(kept.lease)
-            except UnavailableError:
+            except UnavailableError as error:
+                _logger.warning("leases could not be given back: %s", error)
                 break  # one deadline is enough: what is left expires by itself
-            except HoldfastError:
-                continue
+            except HoldfastError as error:
+                _logger.warning('lease "%s" could not be given back: %s', kept.lease.name, error)
 
     def _register(self) -> None:
         began_us = self._clock.boot_us()
         lease = self._own()
-        said = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
-        said |= {"actor": self._log.actor, "lease_s": self._lease_s}
-        self._record(lease, REGISTERED, said, key=self.worker)
+        info = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
+        info |= {"actor": self._log.actor, "lease_s": self._lease_s}
+        self._record(lease, REGISTERED, info, key=self.worker)
         self._add(lease, self._lease_s, began_us)
-        with contextlib.suppress(UnavailableError):
+        try:
             for held in self._leases():
                 if held.left_us < -FORGET_S * 1e6:
                     self._log.leases.release(Lease(held.name, held.owner, held.epoch, 0))
+        except UnavailableError as error:
+            _logger.debug("old leases were not removed: %s", error)
 
     def _own(self) -> Lease:
         name = _lease_name(self.worker)
@@ -315,8 +321,8 @@ class LeaseKeeper(Handle):
         assert lease is not None, f'BUG: another worker has the id "{self.worker}"'
         return lease
 
-    def _record(self, lease: Lease, type: str, said: object, *, key: str | None = None) -> None:
-        write = StreamWrite(STREAM, (NewEvent(type, codec.encode_plain(said)),), key=key)
+    def _record(self, lease: Lease, type: str, info: object, *, key: str | None = None) -> None:
+        write = StreamWrite(STREAM, (NewEvent(type, codec.encode_plain(info)),), key=key)
         self._log.commit(
             ProposedCommit((write,), fence=Fence(lease.name, lease.owner, lease.epoch))
         )
@@ -360,36 +366,36 @@ class LeaseKeeper(Handle):
             after = page[-1].name
 
     def _worker(self, held: Held, leases: list[str], claims: list[tuple[str, str]]) -> Worker:
-        said = self._said_by(held.owner)
-        lease_s = self._lease_s if said is None else said.lease_s
+        info = self._info_of(held.owner)
+        lease_s = self._lease_s if info is None else info.lease_s
         silent_s = max(lease_s - held.left_us / 1e6, 0.0)
         return Worker(
             id=held.owner,
             alive=held.is_held,
             silent_s=silent_s,
             last_heartbeat=to_datetime(self._clock.now_us() - round(silent_s * 1e6)),
-            host=said and said.host,
-            pid=said and said.pid,
-            actor=said and said.actor,
-            started=said and said.started,
+            host=info and info.host,
+            pid=info and info.pid,
+            actor=info and info.actor,
+            started=info and info.started,
             leases=tuple(leases),
             claims=tuple(claims),
         )
 
-    def _said_by(self, worker: str) -> _Said | None:
-        if worker not in self._said:
+    def _info_of(self, worker: str) -> _WorkerInfo | None:
+        if worker not in self._infos:
             for found in self._log.find(STREAM, key=worker):
                 [record] = self._log.records(STREAM, after=found.revision - 1, until=found.revision)
                 data = codec.decode(record.payload)
-                said = _Said(
+                info = _WorkerInfo(
                     data["host"],
                     data["pid"],
                     data["actor"],
                     data["lease_s"],
                     to_datetime(record.time),
                 )
-                self._said[worker] = said
-        return self._said.get(worker)
+                self._infos[worker] = info
+        return self._infos.get(worker)
 
 
 def _live(heart_ref: ReferenceType[LeaseKeeper], wake: threading.Event) -> None:

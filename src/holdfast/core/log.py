@@ -1,14 +1,15 @@
 """The log: the only caller of backends. Records below, folded state above.
 
-A write: requests gather in a queue (`batch.py`); the leader lays each on the fold it will follow,
-which proves that the event can be folded and gives its revision, time and link; the backend judges
-the guards and writes; the new folds become the cache. A read: the backend says where the stream
-is, and the cached fold is returned if it is there already; else the newest snapshot at or below
-is loaded and what lies behind it is folded, every link verified.
+A write: requests gather in a queue (`commit_queue.py`); the leader prepares each on the state that
+it will follow, which proves that the event can be folded and gives it revision, time and link; the
+backend judges the guards and writes; the new states are cached. A read: the backend says where the
+stream is, and the cached state is returned if it is there already; else the newest snapshot at or
+below is loaded and what comes after it is folded, every link verified.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -142,7 +143,7 @@ class Routes:
     def check(self, proposed: ProposedCommit) -> None:
         """Raises UsageError if no single backend keeps all that a commit names (guarantee 2).
 
-        Asked before the commit is put in line, so that it is refused alone.
+        Asked before the commit is queued, so that it is refused alone.
         """
         if self._routing is not None:
             streams = [write.stream for write in proposed.writes]
@@ -189,6 +190,7 @@ class Routes:
 
 
 T = TypeVar("T")
+_logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
 BACK_CHUNK = 64
 READ_CHUNK = 1000
@@ -198,7 +200,7 @@ RETRIES_MAX = 1000
 
 
 class Log:
-    """Streams of events, folded. The backend stays private: whoever needs it asks the log."""
+    """Streams of events, folded. The backend stays private: other modules ask the log."""
 
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
         self._backend = backend
@@ -225,8 +227,13 @@ class Log:
             link_of=self._link_of,
             source_of=self._source,
             blobs=self.blobs.read,
-            report=self.reports.append,
+            report=self.report,
         )
+
+    def report(self, text: str) -> None:
+        """Notes something that went wrong and does no harm: `status` shows it, and it is logged."""
+        _logger.warning("%s", text)
+        self.reports.append(text)
 
     # --- what reads and writes pass --------------------------------------------------------------
 
@@ -274,7 +281,7 @@ class Log:
     def commit(self, proposed: ProposedCommit) -> CommitResult:
         """Commits and returns when it is durable, or raises and has written nothing.
 
-        UnavailableError with `outcome_known` False is the one exception: nobody knows.
+        UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
         writer = WRITER.get()
         if writer is not None:
@@ -286,7 +293,7 @@ class Log:
     def submit(
         self, proposed: ProposedCommit, *, waker: Waker | None = None, context: Any = None
     ) -> Request:
-        """Puts the commit in line without waiting for it; `wait` on what it returns does.
+        """Queues the commit without waiting for it; `wait` on what it returns does.
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
@@ -300,7 +307,7 @@ class Log:
         return request
 
     def submit_all(self, proposed: list[ProposedCommit]) -> list[Request]:
-        """Puts several commits in line next to each other, so that one sync serves them all."""
+        """Queues several commits next to each other, so that one sync serves them all."""
         writer = WRITER.get()
         if writer is not None:
             proposed = [writer.prepare(one) for one in proposed]
@@ -331,6 +338,7 @@ class Log:
             if not prepared:
                 return
             pending = [request for request in pending if not request.answered]
+            _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -401,10 +409,10 @@ class Log:
         return prepared
 
     def _prepare_again(self, request: Request, error: HoldfastError) -> PreparedCommit | None:
-        """Lays a request that did not fit on the newest folds, or answers it: then None.
+        """Prepares a request that did not fit once more, on the newest states, or answers it.
 
-        The folds in memory may be behind. And what was committed before with the same key may be
-        the very reason why it does not fit: that is looked for before anything is refused.
+        The states in memory may be out of date. And what was committed before with the same key may
+        be the very reason why it does not fit: that is looked for before anything is refused.
         """
         proposed: ProposedCommit = request.work
         try:
@@ -502,7 +510,7 @@ class Log:
         return append, state
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
-        """Returns the fold that a part will follow, having checked what can be checked here."""
+        """Returns the state that a write will follow, having checked what can be checked here."""
         stream = write.stream
         if write.origin is not None:
             base = self._end_at(*write.origin)
@@ -511,12 +519,12 @@ class Log:
             return base
         base = overlay.get(stream) or self._states.get(stream) or self._unfolded(write)
         if write.expected is not None and write.expected != base.revision:
-            # The cached fold may be behind: ask before refusing.
+            # The cached state may be out of date: ask before refusing.
             base = overlay.get(stream) or self._refreshed(write)
             if write.expected != base.revision:
                 raise conflict(stream, write.expected, base.revision)
         if isinstance(base, StreamEnd) and not write.keeps_state:
-            # A neighbour's commit, which nobody folded: this one waits until that is written.
+            # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at:
             raise ClosedError(
@@ -527,7 +535,7 @@ class Log:
         return base
 
     def _unfolded(self, write: StreamWrite) -> StreamState:
-        """Returns the base of a part whose stream has no fold in memory.
+        """Returns the base of a write whose stream has no state in memory.
 
         Events that change no state need revision, link and time of the stream's end, and whether
         it is closed: its newest record has all of that, however long the stream is.
@@ -554,12 +562,12 @@ class Log:
         return end
 
     def _refreshed(self, write: StreamWrite) -> StreamState:
-        """Returns the base of a part, read anew: what was in memory turned out to be behind."""
+        """Returns the base of a write, read anew: what was in memory is out of date."""
         self._ends.pop(write.stream, None)
         return self.newest(write.stream) if write.stream in self._states else self._unfolded(write)
 
     def _end_at(self, stream: str, revision: int) -> StreamState:
-        """Returns a stream's end as it was at a revision: what a fork begins behind."""
+        """Returns a stream's end as it was at a revision: what a fork begins after."""
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
             return state
@@ -579,7 +587,7 @@ class Log:
             if append.expires_us:
                 self.expiry.know(stream, append.expires_us)
             if isinstance(state, StreamEnd):
-                continue  # nobody has its state, to write a snapshot of
+                continue  # its state is not known: there is nothing to write a snapshot of
             size = EVENT_OVERHEAD_BYTES
             for record in append.records:
                 size += len(record.payload)
@@ -628,10 +636,10 @@ class Log:
         elif write.expected is not None and write.expected != actual:
             one.request.fail(conflict(write.stream, write.expected, actual))
         elif refusal.head is not None and write.stream in self._states:
-            # The refusal says where the stream is: what came between is read, and nothing else.
+            # The refusal says where the stream is: only what came between is read.
             self._load(write.stream, refusal.head, refusal.head.revision)
         else:
-            self._refreshed(write)  # what came between, so that the retry lies on it
+            self._refreshed(write)  # what came between, so that the retry follows it
 
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
@@ -662,7 +670,7 @@ class Log:
     # --- reading ---------------------------------------------------------------------------------
 
     def newest(self, stream: str) -> StreamState:
-        """Returns the newest fold: from memory if nobody wrote since (guarantee 12)."""
+        """Returns the newest state: from memory if nothing was written since (guarantee 12)."""
         [head] = self._backend.heads((stream,))
         if head is None:
             return EMPTY
@@ -674,7 +682,7 @@ class Log:
         return state
 
     def peek(self, stream: str) -> StreamState | None:
-        """Returns the newest fold if it is in memory, else None: never reads events."""
+        """Returns the newest state if it is in memory, else None: never reads events."""
         head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
@@ -686,7 +694,7 @@ class Log:
         return None
 
     def at(self, stream: str, revision: int) -> StreamState:
-        """Returns the fold at an old revision, without a replay from the start."""
+        """Returns the state at an old revision, without a replay from the start."""
         if revision == 0:
             return EMPTY
         state = self._states.get(stream)
@@ -800,7 +808,7 @@ class Log:
             if self._backend.heads([stream])[0] is None:
                 return None
             origin = above = self._read_origin(stream)
-            # Nobody here writes a fork of itself, but somebody else may lay one, to read for ever.
+            # We never write a fork of itself. One that was planted would be read for ever.
             seen = {stream}
             while above is not None and above[0] not in self._origins:
                 if above[0] in seen:
@@ -862,7 +870,7 @@ class Log:
         """Returns the revision before a stream's newest change of state, for an undo of that.
 
         And whether it is the state alone that the undo concerns: all but a restore that nothing
-        was written behind. Raises NotFoundError if there is no change.
+        was written after. Raises NotFoundError if there is no change.
         """
         written_last = None
         for until in range(newest, 0, -BACK_CHUNK):
@@ -958,7 +966,7 @@ class Log:
         return self._backend.read_all(after=after, limit=limit)
 
     def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
-        """Yields every record of the store behind `after`, in order, as it comes (guarantee 5).
+        """Yields every record of the store after `after`, in order, as it comes (guarantee 5).
 
         It ends when nothing came for `timeout_s`; None waits for ever, 0 yields what is there.
         """
@@ -977,7 +985,7 @@ class Log:
                     return
 
     def wait_after(self, after: Position, timeout_s: float | None) -> Position:
-        """Returns the newest position, as soon as it is behind `after` or the time is up."""
+        """Returns the newest position, as soon as it is past `after` or the time is up."""
         while True:
             step = 1.0 if timeout_s is None else timeout_s
             newest = self._backend.wait(after, timeout_s=step)

@@ -437,18 +437,18 @@ class Snapshots:
         self.growth: dict[str, _Growth] = {}
         """By stream, how many bytes were added since its newest snapshot."""
 
-    def grown(self, stream: str, folded: StreamState, size: int) -> None:
+    def grown(self, stream: str, state: StreamState, size: int) -> None:
         """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
         growth = self.growth.get(stream) or self._begin(stream)
         growth.bytes += size
         if growth.bytes >= growth.due_at_bytes:
-            self._write(stream, folded, growth)
+            self._write(stream, state, growth)
 
     def replayed(self, stream: str, events: int) -> None:
         """Notes that so many events were folded to get at a state: worth a snapshot at close.
 
         Whoever appends events that change no state folds nothing and leaves no snapshots. So the
-        first one who has to read a long stream leaves one for those who come behind.
+        first one who has to read a long stream leaves one for those who come after.
         """
         if events >= REPLAYED_EVENTS_MIN:
             growth = self.growth.get(stream) or self._begin(stream)
@@ -462,15 +462,15 @@ class Snapshots:
     def flush(self, folds: dict[str, StreamState]) -> None:
         """Writes snapshots at a clean close, so that the next process need not fold again."""
         for stream, growth in self.growth.items():
-            folded = folds.get(stream)
-            if folded is not None and growth.bytes >= CLOSE_BYTES_MIN:
-                self._write(stream, folded, growth)
+            state = folds.get(stream)
+            if state is not None and growth.bytes >= CLOSE_BYTES_MIN:
+                self._write(stream, state, growth)
 
     def revisions(self, stream: str) -> list[int]:
         """Returns the revisions of a stream that have a snapshot, oldest first."""
         prefix = _prefix(stream)
         names = self._objects_of(stream).names("snapshot", prefix=prefix)
-        # A name that is no number is damage; what it names is found by nobody, and not missed.
+        # A name that is no number is damage; what it names cannot be found, and is not needed.
         return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
 
     def nearest(self, stream: str, revision: int) -> StreamState | None:
@@ -509,23 +509,23 @@ class Snapshots:
             header.expires_us,
         )
 
-    def _write(self, stream: str, folded: StreamState, growth: _Growth) -> None:
+    def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
         header = _Header(
             1,
             stream,
-            folded.revision,
-            folded.link.hex(),
-            folded.time,
-            folded.parent,
-            folded.closed_at,
-            folded.dropped,
-            folded.expires_us,
+            state.revision,
+            state.link.hex(),
+            state.time,
+            state.parent,
+            state.closed_at,
+            state.dropped,
+            state.expires_us,
         )
-        rest = codec.encode_plain(header) + b"\n" + pack(folded.root)
+        rest = codec.encode_plain(header) + b"\n" + pack(state.root)
         try:
-            name = _name(stream, folded.revision)
+            name = _name(stream, state.revision)
             data = sha256(rest).digest() + rest
-            self._objects_of(stream).put("snapshot", name, data, expires_us=folded.expires_us)
+            self._objects_of(stream).put("snapshot", name, data, expires_us=state.expires_us)
         except HoldfastError as error:
             # The commit is durable already; a snapshot that cannot be written (disk full, a store
             # that is open read-only) must not turn it into an error. It is tried again when as much

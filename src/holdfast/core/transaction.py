@@ -104,7 +104,7 @@ class PendingCommit:
         return False
 
     def wait(self) -> CommitResult:
-        """Returns when what `submit` put in line is durable, or raises why it was refused."""
+        """Returns when what `submit` queued is durable, or raises why it was refused."""
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")

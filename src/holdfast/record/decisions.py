@@ -60,7 +60,7 @@ from holdfast.names import check_name, new_id, split_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
-from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
+from holdfast.record.keyed_item import NO_LIMIT, PRIORITIES, KeyedItem, parse_priority
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -402,7 +402,6 @@ INDEX_OPEN = "decision"
 INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
-_ALL = 1 << 31
 
 IfExists = Literal["raise", "attach"]
 
@@ -458,7 +457,7 @@ class Decisions:
         if place is not None:
             data["place"] = place
         name = key or place
-        self.context.lease_keeper.beat()
+        self.context.lease_keeper.register()
         while True:
             found = None if name is None else self._find_by_key(scope.name, name)
             if found is not None:
@@ -469,9 +468,7 @@ class Decisions:
                 return self._open(scope, name or new_id(self.log.clock), data)
             except ConflictError:
                 # Another writer used the same key: its decision is found now.
-                _logger.debug(
-                    'decision "%s" of "%s" was just made: looking again', name, scope.name
-                )
+                _logger.debug('decision "%s" was just made: looking again', name)
 
     def _find_by_key(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
@@ -629,7 +626,7 @@ class Decisions:
 
     def take_over(self, entry: Decision, why: str) -> Decision:
         """Makes this worker the owner; ConflictError if the decision changed meanwhile."""
-        self.context.lease_keeper.beat()
+        self.context.lease_keeper.register()
         data = {"key": entry.key, "owner": self.context.worker, "why": why}
         return self._append(entry, TAKEN, data)
 
@@ -704,7 +701,7 @@ class Decisions:
     ) -> list[Decision]:
         """Returns decisions: the open ones by priority and age, or all, newest first."""
         check_flag(incomplete, "incomplete")
-        limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
+        limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
         if before is not None:
             check_whole(before, "before", least=1)
         stream = None if scope is None else name_of(scope)
@@ -725,7 +722,7 @@ class Decisions:
     def standing(self, streams: Sequence[str]) -> list[Decision]:
         """Returns the standing orders of these scopes: those of the first, then of the next."""
         found: list[Decision] = []
-        marks = self.log.marks.list(INDEX_STANDING, limit=_ALL)
+        marks = self.log.marks.list(INDEX_STANDING, limit=NO_LIMIT)
         for stream in streams:
             for name, until in keyed_item.lineage(self.log, stream):
                 made = self._read_marks(INDEX_STANDING, [m for m in marks if m.group == name])
@@ -738,7 +735,7 @@ class Decisions:
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
-        marks = self.log.marks.list(index, limit=_ALL)
+        marks = self.log.marks.list(index, limit=NO_LIMIT)
         return self._read_marks(index, [m for m in marks if stream in (None, m.group)])
 
     def _read_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
@@ -758,7 +755,7 @@ class Decisions:
         It goes backwards, so it meets the later events of a decision before the decision itself.
         """
         head = self.log.head(stream)
-        last = min(before - 1 if before else _ALL, head.revision if head else 0)
+        last = min(before - 1 if before else NO_LIMIT, head.revision if head else 0)
         later: dict[tuple[str, str], list[Event]] = {}
         newest = head.revision if head else 0
         while newest > 0:
@@ -832,7 +829,7 @@ def _check_not_closed(entry: Decision) -> None:
         return
     outcome = "" if entry.outcome is None else f": {show_value(entry.outcome)}"
     raise ExistsError(
-        f'decision "{entry.id}" is {entry.status} since {entry.completed_at}{outcome}',
+        f'decision "{entry.id}" was already {entry.status} at {entry.completed_at}{outcome}',
         hint="an outcome is never replaced; make a new decision that supersedes it",
     )
 

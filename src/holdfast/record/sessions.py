@@ -19,8 +19,8 @@ there, and no more will follow.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,18 +44,19 @@ from holdfast.names import new_id
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
 from holdfast.record.message_events import Message
 
 if TYPE_CHECKING:
     from holdfast.record.messages import Messages
     from holdfast.scope import Scope
 
+_logger = logging.getLogger("holdfast.record")
+
 SESSION_BEGUN = "session.begun"
 SESSION_CRASHED = "session.crashed"
 INDEX_SESSION = "session"
 """Has a mark for each session that was begun and has not ended."""
-_ALL = 1 << 31
 
 SessionStatus = Literal["active", "completed", "crashed"]
 
@@ -81,8 +82,8 @@ def _keyed_item(stream: str) -> KeyedItem:
 
 
 def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
-    """Writes down that this worker is in a session now; its mark lasts until it has ended."""
-    context.lease_keeper.beat()
+    """Records that this worker is in a session now; its mark lasts until the session has ended."""
+    context.lease_keeper.register()
     item = _keyed_item(scope.name)
     newest = keyed_item.newest_record(context.log, item)
     number = 1 if newest is None else newest[0] + 1
@@ -92,26 +93,28 @@ def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
 
 
 def record_crash(context: RecordContext, stream: str) -> None:
-    """Writes down, before a session is let go, that its worker did not end it."""
+    """Records, before a session is dropped, that its worker did not end it."""
     item = _keyed_item(stream)
     newest = keyed_item.newest_record(context.log, item)
     if newest is None or newest[1].type == SESSION_CRASHED:
         return
     number = newest[0] + 1
     write = keyed_item.next_write(item, number, NewEvent(SESSION_CRASHED, b"{}"))
-    with suppress(ConflictError, ClosedError):  # another lets it go at the same time
+    try:
         keyed_item.append(context.log, item, number, write)
+    except (ConflictError, ClosedError):
+        _logger.debug('session "%s" is dropped by another worker at the same time', stream)
 
 
 def cleared_mark(stream: str) -> Cleared:
-    """Returns what clears the mark of a session that has ended."""
+    """Returns the change that clears the mark of a session."""
     return _keyed_item(stream).cleared(INDEX_SESSION)
 
 
 def read_session(context: RecordContext, stream: str) -> Session | None:
     """Returns the newest session of a scope, None if there was none.
 
-    Raises ExpiredError if the scope has ended by itself.
+    Raises ExpiredError if the scope has expired.
     """
     item = _keyed_item(stream)
     newest = keyed_item.newest_record(context.log, item)
@@ -142,24 +145,25 @@ def read_session(context: RecordContext, stream: str) -> Session | None:
 
 
 def status_of(context: RecordContext, stream: str) -> SessionStatus:
-    """Returns what became of a conversation: crashed if a worker died in its session or turn."""
+    """Returns the status of a conversation: crashed if a worker died in its session or turn."""
     session = read_session(context, stream)
     if session is not None:
         return session.status
     if keyed_item.is_closed(context.log, stream):
         return "completed"
-    for mark in context.log.marks.list(INDEX_TURN, limit=_ALL):
+    for mark in context.log.marks.list(INDEX_TURN, limit=NO_LIMIT):
         if mark.group == stream and not context.lease_keeper.is_alive(worker_of(mark)):
             return "crashed"
     return "active"
 
 
 def marked_sessions(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
-    """Yields the scopes whose session was not seen to its end; None for one that expired."""
-    for mark in context.log.marks.list(INDEX_SESSION, limit=_ALL):
+    """Yields the scopes with a session that has a mark; None for one that has expired."""
+    for mark in context.log.marks.list(INDEX_SESSION, limit=NO_LIMIT):
         try:
             yield mark.group, read_session(context, mark.group)
         except ExpiredError:
+            _logger.debug('the session of "%s" has expired', mark.group)
             yield mark.group, None
 
 
@@ -235,16 +239,16 @@ class OpenTurn:
         return self._messages.add_many(items, key=key, turn=self)
 
     def _begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
-        """Returns what the first commit of the turn has beside its messages; then nothing.
+        """Returns what the first commit of the turn has in addition to its messages.
 
-        The worker is registered before, so that its death can be told from its silence.
+        Later commits have nothing. The worker is registered first, so that its death is noticed.
         """
         if self._is_over:
             raise UsageError(f'turn "{self.id}" has ended: it takes no more messages')
         if self._has_begun:
             return (), ()
         refuse_in_body("a turn")
-        self._lease_keeper.beat()
+        self._lease_keeper.register()
         self._was_sent = True
         begun = codec.encode_plain({"id": self.id, "worker": self._lease_keeper.worker})
         return (NewEvent(TURN_BEGUN, begun),), (self._mark(),)
@@ -257,23 +261,23 @@ class OpenTurn:
         return f"{self.id}@{self._lease_keeper.worker}"
 
     def _mark_begun(self) -> None:
-        """Notes that the first commit is durable."""
+        """Remembers that the first commit is durable."""
         self._has_begun = True
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the turn; one in which nothing was said leaves nothing."""
+        """Ends the turn; a turn without messages leaves nothing."""
         if self._is_over:
             return
         if self._has_begun or self._is_marked():
             self._messages._commit_events(
                 (self._end_event(error),), marks=(Cleared(INDEX_TURN, self._mark_key),)
             )
-        self._is_over = True  # only now: one that could not be ended can be tried again
+        self._is_over = True  # not earlier: an end that failed can be tried again
 
     def _is_marked(self) -> bool:
-        """Says whether the turn was begun by a commit whose answer was lost."""
+        """Says whether the turn was begun by a commit whose result was lost."""
         return self._was_sent and any(
-            mark.key == self._mark_key for mark in self._log.marks.list(INDEX_TURN, limit=_ALL)
+            mark.key == self._mark_key for mark in self._log.marks.list(INDEX_TURN, limit=NO_LIMIT)
         )
 
     def _end_event(self, error: BaseException | None) -> NewEvent:
@@ -293,12 +297,13 @@ class OpenTurn:
             if error is None:
                 raise
             # The error that ended the block is never hidden.
+            _logger.warning('turn "%s" was not ended: %s', self.id, trouble)
             error.add_note(f'turn "{self.id}" was not ended: {trouble}')
         return False
 
 
 def worker_of(mark: Mark) -> str:
-    """Returns the worker whose turn a mark tells of."""
+    """Returns the worker of the turn that a mark stands for."""
     return mark.key.partition("@")[2]
 
 
@@ -307,9 +312,9 @@ def read_turns(
 ) -> Iterator[Turn]:
     """Yields turns, newest first, from the events of a conversation, newest first.
 
-    Only a turn that was begun behind the `last_rewind` (the newest event that rewound or forked the
-    stream) can still be open: whoever was in one before it goes on elsewhere, if at all. One that
-    was begun twice, by two threads at once or again because an answer was lost, is one turn.
+    Only a turn that was begun after `last_rewind` (the newest event that rewound or forked the
+    stream) can still be open: one before it goes on in another stream, if at all. A turn that was
+    begun twice, by two threads at once or because a result was lost, is one turn.
     """
     ends: dict[str, tuple[_TurnEnded, int]] = {}
     known: set[str] = set()

@@ -9,16 +9,17 @@
     task.unblocked  {"id"}
     task.closed     {"id", "status", "outcome"}
     task.reopened   {"id", "why"?}
-    task.restored   {"to", "tasks"}           the scope went back: what each task became, or null
-    task.ended      {"outcome"}               the scope was closed: what was not done is cancelled
+    task.restored   {"to", "tasks"}           the scope was restored: each changed task, or null
+    task.ended      {"outcome"}               the scope was closed: open tasks are cancelled
 
-Each has "by" too, the worker that wrote it; in whose name it did so is the event's actor. A table
-is a left fold of these and of nothing else, so it is the same for whoever folds it, at any
-revision, in a fork and in a copy.
+Each also has "by", the worker that wrote it; the event's actor is in whose name. A table is a left
+fold of these and of nothing else, so it is the same whoever folds it, at any revision, in a fork
+and in a copy.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -41,6 +42,8 @@ from holdfast.record.keyed_item import KeyedItem, check_item_name, parse_priorit
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.record")
 
 PREFIX = "task."
 ADDED = "task.added"
@@ -68,11 +71,11 @@ TRANSITIONS: dict[str, tuple[tuple[str, ...], str]] = {
     CLOSED: (("open", "in_progress", "blocked"), "completed or cancelled"),
     REOPENED: (CLOSED_STATUSES, "open"),
 }
-"""From which statuses each event leads, and to which."""
+"""For each event the statuses that it leads from, and the one that it leads to."""
 
 
 class StatusChange(Struct, frozen=True):
-    """One line of a task's history: from when on it had that status, and through whom."""
+    """One line of a task's history: since when it had that status, and by whom."""
 
     status: TaskStatus
     at: datetime
@@ -104,17 +107,17 @@ class Task(Struct, frozen=True, kw_only=True):
     history: tuple[StatusChange, ...] = ()
     key: str | None = None
     worker: str | None = None
-    """The worker that answers for it; None for a claim by name."""
+    """The worker that holds it; None for a claim by name."""
     epoch: int = 0
     until: datetime | None = None
     claim: int = 0
-    """The number of the event that claimed it: it grows, and fences late owners."""
+    """The number of the event that claimed it. It only grows, and fences late owners."""
     order: int = 0
     held_at: datetime | None = None
-    # What only the moment of reading can tell:
+    # Known only when the task is read:
     scope: str = ""
     suspect: bool = False
-    """Whether it is in progress and its owner is silent: another may take it over."""
+    """Whether it is in progress and its owner is silent: another worker may claim it."""
     heartbeat: datetime | None = None
     waits_for: tuple[str, ...] = ()
 
@@ -124,14 +127,14 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that the claim stands on, for `hf.commit(lease=task.lease)`."""
+        """The lease that the claim depends on, for `hf.commit(lease=task.lease)`."""
         if self.worker is None:
             return None
         return Lease(f"worker/{self.worker}", self.worker, self.epoch, 0)
 
 
 class TaskEvent(Struct, frozen=True):
-    """What stands around an event's data."""
+    """An event of a scope's tasks; `number` counts them."""
 
     type: str
     data: dict[str, Any]
@@ -140,11 +143,11 @@ class TaskEvent(Struct, frozen=True):
     actor: str = ""
 
 
-# --- what callers pass ---------------------------------------------------------------------------
+# --- checking arguments --------------------------------------------------------------------------
 
 
 def check_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a task as they are stored, or raises UsageError at the first wrong."""
+    """Returns the fields of a task as they are stored, or raises UsageError."""
     unknown = [name for name in fields if name not in _CHECKS]
     if unknown:
         known = ", ".join(sorted(_CHECKS))
@@ -176,7 +179,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def check_status(status: object) -> tuple[str, ...] | None:
-    """Returns one status, or several, that tasks may have; None for any; else UsageError."""
+    """Returns the statuses to filter by; None for any; raises UsageError if one is unknown."""
     if status is None:
         return None
     if isinstance(status, Sequence) and not isinstance(status, str):
@@ -192,7 +195,7 @@ def check_status(status: object) -> tuple[str, ...] | None:
 
 
 class TaskFilter(Struct, frozen=True):
-    """Which tasks are wanted; None is any."""
+    """Which tasks to return; None means any."""
 
     statuses: tuple[str, ...] | None = None
     owner: str | None = None
@@ -200,7 +203,7 @@ class TaskFilter(Struct, frozen=True):
     tag: str | None = None
 
     def matches(self, task: Task) -> bool:
-        """Says whether a task is one of them."""
+        """Says whether a task passes the filter."""
         return (
             (self.statuses is None or task.status in self.statuses)
             and self.owner in (None, task.owner)
@@ -212,7 +215,7 @@ class TaskFilter(Struct, frozen=True):
 def check_filter(
     status: object, owner: object, epic: object, tag: object, suspect: object
 ) -> TaskFilter:
-    """Returns which tasks are wanted, or raises UsageError at the first word that is none."""
+    """Returns the filter, or raises UsageError at the first value that is wrong."""
     for value, what in ((owner, "owner"), (epic, "epic"), (tag, "tag")):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"{what} is a name, found {show_value(value)}")
@@ -222,7 +225,7 @@ def check_filter(
 
 
 def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:
-    """Returns the ids around a cycle that these dependencies would close; none if they do not."""
+    """Returns the ids of a cycle that these dependencies would make; none if there is none."""
     came: dict[str, str] = dict.fromkeys(dependencies, id)
     waiting = list(dependencies)
     while waiting:
@@ -243,7 +246,7 @@ def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> 
 
 
 def advance(tasks: dict[str, Task], event: TaskEvent) -> dict[str, Task | None]:
-    """Returns the tasks that an event makes different, each as it is then; None for one gone."""
+    """Returns the tasks that an event changes, each as it is then; None for a removed one."""
     at, data, by = to_datetime(event.time), event.data, event.actor
     if event.type == ADDED:
         return {data["id"]: _added(event, at, by)}
@@ -316,7 +319,7 @@ def _after_event(task: Task, event: TaskEvent, at: datetime, by: str) -> Task:
 
 
 def _with_status(task: Task, status: TaskStatus, at: datetime, by: str, **fields: Any) -> Task:
-    """Returns the task with another status; nobody answers for one that is not in progress."""
+    """Returns the task with another status; only a task in progress has a worker."""
     if status != "in_progress":
         fields |= {"worker": None, "epoch": 0, "until": None}
     if status in ("open", "blocked"):
@@ -336,7 +339,7 @@ def _restored(stored: Any) -> Task | None:
 
 
 def to_plain(task: Task) -> Any:
-    """Returns a task as plain JSON data, without what only the moment of reading can tell."""
+    """Returns a task as plain JSON data, without the fields known only when it is read."""
     bare = replace(task, scope="", suspect=False, heartbeat=None, waits_for=())
     return msgspec.to_builtins(bare)
 
@@ -368,24 +371,24 @@ def apply_changes(tasks: dict[str, Task], changed: dict[str, Task | None]) -> No
 
 
 def without_claim(task: Task) -> Task:
-    """Returns the task as a scope has it in which the claim does not count: a fork, say."""
+    """Returns the task for a scope in which the claim does not count, such as a fork."""
     if task.status != "in_progress":
         return task
     return replace(task, status="open", owner=None, worker=None, epoch=0, until=None)
 
 
 def restore_changes(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
-    """Returns what `task.restored` says: how each task that differs becomes what it was.
+    """Returns the data of `task.restored`: each task that differs, as it was then.
 
-    A claim is a right in the present, and is not brought back: a task that was in progress then
-    stays so only if that very claim still stands, and is open otherwise.
+    A claim is not restored, since it is a right in the present. A task that was in progress then
+    stays so only if the same claim is still valid, and is open otherwise.
     """
     changed: dict[str, Any] = {id: None for id in now if id not in then}
     for id, was in then.items():
         task = now.get(id)
         if was.status == "in_progress":
             if task is not None and task.status == was.status and task.claim == was.claim:
-                # It stands, and may have been lengthened since.
+                # The claim is valid, and may have been extended since.
                 was = replace(was, until=task.until, held_at=task.held_at)
             else:
                 was = without_claim(was)
@@ -414,7 +417,7 @@ TABLES_MAX = 1024
 _PAGE_MIN = 16
 _PAGE_MAX = 1000
 _FIRST_MAX = 2
-"""How many events may stand before a task's in its commit: a scope's parent, and a restore."""
+"""How many events may precede a task's in its commit: a scope's parent, and a restore."""
 INDEX_TASK = "task"
 """Has a mark for each task that is not closed."""
 INDEX_CLAIM = "claim"
@@ -431,14 +434,14 @@ class _TableSnapshot(Struct):
 
 
 class TaskTable:
-    """The tasks of one stream. Hold `lock` while you look at it and write by it."""
+    """The tasks of one stream. Hold `lock` to read it and to write by what was read."""
 
     def __init__(self, log: Log, stream: str, lock: RLock | None = None) -> None:
         self.lock = lock or RLock()
         self.stream = stream
         self.tasks: dict[str, Task] = {}
         self.inherited: set[str] = set()
-        """The tasks that a fork has from its origin and nobody touched here: they have no marks."""
+        """The tasks that a fork has from its origin, unchanged: they have no marks."""
         self.number = 0
         self.revision = 0
         self._log = log
@@ -447,13 +450,13 @@ class TaskTable:
 
     @property
     def events(self) -> KeyedItem:
-        """What the numbers of the stream's task events belong to."""
+        """The item that the stream's task events belong to."""
         return KeyedItem("tasks", self.stream, "all")
 
     def refresh(self, until: int | None = None) -> None:
         """Folds what is new, up to a revision if one is given.
 
-        Raises ExpiredError if the scope has ended by itself.
+        Raises ExpiredError if the scope has expired.
         """
         with self.lock:
             if self._log.head(self.stream) is None:
@@ -473,9 +476,9 @@ class TaskTable:
                         self._fold(record)
                 if self.number == before:
                     if until is not None and until < found + _FIRST_MAX:
-                        return  # that revision lies within the commit, before its task event
+                        return  # that revision is within the commit, before its task event
                     raise CorruptError(
-                        f'the key of task event {before + 1} stands on another event of "'
+                        f'the key of task event {before + 1} is on another event of "'
                         f'{self.stream}"',
                         stream=self.stream,
                         revision=found,
@@ -510,7 +513,7 @@ class TaskTable:
         self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
 
     def marks(self, changed: dict[str, Task | None]) -> tuple[Mark | Cleared, ...]:
-        """Returns the marks to set and to clear so that they tell of tasks as they become."""
+        """Returns the marks to set and to clear for changed tasks."""
         marks: list[Mark | Cleared] = []
         for id, task in changed.items():
             before = None if id in self.inherited else self.tasks.get(id)
@@ -552,7 +555,10 @@ class TaskTable:
     def _load(self, until: int | None) -> None:
         objects = self._log.routes.objects_of(self.stream)
         data = objects.get("snapshot", self._name())
-        if data is None or sha256(data[32:]).digest() != data[:32]:
+        if data is None:
+            return
+        if sha256(data[32:]).digest() != data[:32]:
+            _logger.warning('the snapshot of the tasks of "%s" is damaged: ignored', self.stream)
             return
         kept = codec.decode_as(data[32:], _TableSnapshot)
         if kept.stream != self.stream or (until is not None and kept.revision > until):
@@ -584,8 +590,9 @@ class TaskTable:
                 expires_us=self._log.expiry.keep_until(self.stream),
             )
         except HoldfastError as error:
-            # Nothing depends on it: a full disk, or a store that is open to read only, costs time.
-            self._log.reports.append(f'tasks of "{self.stream}" were not kept: {error}')
+            # Nothing depends on it: on a full disk, or in a read-only store, it only costs time.
+            _logger.warning('the tasks of "%s" have no new snapshot: %s', self.stream, error)
+            self._log.report(f'tasks of "{self.stream}" were not kept: {error}')
         self._kept = self.number
 
 
@@ -597,7 +604,7 @@ def indexes(task: Task | None) -> tuple[str, ...]:
 
 
 class TaskTables:
-    """The tables of one store, the last few that were used."""
+    """The most recently used tables of one store."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -606,9 +613,9 @@ class TaskTables:
         self._mutex = Lock()
 
     def of(self, stream: str) -> TaskTable:
-        """Returns the table of a stream, which need not be up to date.
+        """Returns the table of a stream, which may not be up to date.
 
-        The lock outlives the table: two threads of one worker never write by the same number.
+        The lock outlives the table: two threads of one worker never write the same number.
         """
         with self._mutex:
             table = self._tables.pop(stream, None)

@@ -1,14 +1,15 @@
 """Tasks: what is to be done, by whom, in which order, and whether its owner still lives.
 
-A claim is an event, and stands on the lease by which the worker says that it lives: the heart keeps
-it, no claim needs a lease of its own. When that lease has lapsed the task is suspect and another
-may claim it. Whoever owned it before cannot write to it any more, however late it wakes up: every
-event of a scope's tasks is numbered, and one that was meant to follow the old claim is refused
-because the new claim has its number (`table.py`). No clock has a part in that.
+A claim is an event, and depends on the lease that shows that its worker lives. The lease keeper
+renews that one lease, so no claim needs its own. When the lease has lapsed, the task is suspect and
+another worker may claim it. The old owner cannot write to it any more, however late it wakes up:
+every event of a scope's tasks is numbered, and one that was to follow the old claim is refused,
+because the new claim has its number (`task_events.py`). No clock is involved in that.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +34,7 @@ from holdfast.errors import (
 from holdfast.record import keyed_item, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import next_place, refuse_in_body
-from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
 from holdfast.record.task_events import (
     INDEX_CLAIM,
     INDEX_TASK,
@@ -49,13 +50,15 @@ from holdfast.record.task_events import (
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
+_logger = logging.getLogger("holdfast.record")
+
 # --- owners ---------------------------------------------------------------------------------------
 #
-# Who owns tasks, and whether they live: what only the moment of reading can tell.
+# Whether the owners of tasks are alive: this is known only when a task is read.
 
 
 class OwnerStatus:
-    """What one moment tells of the owners of tasks; each worker is asked about once."""
+    """Whether owners of tasks are alive at one moment; each worker is looked up once."""
 
     def __init__(self, context: RecordContext) -> None:
         self._context = context
@@ -63,7 +66,7 @@ class OwnerStatus:
         self._heartbeats: dict[str, datetime] | None = None
 
     def is_held(self, task: Task) -> bool:
-        """Says whether the claim of a task in progress stands."""
+        """Says whether the claim of a task in progress is valid."""
         if task.until is not None:
             return to_datetime(self._context.log.clock.now_us()) < task.until
         assert task.worker is not None, "BUG: in progress without an owner"
@@ -71,12 +74,12 @@ class OwnerStatus:
             name = f"worker/{task.worker}"
             self._leases[task.worker] = self._context.log.leases.holder(name)
         lease = self._leases[task.worker]
-        # A worker that was silent too long lives on in a new epoch: what it had claimed in the old
-        # one it may have lost already, and has to claim again.
+        # A worker that was silent too long goes on in a new epoch. It may have lost what it claimed
+        # in the old one, and must claim it again.
         return lease is not None and lease.epoch == task.epoch
 
     def annotate(self, scope: str, tasks: dict[str, Task], task: Task) -> Task:
-        """Returns one of a scope's tasks with what only this moment can tell."""
+        """Returns one of a scope's tasks with the fields that are known only when it is read."""
         is_claimed = task.status == "in_progress"
         return replace(
             task,
@@ -102,30 +105,27 @@ def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
     return tuple(id for id in task.dependencies if not tasks[id].is_closed)
 
 
-# --- backlog --------------------------------------------------------------------------------------
+# --- tasks across scopes --------------------------------------------------------------------------
 #
-# The tasks of all scopes of a store, and what becomes of a scope's when it ends or goes back.
-#
-# They are found by their marks, without reading a stream that has none.
-
-
-_EVERY = 1 << 31
+# The tasks of all scopes of a store, and what happens to those of a scope that is closed or
+# restored. They are found by their marks, so a stream without tasks is not read.
 
 
 def marked_tasks(
     context: RecordContext, index: str = INDEX_TASK
 ) -> Iterator[tuple[TaskTable, Task]]:
-    """Yields the tasks of all scopes that a mark leads to, highest priority first."""
-    gone: set[str] = set()
+    """Yields the tasks of all scopes that have a mark, highest priority first."""
+    expired: set[str] = set()
     tables: dict[str, TaskTable] = {}
-    for mark in context.log.marks.list(index, limit=_EVERY):
+    for mark in context.log.marks.list(index, limit=NO_LIMIT):
         item = KeyedItem.from_mark(INDEX_TASK, mark)
-        if item.stream not in tables and item.stream not in gone:
+        if item.stream not in tables and item.stream not in expired:
             table = context.tables.of(item.stream)
             try:
                 table.refresh()
             except ExpiredError:
-                gone.add(item.stream)  # with its scope, which ended by itself: the mark stayed
+                _logger.debug('scope "%s" has expired: its tasks are passed over', item.stream)
+                expired.add(item.stream)
                 continue
             tables[item.stream] = table
         table = tables.get(item.stream)
@@ -147,7 +147,7 @@ def open_tasks(
 ) -> list[Task]:
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
     task_filter = check_filter(status, owner, epic, tag, suspect)
-    limit = _EVERY if limit is None else check_whole(limit, "limit", least=1)
+    limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
     owners = OwnerStatus(context)
     found = [
         seen
@@ -168,7 +168,7 @@ def stale_tasks(context: RecordContext) -> Iterator[Stale]:
 
 
 def cancel_tasks(context: RecordContext, scope: Scope, outcome: str) -> None:
-    """Cancels what is not closed, in one commit, because the scope is being closed."""
+    """Cancels the tasks that are not closed, in one commit, when their scope is closed."""
     table = context.tables.of(scope.name)
     with table.lock:
         while True:
@@ -178,6 +178,7 @@ def cancel_tasks(context: RecordContext, scope: Scope, outcome: str) -> None:
             try:
                 table.commit(scope, task_events.ENDED, {"outcome": outcome, "by": context.worker})
             except ConflictError:
+                _logger.debug('the tasks of "%s" changed: cancelling again', scope.name)
                 continue
             return
 
@@ -191,7 +192,7 @@ def has_open_tasks(context: RecordContext, stream: str) -> bool:
 
 
 class TaskRestore(Struct, frozen=True):
-    """What a restore of a scope must add to its commit so that its tasks go back too."""
+    """What a restore of a scope adds to its commit so that its tasks are restored too."""
 
     events: KeyedItem
     number: int
@@ -204,7 +205,7 @@ class TaskRestore(Struct, frozen=True):
 
 
 def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore | None:
-    """Returns what brings a scope's tasks back to a revision; None if they are as they were."""
+    """Returns what restores a scope's tasks to a revision; None if they have not changed."""
     table = context.tables.of(stream)
     with table.lock:
         table.refresh()
@@ -218,8 +219,6 @@ def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore |
         new_event = NewEvent(task_events.RESTORED, codec.encode_plain(data))
         return TaskRestore(table.events, number, new_event, marks)
 
-
-_ALL = 1 << 31
 
 TaskChange = tuple[str, dict[str, Any]]
 
@@ -260,7 +259,7 @@ class Tasks:
         """
         task_filter = check_filter(status, owner, epic, tag, suspect)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
-        limit = _ALL if limit is None else check_whole(limit, "limit", least=1)
+        limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
         table = self._fresh()
         with table.lock:
             known = table.tasks if at is None else self._at(table, at)
@@ -296,7 +295,7 @@ class Tasks:
     ) -> Task:
         """Adds a task; durable when it returns. Without an id it gets the next of t1, t2, …
 
-        The same `key` adds once: again, with the same words, it returns the task that is there.
+        The same `key` adds once: with the same title again, it returns the task that is there.
         """
         fields = {"title": title, "priority": priority, "epic": epic, "tags": tags}
         data = check_fields({**fields, "dependencies": depends_on})
@@ -323,7 +322,7 @@ class Tasks:
         return self._write(make)
 
     def update(self, task: Task | str, **fields: Any) -> Task:
-        """Changes title, priority, epic, tags or depends_on, or adds a note; whoever owns it."""
+        """Changes title, priority, epic, tags or depends_on, or adds a note; anybody may do so."""
         if "depends_on" in fields:
             fields["dependencies"] = fields.pop("depends_on")
         data = check_fields(fields)
@@ -351,15 +350,16 @@ class Tasks:
         """Takes a task for this worker: the given one, or the next; None if there is none.
 
         The next is the one of highest priority whose dependencies are closed and which nobody
-        holds, or whose owner is silent. The claim lasts while this worker lives. One for somebody
-        who is no worker has a name and a length of time: `claim("t1", owner="ana", lasts="8h")`.
+        holds, or whose owner is silent. The claim lasts while this worker lives. A claim for
+        somebody who is not a worker has a name and a duration: `claim("t1", owner="ana",
+        lasts="8h")`.
         """
         refuse_in_body("a claim")
         check_filter(None, None, epic, tag, None)
         named = None if owner is None else keyed_item.check_item_name(owner, "an owner")
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
         if lasts_s is not None and named is None:
-            raise UsageError("a claim that lasts a time needs a name: owner=")
+            raise UsageError("a claim with a duration needs a name: owner=")
         own = None if lasts_s is not None else self._own_lease()
 
         def make(table: TaskTable) -> TaskChange | None:
@@ -383,9 +383,9 @@ class Tasks:
     def heartbeat(
         self, task: Task | str, *, owner: str | None = None, lasts: object = None
     ) -> Task:
-        """Says that the owner lives and has the task still; LeaseLostError if it has not.
+        """Confirms that the owner still works on the task; LeaseLostError if it lost the claim.
 
-        A worker's claim needs none of this. One by name goes on for `lasts`.
+        A worker's claim does not need this. A claim by name is extended for `lasts`.
         """
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
 
@@ -397,7 +397,7 @@ class Tasks:
             if known.until is None:
                 return known
             if lasts_s is None:
-                raise UsageError(f'the claim of task "{known.id}" has a time: say lasts=')
+                raise UsageError(f'the claim of task "{known.id}" has a duration: give lasts=')
             until = self._log.clock.now_us() + round(lasts_s * 1_000_000)
             return task_events.HELD, {"id": known.id, "until": until}
 
@@ -406,11 +406,11 @@ class Tasks:
     def release(
         self, task: Task | str, *, owner: str | None = None, why: str | None = None
     ) -> Task:
-        """Gives a task back, undone: it is open again. Anybody may do so for a silent owner."""
+        """Gives a task back unfinished: it is open again. Anybody may do so for a silent owner."""
         return self._move(task, owner, task_events.RELEASED, {"why": _check_why(why)})
 
     def block(self, task: Task | str, *, owner: str | None = None, why: str | None = None) -> Task:
-        """Says that nothing can be done about a task for now: nobody can claim it."""
+        """Blocks a task: nobody can claim it until it is unblocked."""
         return self._move(task, owner, task_events.BLOCKED, {"why": _check_why(why)})
 
     def unblock(self, task: Task | str) -> Task:
@@ -425,7 +425,7 @@ class Tasks:
         status: Literal["completed", "cancelled"] = "completed",
         owner: str | None = None,
     ) -> Task:
-        """Ends a task with its outcome; what depended on it can be claimed."""
+        """Ends a task with its outcome; tasks that depended on it can be claimed."""
         if status not in task_events.CLOSED_STATUSES:
             statuses = " or ".join(task_events.CLOSED_STATUSES)
             raise UsageError(f"a task ends {statuses}, found {show_value(status)}")
@@ -433,10 +433,10 @@ class Tasks:
         return self._move(task, owner, task_events.CLOSED, data)
 
     def reopen(self, task: Task | str, *, why: str | None = None) -> Task:
-        """Opens a task again that was closed."""
+        """Opens a closed task again."""
         return self._move(task, None, task_events.REOPENED, {"why": _check_why(why)})
 
-    # --- parts -----------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------
 
     def _annotated(self, tasks: dict[str, Task], task: Task, owners: OwnerStatus | None) -> Task:
         if owners is not None:
@@ -479,9 +479,9 @@ class Tasks:
         return found
 
     def _write_or_not(self, make: Callable[[TaskTable], Task | TaskChange | None]) -> Task | None:
-        """Commits what `make` wants of the newest table, as often as another writer is faster.
+        """Commits what `make` returns for the newest table; repeats it if another was faster.
 
-        Each turn is another writer's event of this scope's tasks, so somebody always gets on.
+        Each round is another writer's event of this scope's tasks, so somebody always succeeds.
         """
         table = self._context.tables.of(self._stream)
         with table.lock:
@@ -498,6 +498,7 @@ class Tasks:
                 try:
                     table.commit(self._scope, type, {**data, "by": self._context.worker})
                 except ConflictError:
+                    _logger.debug('the tasks of "%s" changed: writing again', self._stream)
                     continue
                 task = table.tasks[data["id"]]
                 return self._annotated(table.tasks, task, OwnerStatus(self._context))
@@ -505,11 +506,12 @@ class Tasks:
     def _own_lease(self) -> Lease:
         lease_keeper = self._context.lease_keeper
         while True:
-            lease_keeper.beat()
+            lease_keeper.register()
             lease = self._log.leases.holder(f"worker/{lease_keeper.worker}")
             if lease is not None:
                 return lease
-            # It lapsed while this process was stopped: the heart is about to take it again.
+            # It lapsed while this process was stopped: the lease keeper is about to take it again.
+            _logger.debug('the lease of worker "%s" has lapsed: waiting', lease_keeper.worker)
             self._log.clock.sleep(0.01)
 
     def _next(
@@ -545,7 +547,7 @@ class Tasks:
         *,
         or_suspect: bool,
     ) -> None:
-        """Raises LeaseLostError unless the caller has the task, or its owner is silent."""
+        """Raises LeaseLostError unless the caller holds the task, or its owner is silent."""
         if isinstance(given, Task) and given.claim != known.claim and _was_held(given):
             raise self._lost(known)
         if known.status != "in_progress":
@@ -587,7 +589,7 @@ class Tasks:
         if cycle := task_events.find_cycle(table.tasks, id, dependencies):
             raise UsageError(
                 f'task "{id}" would wait for itself: {" -> ".join(cycle)}',
-                hint="take one of these dependencies away",
+                hint="remove one of these dependencies",
             )
 
 
@@ -604,7 +606,7 @@ def _check_why(why: object) -> Any:
 
 
 def _check_same(task: Task, data: dict[str, Any], id: str | None) -> None:
-    """Raises UsageError if a key was used for another task than this one was added as."""
+    """Raises UsageError if a key was used for another task."""
     if id not in (None, task.id) or task.title != data["title"]:
         raise UsageError(
             f'key "{task.key}" was used for another task: "{task.id}", {show_value(task.title)}',

@@ -176,6 +176,42 @@ def test_a_pipe_in_the_place_of_the_index_is_not_waited_at(store: Path, clock: F
     backend.close()
 
 
+def test_an_index_that_is_deleted_while_it_is_opened_is_none(
+    store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader has no lock: whoever writes may delete the index between its look and its use."""
+    backend = FilesBackend(store, clock=clock, read_only=True)
+    real = index._connect
+    kept = (store / INDEX).read_bytes()
+
+    def vanishing(path: str | None, *, read_only: bool) -> Any:
+        (store / INDEX).unlink(missing_ok=True)
+        return real(path, read_only=read_only)
+
+    monkeypatch.setattr(index, "_connect", vanishing)
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+    (store / INDEX).write_bytes(kept)
+    backend = FilesBackend(store, clock=clock, read_only=True)
+    all_there(backend, 20)
+    assert backend.inspect.describe()["reports"] == []
+    backend.close()
+
+
+def test_an_index_that_cannot_be_opened_is_reported(
+    store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(path: str | None, *, read_only: bool) -> Any:
+        raise apsw.CantOpenError("unable to open database file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_connect", refusing)
+        backend = FilesBackend(store, clock=clock, read_only=True)
+    assert "unable to open" in str(backend.inspect.describe()["reports"])
+    all_there(backend, 20)
+    backend.close()
+
+
 @pytest.mark.parametrize("has_index", [False, True], ids=["without", "with"])
 def test_a_reader_keeps_what_it_need_not_in_an_index_of_its_own(
     unindexed: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, has_index: bool

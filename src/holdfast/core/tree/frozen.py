@@ -48,7 +48,7 @@ WIDE = 128
 SHORT = 64
 # A container of more bytes is decoded level by level, as far as somebody looks.
 _WHOLE_MAX = 4096
-# What reading JSON may raise: nobody here writes any of it, but somebody else may have.
+# What reading JSON may raise: we write nothing of the kind, but others may have.
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SHOWN_MAX = 50
 
@@ -292,7 +292,7 @@ class List(Thawable, Sequence[Any]):
         return changed
 
     def _with_items(self, items: Sequence[Any]) -> List:
-        """Returns the list with these items behind its own."""
+        """Returns the list with these items after its own."""
         return List(self._items.extend(items))
 
     def __eq__(self, other: object) -> bool:
@@ -379,7 +379,7 @@ def thaw(value: Any) -> Any:
     """Returns a deep, plain, mutable copy of a kept value."""
     if type(value) is Lazy:
         if value.value is UNSET:
-            # Decoding is all that a copy needs, if nobody has asked for the frozen value yet.
+            # Decoding is all that a copy needs, if the frozen value was not asked for yet.
             data = bytes(value.stored())
             if not codec.may_have_tags(data):
                 return codec.decode(data)
@@ -449,7 +449,7 @@ def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:
     try:
         return freeze(codec.decode(raw, blob=None if blobs is None else _blob_maker(blobs)))
     except RecursionError as error:
-        # Nothing that deep can be written here; somebody else may have laid it.
+        # Nothing that deep can be written here; others may have.
         raise CorruptError("stored value is nested too deeply") from error
 
 

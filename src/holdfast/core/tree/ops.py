@@ -4,7 +4,7 @@ A payload is an array of ops, `[[kind,path,value],…]`:
 
     ["set","stage","triage"]              the key or index is this value; missing maps are made
     ["set",["customer","name"],"Ada"]
-    ["delete","stage"]                    it must be there; list items behind it move up
+    ["delete","stage"]                    it must be there; list items after it move up
     ["append","messages",{…}]             one more item; a missing list is made
     ["increment","budget",-10]            a missing number counts as 0
     ["merge","customer",{"name":"Ada"}]   each key is set, the others stay; a missing map is made
@@ -466,7 +466,7 @@ def _refuse(op: Op, problem: str, hint: str | None = None) -> NoReturn:
 
 # --- run ------------------------------------------------------------------------------------------
 #
-# Many events folded into one state: what nobody will look at is not made.
+# Many events folded into one state: states in between are not made.
 #
 # Most of a long log appends to lists of the state. Such items are gathered and appended together,
 # when the state is asked for or another op looks at their list; every other op is applied at once.

@@ -35,7 +35,7 @@ class Source(Protocol):
 class Node(Struct, eq=False):
     """A leaf of items (shift 0) or a branch of nodes.
 
-    `content` of an unread node and `memo`, which is for whoever walks the tree, are filled in
+    `content` of an unread node and `memo`, which is for the code that walks the tree, are filled in
     later, with what any thread would compute: readers need no lock.
     """
 
@@ -92,7 +92,7 @@ class Vector(Struct, eq=False):
         return Vector(count + 1, shift, root, (item,))
 
     def extend(self, items: Sequence[Any]) -> Vector:
-        """Returns the vector with the items behind its own."""
+        """Returns the vector with the items after its own."""
         loose = (*self.tail, *items)
         kept = (len(loose) - 1) & ~_MASK if loose else 0
         shift, root, filled = self.shift, self.root, self.count - len(self.tail)
