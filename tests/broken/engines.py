@@ -142,7 +142,7 @@ def _txn_apart(put: Put) -> None:
 
 
 def _writes_without_keys(put: Put) -> None:
-    put(writers, "_keyed", lambda part, key: part)
+    put(writers, "_keyed", lambda write, key: write)
 
 
 def _chance_not_kept(put: Put) -> None:

@@ -36,7 +36,8 @@ from tests.runs.corpus_steps import Program
 from tests.runs.witness import WITNESS, Witness, fresh, verdict_on
 
 ID = "p"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""After how long a test gives up: on a busy machine a step may take many seconds."""
 SLICE_S = 0.05
 
 
@@ -300,4 +301,4 @@ def until(run: Any, status: str) -> None:
 def settle(store: Store) -> None:
     """Waits until no thread of the cut run is at work any more."""
     for run in list(store._engine.active.values()):
-        assert run.over.wait(30), f"run {run.id} does not notice that it is cut"
+        assert run.over.wait(PATIENCE_S), f"run {run.id} does not notice that it is cut"

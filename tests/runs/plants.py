@@ -131,7 +131,7 @@ def forgets_attempts() -> Any:
 
 def writes_without_keys() -> Any:
     """A write of the body is made again at each replay."""
-    return patch.object(BodyWriter, "prepare", lambda self, wanted: wanted)
+    return patch.object(BodyWriter, "prepare", lambda self, proposed: proposed)
 
 
 def takes_twice() -> Any:

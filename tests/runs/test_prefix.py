@@ -24,6 +24,7 @@ from holdfast.runs.context import Context
 from holdfast.runs.control import OwnerLost
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, Journal
+from tests.runs.cuts import PATIENCE_S
 
 
 class Slow:
@@ -40,7 +41,7 @@ class Slow:
 
     def commit(self, commits: Any) -> Any:
         self.reached.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(PATIENCE_S)
         if self.error is not None and any(is_journal(commit) for commit in commits):
             error, self.error = self.error, None if self.is_once else self.error
             raise error
@@ -87,13 +88,13 @@ def going(work: Any) -> tuple[Thread, list[BaseException]]:
 def test_an_intent_that_another_branch_took_along_is_waited_for(store: Any, first: str) -> None:
     run, slow = owned(store)
     one, _ = going(getattr(run, first))
-    assert slow.reached.wait(30)
+    assert slow.reached.wait(PATIENCE_S)
     other, raised = going(run.commit)
     other.join(0.2)
     assert other.is_alive(), "it would act now, and its intent is not durable"
     slow.gate.set()
-    one.join(30)
-    other.join(30)
+    one.join(PATIENCE_S)
+    other.join(PATIENCE_S)
     assert not other.is_alive()
     assert raised == []
     assert len(store._log.records("run/r")) == 2
@@ -104,11 +105,11 @@ def test_if_it_could_not_be_written_the_other_branch_is_lost_too(store: Any, fir
     run, slow = owned(store)
     slow.error = UnavailableError("the disk is gone")
     one, _ = going(getattr(run, first))
-    assert slow.reached.wait(30)
+    assert slow.reached.wait(PATIENCE_S)
     other, raised = going(run.commit)
     slow.gate.set()
-    one.join(30)
-    other.join(30)
+    one.join(PATIENCE_S)
+    other.join(PATIENCE_S)
     assert [type(error) for error in raised] == [OwnerLost]
 
 
@@ -133,12 +134,12 @@ def test_a_step_does_not_begin_before_an_intent_that_tending_wrote_is_durable(
 
     monkeypatch.setattr(Execution, "record", recorded_and_taken)
     over, _ = going(lambda: BODIES[kind](store, acted))
-    assert taken.wait(30)
-    assert slow.reached.wait(30)
+    assert taken.wait(PATIENCE_S)
+    assert slow.reached.wait(PATIENCE_S)
     over.join(0.2)
     assert acted == []
     slow.gate.set()
-    over.join(30)
+    over.join(PATIENCE_S)
     assert acted == [1]
 
 
@@ -211,7 +212,7 @@ def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) 
         slow.error, slow.is_once = UnavailableError("the network is gone"), True
         with store.submit() as first:  # all that follows gathers behind it, and is one batch
             first.scope(store.team("other")).set("n", 1)
-        assert slow.reached.wait(30)
+        assert slow.reached.wait(PATIENCE_S)
         run.push()
         wait = put_after(run, store, what)
         slow.gate.set()
@@ -228,7 +229,7 @@ def test_nothing_is_written_in_the_batches_behind_it_either(store: Any) -> None:
     run, slow = owned(store)
     slow.error, slow.is_once = UnavailableError("the network is gone"), True
     run.push()
-    assert slow.reached.wait(30)
+    assert slow.reached.wait(PATIENCE_S)
     waits = [put_after(run, store, what) for what in ("journal", "txn", "write", "fenced write")]
     slow.gate.set()
     for wait in waits:

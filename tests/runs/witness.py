@@ -35,8 +35,12 @@ class Witness:
 
     def look(self) -> Witness:
         """Reads what other processes did."""
-        if self.ledger is not None and self.ledger.exists():
-            lines = [json.loads(line) for line in self.ledger.read_text().splitlines()]
+        if self.ledger is not None:
+            try:
+                text = self.ledger.read_text()
+            except FileNotFoundError:  # nothing was done yet
+                return self
+            lines = [json.loads(line) for line in text.splitlines()]
             self.acts = Counter(line["what"] for line in lines)
             self.outputs = {line["key"]: line["output"] for line in lines}
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -24,6 +25,7 @@ from holdfast.errors import UsageError
 from holdfast.store import Store
 
 T = TypeVar("T")
+_logger = logging.getLogger("holdfast.aio")
 
 STEP_ITEMS = 200
 LOOK_S = 1.0
@@ -104,9 +106,11 @@ class Loop:
 
     def wake(self, answered: Sequence[Request]) -> None:
         """Called by the committing thread, once per batch."""
-        # A loop that was closed meanwhile has nobody left to tell; the commit is durable anyway.
-        with contextlib.suppress(RuntimeError):
+        try:
             self.loop.call_soon_threadsafe(_settle, answered)
+        except RuntimeError as error:
+            # The loop was closed meanwhile: nobody is left to tell, and the commit is durable.
+            _logger.debug("%d commits were answered to nobody: %s", len(answered), error)
 
     async def steps(self, items: Iterator[T]) -> AsyncIterator[T]:
         """Yields what a finite synchronous iterator yields, one hop for many items."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from typing import Any, ParamSpec
+from typing import Any
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
@@ -27,7 +28,7 @@ from holdfast.runs.execution import Execution, InFlightCommit, StepWriter
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.pool import PoolCall
 
-P = ParamSpec("P")
+_logger = logging.getLogger("holdfast.aio")
 
 
 class AsyncContext(Operations):
@@ -188,8 +189,10 @@ class AsyncContext(Operations):
                 value = context.run(function)
             except BaseException as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            try:
                 loop.call_soon_threadsafe(settle, value, error)
+            except RuntimeError as closed:  # the loop was closed meanwhile
+                _logger.debug("a step ended and nobody awaits it: %s", closed)
 
         self._engine.pool.submit(PoolCall(work))
         try:
@@ -323,8 +326,10 @@ class AsyncRuns:
             if run.when_stopped is not None:  # asked on the loop: its pass may be over by now
                 task.cancel()
 
-        with suppress(RuntimeError):
+        try:
             self.loop.loop.call_soon_threadsafe(stop)
+        except RuntimeError as error:
+            _logger.debug('run "%s" is not stopped, its loop is closed: %s', run.id, error)
 
     async def _live(self, run: Execution) -> None:
         # Only now: a task that is cancelled before its first step runs nothing, not even `finally`.

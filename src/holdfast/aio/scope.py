@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -28,6 +29,8 @@ from holdfast.record.decisions import check_effect
 from holdfast.record.message_events import Message
 from holdfast.record.sessions import SessionStatus
 from holdfast.scope import Scope, Subscriber
+
+_logger = logging.getLogger("holdfast.aio")
 
 
 class AsyncScope:
@@ -224,9 +227,10 @@ class AsyncScope:
             try:
                 async with edit as draft:
                     function(draft)
-            except ConflictError:
+            except ConflictError as conflict:
                 if retries <= 0:
                     raise
+                _logger.debug("an edit is made again: %s", conflict)
                 retries -= 1
             else:
                 return edit.revision
@@ -282,18 +286,18 @@ class AsyncScope:
         make = self.sync._change_write
         for op in ops:
             if self._loop.store._log.blobs.is_large(op):
-                part = await self._loop.hop(make, ops, expected, key, checkpoint)
+                write = await self._loop.hop(make, ops, expected, key, checkpoint)
                 break
         else:
-            part = make(ops, expected, key, checkpoint)
-        return (await self._commit(part)).after[0].revision
+            write = make(ops, expected, key, checkpoint)
+        return (await self._commit(write)).after[0].revision
 
-    async def _commit(self, part: StreamWrite) -> CommitResult:
+    async def _commit(self, write: StreamWrite) -> CommitResult:
         def tell(written: CommitResult) -> CommitResult:
-            self.sync._subscribers.tell(part, written.before[0], written.after[0])
+            self.sync._subscribers.tell(write, written.before[0], written.after[0])
             return written
 
-        return await self._loop.commit(ProposedCommit((part,)), tell)
+        return await self._loop.commit(ProposedCommit((write,)), tell)
 
 
 class AsyncEdit:

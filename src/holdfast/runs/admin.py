@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, cast
@@ -59,6 +60,7 @@ _EFFECTS = ("ask", "live", "dry")
 _SIGNALS = ("drop", "copy")
 _CHILDREN = ("share", "drop")
 _PAGE = 1 << 20
+_logger = logging.getLogger("holdfast.runs")
 
 
 class RunSummary(Struct, frozen=True):
@@ -68,7 +70,7 @@ class RunSummary(Struct, frozen=True):
     status: events.Status
 
 
-class Held:
+class HeldRun:
     """A run's journal in the hands of a worker that does not execute it."""
 
     def __init__(self, engine: Engine, id: str, lease: Any) -> None:
@@ -93,7 +95,7 @@ class Held:
 
 
 @contextmanager
-def held(engine: Engine, id: str) -> Generator[Held]:
+def hold(engine: Engine, id: str) -> Generator[HeldRun]:
     """Takes a run's lease for a moment; LeaseLostError if somebody executes it."""
     with engine.only_one(id):
         lease = None if id in engine.active else engine.own(id)
@@ -102,7 +104,7 @@ def held(engine: Engine, id: str) -> Generator[Held]:
                 f'run "{id}" is running', lease=f"run/{id}", epoch=0, hint="wait until it rests"
             )
         try:
-            yield Held(engine, id, lease)
+            yield HeldRun(engine, id, lease)
         finally:
             engine.disown(lease)
 
@@ -111,7 +113,7 @@ def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:
     """Records a person's verdict on an act whose outcome nobody knew."""
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a verdict is Done, NotDone or Unknown, found {show_value(verdict)}")
-    with held(engine, check_id(id)) as run:
+    with hold(engine, check_id(id)) as run:
         entry = run.journal.entries.get(path)
         if entry is None or not entry.is_uncertain:
             known = ", ".join(e.path for e in run.journal.uncertain()) or "none"
@@ -122,7 +124,7 @@ def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:
 
 def adopt(engine: Engine, id: str) -> None:
     """Accepts the divergence that a run is parked for."""
-    with held(engine, check_id(id)) as run:
+    with hold(engine, check_id(id)) as run:
         diverged = run.journal.diverged
         if diverged is None:
             raise NotFoundError(f'run "{id}" is not parked for a divergence')
@@ -224,16 +226,18 @@ def recovered_steps(engine: Engine) -> list[Recovered]:
         if not any(entry.verdict is None for entry in engine.journal_of(id).uncertain()):
             continue
         try:
-            with held(engine, id) as run:
+            with hold(engine, id) as run:
                 acts = [] if run.journal.ended is not None else run.journal.uncertain()
                 open_acts = [entry for entry in acts if entry.verdict is None]
                 found += [_judge(engine, id, run, entry) for entry in open_acts]
-        except LeaseLostError:
-            continue  # another worker was faster, and will see to it
+        except LeaseLostError as error:
+            # Another worker was faster, and judges them.
+            _logger.debug('the acts of run "%s" are not judged here: %s', id, error)
+            continue
     return found
 
 
-def _judge(engine: Engine, id: str, run: Held, entry: Entry) -> Recovered:
+def _judge(engine: Engine, id: str, run: HeldRun, entry: Entry) -> Recovered:
     verdict = judge(entry.verify, begun_of(id, entry, engine.load))
     run.add(settled(entry.path, verdict, "verifier", engine.storing(id)))
     did: Literal["closed", "left open"] = "closed"
@@ -256,5 +260,5 @@ def runs(engine: Engine, status: str | None) -> list[RunSummary]:
             ended = engine.ended(name.removeprefix("run/"))
             if ended is not None:
                 found.append(RunSummary(name.removeprefix("run/"), ended.status))
-    wanted = [one for one in found if status is None or one.status == status]
-    return sorted(wanted, key=lambda one: one.id)
+    matching = [one for one in found if status is None or one.status == status]
+    return sorted(matching, key=lambda one: one.id)

@@ -20,8 +20,8 @@ from holdfast.runs.control import (
     Control,
     OwnerLost,
     Parked,
+    RunSuspended,
     Stopped,
-    Suspended,
     passed_through,
 )
 from holdfast.runs.define import RunFunction, Signature, is_run, is_step
@@ -66,24 +66,24 @@ class Progress(Struct, frozen=True):
 def progress_of(run: Execution) -> Progress:
     """Returns what a run in this process is doing."""
     statements: list[str] = []
-    frames: dict[str, None] = {}
+    loops: dict[str, None] = {}
     for context in list(run.contexts):
-        doing: CurrentOperation | None = context._current
-        for frame in list(context._loops):
-            frames[str(frame)] = None
-        if doing is not None:
-            entry = run.journal.entries.get(doing.path)
-            statements.append(_statement(doing.path, entry, doing.attempts))
+        current: CurrentOperation | None = context._current
+        for loop in list(context._loops):
+            loops[str(loop)] = None
+        if current is not None:
+            entry = run.journal.entries.get(current.path)
+            statements.append(_statement(current.path, entry, current.attempts))
     status = "cancelling" if run.stop_wanted else run.journal.status
-    return Progress(status, tuple(statements), tuple(frames), run.journal.last_done)
+    return Progress(status, tuple(statements), tuple(loops), run.journal.last_done)
 
 
 def recorded_progress(journal: Journal) -> Progress:
     """Returns what a run was doing when its journal was written."""
     latest = max(journal.entries.values(), key=lambda entry: entry.revision, default=None)
     statements = [] if latest is None else [_statement(latest.path, latest, latest.attempts)]
-    frames = [] if latest is None else _frames_of(journal, latest.path)
-    return Progress(journal.status, tuple(statements), tuple(frames), journal.last_done)
+    loops = [] if latest is None else _loops_of(journal, latest.path)
+    return Progress(journal.status, tuple(statements), tuple(loops), journal.last_done)
 
 
 def _statement(path: str, entry: Entry | None, attempts: int) -> str:
@@ -94,7 +94,7 @@ def _statement(path: str, entry: Entry | None, attempts: int) -> str:
     return f"{path}{source}{tries}"
 
 
-def _frames_of(journal: Journal, path: str) -> list[str]:
+def _loops_of(journal: Journal, path: str) -> list[str]:
     """Returns the loops around a path, from the totals that they were opened with."""
     found: list[str] = []
     for end in [place for place, char in enumerate(path) if char == "]"]:
@@ -301,16 +301,16 @@ class ParallelJoin:
         """Returns what the whole block is left with if it is undecided: the gravest of them."""
         left = [control for control in self.controls if not isinstance(control, Stopped)]
         for control in left:
-            if not isinstance(control, Suspended):
+            if not isinstance(control, RunSuspended):
                 return control
-        waiting = [control for control in left if isinstance(control, Suspended)]
+        waiting = [control for control in left if isinstance(control, RunSuspended)]
         if not waiting:
             return None
         times = [control.until for control in waiting if control.until is not None]
         reason = "; ".join(control.reason for control in waiting)
         seen = [control.seen for control in waiting if control.seen is not None]
         children = tuple(child for control in waiting for child in control.children)
-        return Suspended(reason, min(times, default=None), min(seen, default=None), children)
+        return RunSuspended(reason, min(times, default=None), min(seen, default=None), children)
 
 
 def check_join(join: object, count: int) -> str | int:
@@ -469,11 +469,11 @@ def life(context: Any) -> Operation:
         run.swallowed(context._block.path, passed_through(control))
     if isinstance(control, OwnerLost):
         return control
-    if isinstance(control, Suspended | Parked) and run.stop_wanted:
+    if isinstance(control, RunSuspended | Parked) and run.stop_wanted:
         control = Cancelled(f'run "{run.id}" is to stop')
     # What came behind this was not heeded by every wait of this pass: it wakes a suspended run.
     run.seen = run.inbox.revision
-    if isinstance(control, Suspended) and control.seen is not None:
+    if isinstance(control, RunSuspended) and control.seen is not None:
         run.seen = control.seen
     try:
         yield from _leave(context, control, error, encoded)
@@ -487,7 +487,7 @@ def _leave(
 ) -> Operation:
     """Records the end of a pass: suspended, parked, cancelled, failed or completed."""
     run: Execution = context._execution
-    if isinstance(control, Suspended):
+    if isinstance(control, RunSuspended):
         until, children = control.until, control.children
         run.record_last(events.Suspended(control.reason, until, seen=run.seen, children=children))
         look_at = [run.log.clock.now_us() + waits.CHILD_LOOK_US] if children else []

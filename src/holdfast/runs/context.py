@@ -722,10 +722,10 @@ class Operations:
     ) -> Any:
         self._begin()
         values.check_name_text(name, f"the name of a {kind}")
-        wanted = waits.Waiting(kind, name, schema, timeout, default)
+        waiting = waits.Waiting(kind, name, schema, timeout, default)
         answer = self._block.ask(kind, name, "idempotent", key=key, label=label, source=source)
         self._current = blocks.CurrentOperation(answer.path, label or f"{kind} {name}", 1)
-        return self._drive(waits.wait(self._execution, answer, wanted))
+        return self._drive(waits.wait(self._execution, answer, waiting))
 
     def inbox(
         self,
@@ -770,7 +770,7 @@ class Operations:
 
     def join(
         self,
-        child: waits.Child,
+        child: waits.ChildRun,
         *,
         key: str | None = None,
         label: str | None = None,
@@ -778,7 +778,7 @@ class Operations:
     ) -> Any:
         """Waits for a child's result, which is recorded; raises StepError if it failed."""
         self._begin()
-        if not isinstance(child, waits.Child):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(child, waits.ChildRun):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
         answer = self._block.ask("join", child.name, "pure", key=key, label=label, source=source)
         return self._drive(waits.join(self, answer, child))

@@ -14,7 +14,7 @@ class Control(BaseException):
     """The base of all control exceptions."""
 
 
-class Suspended(Control):
+class RunSuspended(Control):
     """The run waits, without a thread, until a time or until something comes for it."""
 
     def __init__(

@@ -120,7 +120,7 @@ class Signature:
         try:
             hints = typing.get_type_hints(self._function)
         except Exception as error:  # names that are only there for a type checker
-            LOG.debug("%s: its values are not rebuilt as annotated: %s", self._shown, error)
+            _logger.debug("%s: its values are not rebuilt as annotated: %s", self._shown, error)
             return {}
         return {name: hint for name, hint in hints.items() if is_rebuilt(hint)}
 
@@ -137,7 +137,7 @@ def is_rebuilt(hint: Any) -> bool:
 
 
 R = TypeVar("R")
-LOG = logging.getLogger("holdfast.runs")
+_logger = logging.getLogger("holdfast.runs")
 
 ACTING = frozenset(("effect", "txn"))
 """The classes that are refused outside a run: without its journal nothing remembers them."""

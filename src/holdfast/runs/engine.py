@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator
 from contextvars import Context as ContextVars
@@ -34,7 +35,7 @@ from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
 from holdfast.runs.blocks import Progress, life
 from holdfast.runs.context import Context
-from holdfast.runs.control import OwnerLost, Parked, Suspended
+from holdfast.runs.control import OwnerLost, Parked, RunSuspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.execution import (
     Execution,
@@ -143,6 +144,7 @@ def no_run(id: str) -> NotFoundError:
 
 LEASE_S = 30.0
 SLICE_S = 0.25
+_logger = logging.getLogger("holdfast.runs")
 Launcher = Callable[[Execution], None]
 
 
@@ -289,6 +291,7 @@ class Engine:
                 # same lease, landed since the journal was read: it is read again.
                 if not isinstance(lost.cause, ConflictError):
                     raise lost.cause from lost
+                _logger.debug('run "%s" is read again: %s', id, lost.cause)
             else:
                 return run
         return None
@@ -367,14 +370,16 @@ class Engine:
         """Lets a run go after a pass: what it waits for is looked after, its parent is told."""
         run.close()
         run.outcome = control
-        if isinstance(control, Suspended):
+        if isinstance(control, RunSuspended):
             self.supervisor.watch(run.id, WakeCondition(control.until, run.seen, control.children))
         with self.only_one(run.id):
             self.active.pop(run.id, None)
             self.jobs.pop(run.id, None)
             if self._is_open:
-                with contextlib.suppress(HoldfastError):  # then it runs out by itself
+                try:
                     self.disown(run.lease)
+                except HoldfastError as error:
+                    _logger.debug('the lease of run "%s" is left to run out: %s', run.id, error)
         try:
             if isinstance(control, Parked) and self._is_open:
                 # A stop that came while it was being parked found an owner, and left it to that.
@@ -385,6 +390,9 @@ class Engine:
                 self._tell_parent(run)
         except BaseException as error:
             # A parent that was not told looks again by itself, when its wait is over.
+            _logger.warning(
+                'run "%s" was left, and what follows from that failed: %s', run.id, error
+            )
             if not isinstance(error, HoldfastError):
                 run.outcome = OwnerLost(error)
         finally:
@@ -569,9 +577,11 @@ class Engine:
 
     def cancel_child(self, parent: str, id: str) -> None:
         """Cancels a child, which may not have been started yet, or may be another's."""
-        with contextlib.suppress(NotFoundError):
+        try:
             if self.created_of(id).parent == parent:
                 self.cancel(id)
+        except NotFoundError as error:
+            _logger.debug('no child of run "%s" to cancel: %s', parent, error)
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""

@@ -11,6 +11,7 @@ is.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -96,6 +97,7 @@ def complete_all(answered: Sequence[Request]) -> None:
 
 
 T = TypeVar("T")
+_logger = logging.getLogger("holdfast.runs")
 Marks = tuple[Mark | Cleared, ...]
 
 INDEX = "run"
@@ -347,10 +349,13 @@ class Execution:
         return self._lock
 
     def lost(self, error: BaseException) -> Control:
-        """Poisons the run after a commit that failed, and returns what to raise."""
+        """Ends the run in this process after a commit that failed; returns what to raise."""
         if isinstance(error, Control):
             return error
-        self._loss = self._loss or OwnerLost(error)
+        if self._loss is None:
+            level = logging.DEBUG if isinstance(error, UsageError) else logging.WARNING
+            _logger.log(level, 'run "%s" is left by this process: %s', self.id, error)
+            self._loss = OwnerLost(error)
         self.leaving = self.leaving or self._loss
         return self.leaving
 
@@ -534,10 +539,10 @@ class BodyWriter:
         if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
             return proposed
         self._context._begin(anywhere=True)  # asyncio hands some writes to a thread of its own
-        said = [
+        written = [
             [_name(run, p), [(q.type, q.payload) for q in p.new_events]] for p in proposed.writes
         ]
-        digest = digest_of(codec.encode(said))
+        digest = digest_of(codec.encode(written))
         name = _name(run, proposed.writes[0])
         answer = self._context._block.ask("write", name, "idempotent", digest)
         if answer.verdict == "diverged":
@@ -554,8 +559,11 @@ class BodyWriter:
         return replace(proposed, writes=writes, fence=_fence(run, proposed), abort_if=run.abort_if)
 
 
-class StepWriter(Struct, frozen=True):
-    """Fences what a step writes; its class, not a key, says what a repetition does."""
+class StepWriter(Struct, frozen=True, eq=False, weakref=True):
+    """Fences what a step writes; its class, not a key, says what a repetition does.
+
+    Two are never equal: the record counts its names per writer (`record/in_run.py`).
+    """
 
     execution: Execution
     block: str

@@ -10,6 +10,7 @@ it may meet a lock that nobody will ever release.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
@@ -33,6 +34,7 @@ GRACE_S = 5.0
 SLICE_S = 0.05
 _CHUNK = 1 << 16
 _LAST_ROUNDS = 64
+_logger = logging.getLogger("holdfast.runs")
 
 # Runs in an interpreter of its own (-I -S: nothing of the user's is imported). It ignores TERM,
 # which is meant for the command, and says how that ended: "x" and its exit code, "e" and an errno.
@@ -112,16 +114,16 @@ class Command:
         return self.argv, self.stdin, self.cwd
 
     def as_step(
-        self, clock: Clock, wanted: Callable[[], None], settings: dict[str, Any]
+        self, clock: Clock, check_wanted: Callable[[], None], settings: dict[str, Any]
     ) -> Step[Output]:
-        """Returns the command as a step; `wanted` raises when the process is to end."""
+        """Returns the command as a step; `check_wanted` raises when the process is to end."""
         effect = settings["effect"]
         if effect == "txn":
             raise UsageError('a process has a class of its own act, not "txn", which is this store')
 
         def execute(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Output:
-            output = _Process(self, clock, {"HOLDFAST_RUN": ctx.run, "HOLDFAST_KEY": ctx.key})
-            return self.judged(output.live(wanted))
+            process = _Process(self, clock, {"HOLDFAST_RUN": ctx.run, "HOLDFAST_KEY": ctx.key})
+            return self.judged(process.run(check_wanted))
 
         made = step(**settings)(execute)
         made.drop = self.dropped.set
@@ -136,7 +138,7 @@ class Command:
 
 
 class _Process:
-    """A command on its way, tended by one thread."""
+    """A command on its way, served by one thread."""
 
     def __init__(self, command: Command, clock: Clock, told: dict[str, str]) -> None:
         self._command = command
@@ -170,7 +172,7 @@ class _Process:
             os.close(said_write)
         self._pipes = {"said": os.fdopen(said_read, "rb", buffering=0)}
 
-    def live(self, wanted: Callable[[], None]) -> Output:
+    def run(self, check_wanted: Callable[[], None]) -> Output:
         """Waits for the end of the process; whatever happens here, nothing of it is left behind."""
         warden = self._warden
         assert warden.stdout is not None, "BUG: no pipe"
@@ -187,7 +189,7 @@ class _Process:
                 os.set_blocking(warden.stdin.fileno(), False)
                 self._selector.register(warden.stdin, selectors.EVENT_WRITE, "in")
             try:
-                self._tend(wanted, self._command.timeout_s)
+                self._serve(check_wanted, self._command.timeout_s)
             except BaseException:
                 self._stop()
                 raise
@@ -195,13 +197,13 @@ class _Process:
         finally:
             self._end()
 
-    def _tend(self, wanted: Callable[[], None] | None, limit_s: float | None) -> None:
+    def _serve(self, check_wanted: Callable[[], None] | None, limit_s: float | None) -> None:
         """Moves bytes until the command has ended, or raises what ends it early."""
         until_us = None if limit_s is None else self._clock.boot_us() + round(limit_s * 1e6)
         while not self._ended:
             self._move(SLICE_S)
-            if wanted is not None:
-                wanted()
+            if check_wanted is not None:
+                check_wanted()
                 if self._command.dropped.is_set():
                     raise TimeoutError(f"{self._command.argv[0]}: nobody waits for it any more")
             if until_us is not None and self._clock.boot_us() >= until_us:
@@ -211,8 +213,10 @@ class _Process:
         """Asks the group to end, and gives it time to; `_end` makes it."""
         with suppress(ProcessLookupError):
             os.killpg(self._warden.pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            self._tend(None, self._command.grace_s)
+        try:
+            self._serve(None, self._command.grace_s)
+        except TimeoutError as error:
+            _logger.debug("%s: it is killed", error)
 
     def _end(self) -> None:
         # The warden's number is also the group's, and is its own until it is waited for: what the
@@ -252,8 +256,9 @@ class _Process:
             self._unsent = self._unsent[os.write(fd, self._unsent[:_CHUNK]) :]
         except BlockingIOError:
             return
-        except OSError:
-            self._unsent = self._unsent[:0]  # it does not want to read
+        except OSError as error:
+            _logger.debug("%s does not read its input: %s", self._command.argv[0], error)
+            self._unsent = self._unsent[:0]
         if not self._unsent:
             stdin = self._warden.stdin
             assert stdin is not None, "BUG: no pipe"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,12 +14,13 @@ from holdfast.core.transaction import PendingCommit
 from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
 from holdfast.runs import events, values
 from holdfast.runs.acts import COMMIT, Call, CommitWith, Operation, Pause
-from holdfast.runs.control import Suspended
+from holdfast.runs.control import RunSuspended
 from holdfast.runs.define import ONCE, Step
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry
 
 CONFLICTS_MAX = 1000
+_logger = logging.getLogger("holdfast.runs")
 INLINE_US = 250_000
 """How long a wait may hold a thread; a longer one suspends the run."""
 
@@ -137,6 +139,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
                 return outcome_of(run, step, entry)
             if retry_at is None:
                 raise values.error_of(fault, path) from error
+            _logger.debug('run "%s": %s raised %s and is tried again', run.id, path, fault.kind)
             yield from pause(run, retry_at, f"retry of {path}")
             attempt += 1
             continue
@@ -320,7 +323,7 @@ def pause(run: Execution, until: int, reason: str) -> Operation:
     """Waits until a time: here if it is near, else the run is suspended and holds no thread."""
     left = until - run.log.clock.now_us()
     if left > INLINE_US:
-        raise Suspended(reason, until)
+        raise RunSuspended(reason, until)
     if left > 0:
         yield COMMIT  # what is recorded is durable before a wait (rule 7)
         yield Pause(until)
@@ -336,15 +339,15 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
         return _record_done(run, call, 1, None)
     for _ in range(CONFLICTS_MAX):
         pending = PendingCommit(run.log, key=None, lease=None)
-        context = StepContext(run, path, f"{run.id}/{path}", 1)
-        context.tx = pending
+        context = StepContext(run, path, f"{run.id}/{path}", 1, pending)
         first = {"ctx": (context,), "tx": (pending,)}.get(step.signature.first, ())
         try:
             value = yield Call(
                 step.function, (*first, *call.args), call.kwargs, step.is_async, path
             )
             return (yield from _commit_txn(run, call, pending, value))
-        except ConflictError:
+        except ConflictError as conflict:
+            _logger.debug('run "%s": txn %s is called again: %s', run.id, path, conflict)
             continue  # nothing was written: the body reads again
         except Exception as error:
             fault = values.fault_of(error, "not done")

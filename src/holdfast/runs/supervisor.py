@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 from weakref import ReferenceType, ref
@@ -18,6 +19,7 @@ FLUSH_S = 0.02
 """After how long a buffer is written that no commit of the run took along (rule 7: soon)."""
 LOOK_S = 0.25
 """How often the inboxes of runs that wait here are looked at, for messages of other processes."""
+_logger = logging.getLogger("holdfast.runs")
 
 
 class WakeCondition(Struct, frozen=True):
@@ -122,8 +124,9 @@ class Supervisor:
             return
         try:
             heads = engine.log.heads([run.inbox.stream for _, run in still])
-        except HoldfastError:
-            return  # a backend that cannot be reached now: the next look asks again
+        except HoldfastError as error:
+            _logger.debug("inboxes are not read now, and are with the next look: %s", error)
+            return
         for (_, run), head in zip(still, heads, strict=True):
             if head is not None and head.revision > run.inbox.revision:
                 run.listen()
@@ -181,10 +184,16 @@ class Supervisor:
     def report(self, subject: str, error: BaseException) -> None:
         """Leaves a trace of what nobody foresaw, once, and not of what the store itself says."""
         engine = self._engine()
-        said = f"{subject} could not be gone on with: {type(error).__name__}: {error}"
-        if engine is None or isinstance(error, HoldfastError) or said in engine.log.reports:
+        report = f"{subject} could not be resumed: {type(error).__name__}: {error}"
+        if engine is None or isinstance(error, HoldfastError):
+            _logger.debug("%s", report)
             return
-        engine.log.reports.append(said)
+        with self._mutex:  # this thread and a caller of `work` may meet the same error
+            is_new = report not in engine.log.reports
+            if is_new:
+                engine.log.reports.append(report)
+        if is_new:
+            _logger.warning("%s", report)
 
     def _grown(self, engine: Any, waiting: dict[str, WakeCondition]) -> set[str]:
         """Returns the children, of those waited for, whose journals grew since the last look."""

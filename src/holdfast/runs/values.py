@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
@@ -17,6 +18,7 @@ from holdfast.runs.events import ABSENT, Fault
 
 KEPT_TYPES = (bytes, bytearray, datetime)
 TEXT_MAX = 2000
+_logger = logging.getLogger("holdfast.runs")
 BlobReader = Callable[[str, int], bytes]
 
 
@@ -47,8 +49,9 @@ def text_of(value: object) -> str:
     """Returns text that can be stored: surrogates escaped, not too long."""
     try:
         text = str(value)
-    except Exception:
+    except Exception as error:
         text = f"a {type(value).__name__} that cannot be shown"
+        _logger.debug("%s: its text raised %s", text, type(error).__name__)
     return text.encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]
 
 
@@ -58,12 +61,13 @@ def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
     if (found := getattr(error, "data", None)) is not None:
         try:
             data = Raw(encode(found))
-        except ValueDomainError:
-            data = ABSENT  # what it carried is lost, and not what it said
-    kind, said = type(error).__name__, text_of(error)
+        except ValueDomainError as lost:
+            _logger.debug("the data of a %s is not stored: %s", type(error).__name__, lost)
+            data = ABSENT  # what it carried is lost, and not its text
+    kind, text = type(error).__name__, text_of(error)
     if isinstance(error, StepError):
-        kind, said, outcome = text_of(error.kind), text_of(error.text), error.outcome
-    return Fault(kind, said, data, outcome)  # type: ignore[arg-type]
+        kind, text, outcome = text_of(error.kind), text_of(error.text), error.outcome
+    return Fault(kind, text, data, outcome)  # type: ignore[arg-type]
 
 
 def error_of(fault: Fault, path: str) -> StepError:

@@ -1,11 +1,12 @@
 """What a run waits for: time, a person, a signal, a child. Generators, no I/O.
 
-Nothing here holds a thread for long. A wait that is not over raises `Suspended`; the run is let go,
-and entered again when it is due or when something comes for it.
+Nothing here holds a thread for long. A wait that is not over raises `RunSuspended`; the run is let
+go, and entered again when it is due or when something comes for it.
 """
 
 from __future__ import annotations
 
+import logging
 from hashlib import sha256
 from typing import Any
 
@@ -20,13 +21,14 @@ from holdfast.errors import ExistsError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.runs import events, values
 from holdfast.runs.acts import COMMIT, LOOK, Call, Operation, Pause
-from holdfast.runs.control import Suspended
+from holdfast.runs.control import RunSuspended
 from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry, digest_of, done_of
 from holdfast.runs.steps import INLINE_US, pause
 
 POLICIES = ("cancel", "leave", "wait")
+_logger = logging.getLogger("holdfast.runs")
 ID_BYTES_MAX = 400
 CHILD_LOOK_US = 30_000_000
 """When a run that waits for a child is due for whoever claims runs, and looks first."""
@@ -109,7 +111,7 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
             yield Pause(entry.due)
             yield LOOK
         else:
-            raise Suspended(f"{waiting.kind} {waiting.name}", entry.due, seen)
+            raise RunSuspended(f"{waiting.kind} {waiting.name}", entry.due, seen)
     return _came(run, entry, waiting)
 
 
@@ -152,7 +154,8 @@ def _came(run: Execution, entry: Entry, waiting: Waiting) -> Any:
     value = run.load(entry.value)
     try:
         return waiting.convert(value)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
+        _logger.debug('run "%s": %s is returned as it is stored: %s', run.id, entry.path, error)
         return value  # a default of another type than the answers
 
 
@@ -206,7 +209,7 @@ class ChildSpec(Struct, frozen=True):
         return digest_of(self.inputs)
 
 
-class Child(Struct, frozen=True):
+class ChildRun(Struct, frozen=True):
     """A run that another run started."""
 
     id: str
@@ -273,10 +276,10 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
             run.record(events.Failed(path, values.fault_of(error)))
     if entry.error is not None:
         raise values.error_of(entry.error, path)
-    return Child(entry.child, spec.name, path)
+    return ChildRun(entry.child, spec.name, path)
 
 
-def join(context: Any, answer: Answer, child: Child) -> Operation:
+def join(context: Any, answer: Answer, child: ChildRun) -> Operation:
     """Returns a child's result; the run is suspended while the child waits for something itself."""
     run: Execution = context._execution
     _check(run, answer)
@@ -317,13 +320,13 @@ def child_id(id: str) -> str:
     return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"
 
 
-def child_wait(id: str, seen: int) -> Suspended:
+def child_wait(id: str, seen: int) -> RunSuspended:
     """Returns the wait for a child, which tells its parent when it ends.
 
     If it could not, because its worker died in between, whoever has the parent sees the child's
     last event. The parent is not entered for a look: that would write to its journal each time.
     """
-    return Suspended(f"child {id}", None, seen, (id,))
+    return RunSuspended(f"child {id}", None, seen, (id,))
 
 
 def _check(run: Execution, answer: Answer) -> None:
