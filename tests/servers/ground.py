@@ -179,8 +179,10 @@ def _keep(place: Path) -> None:
 def _began(pid: int) -> str:
     """Returns when a process began, by the kernel's count; "" if there is none."""
     try:
-        # Behind the name, which may hold anything: state, ppid, …, the 22nd of all.
+        # After the name, which may hold anything: state, ppid, …, the 22nd of all.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except ProcessLookupError:
+        return ""  # it ended while we looked
     except FileNotFoundError:
         if Path("/proc/self").exists():
             return ""

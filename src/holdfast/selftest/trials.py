@@ -397,7 +397,12 @@ def _session(setup: TrialSetup, backend: str, url: str, kind: Kind, at: int) -> 
 
 def _write(url: str, options: dict[str, Any], numbers: range) -> dict[str, Any]:
     """Appends items until one is refused, and closes; says what came of it."""
-    outcome: dict[str, Any] = {"acknowledged": numbers.start, "unknown": 0, "refused": 0, "wrong": ""}
+    outcome: dict[str, Any] = {
+        "acknowledged": numbers.start,
+        "unknown": 0,
+        "refused": 0,
+        "wrong": "",
+    }
     try:
         with open_store(url, **options) as store:
             scope = store.team(SCOPE)

@@ -8,7 +8,6 @@ memory from the text and goes on; the file is deleted by the next one who holds 
 from __future__ import annotations
 
 import logging
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from holdfast.backends.files.index import (
     LogCursor,
     NamedRevision,
     StaleIndex,
+    open_existing,
     remove,
 )
 from holdfast.backends.files.text import (
@@ -328,9 +328,9 @@ class Catalog:
 
     def _adopt_index(self, text_end: int) -> None:
         """Opens the index if there is one, and begins after what it knows."""
-        if not os.path.lexists(self._path):
+        index = open_existing(self._path, self._store, read_only=self._read_only)
+        if index is None:
             return
-        index = Index(self._path, self._store, read_only=self._read_only)
         try:
             self._check_fit(index, text_end)
         except BaseException:
@@ -387,8 +387,8 @@ class Catalog:
 
     def _report(self, problem: Exception) -> None:
         report = f"the index could not be used and was rebuilt: {problem}"
-        _log.warning("%s: %s", self._path, report)
         if report not in self.reports:
+            _log.warning("%s: %s", self._path, report)
             self.reports.append(report)
 
     def flush_if_due(self) -> None:

@@ -349,6 +349,18 @@ class Index:
         return self._db.execute(sql, values).fetchall()
 
 
+def open_existing(path: str, store: str, *, read_only: bool) -> Index | None:
+    """Opens the index that is there, None if there is none; raises as `Index` does."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return Index(path, store, read_only=read_only)
+    except apsw.CantOpenError:
+        if os.path.lexists(path):
+            raise
+        return None  # another process has deleted it since we looked
+
+
 def remove(path: str) -> None:
     """Deletes the index; the database first, so that no journal meets another database."""
     for name in (path, path + "-journal"):
@@ -359,7 +371,11 @@ def remove(path: str) -> None:
 def _connect(path: str | None, *, read_only: bool) -> Any:
     if path is None:
         return apsw.Connection(":memory:")
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+    try:
+        is_file = stat.S_ISREG(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        is_file = True  # SQLite creates it
+    if not is_file:
         raise StaleIndex("it is not a file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
     db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())

@@ -14,7 +14,7 @@ from holdfast.backends.files import journal
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.index import UNUSABLE, Index, LogCursor
+from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_existing
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
 from holdfast.backends.protocol import Finding
@@ -111,10 +111,10 @@ class FileInspection:
     def _verify_index(self, scan: _Scan | None) -> Iterator[Finding]:
         backend = self._backend
         path = os.path.join(backend.directory.path, INDEX_NAME)
-        if not os.path.lexists(path):
-            return
         try:
-            index = Index(path, backend.directory.store, read_only=True)
+            index = open_existing(path, backend.directory.store, read_only=True)
+            if index is None:
+                return
             try:
                 with index.reading() as base:
                     if scan is not None:
