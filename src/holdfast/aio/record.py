@@ -146,7 +146,7 @@ class AsyncMemorySection:
 
     def __init__(self, loop: Loop, section: MemorySection) -> None:
         self._loop = loop
-        self.sync = shelf
+        self.sync = section
 
     put = mirror(MemorySection.put)
     add = mirror(MemorySection.add)
