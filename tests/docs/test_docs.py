@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,17 @@ def test_code_in_the_documentation_runs(
         assert info == "python", f"{path.name}:{line} {info!r}: every python block is run"
         tree = ast.increment_lineno(ast.parse(body), line - 1)
         exec(compile(tree, str(path), "exec"), namespace)
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path):
+    """Line by line; numbers differ from run to run."""
+    [(_line, _info, shown), *_] = blocks(ROOT / "README.md", "text")
+    program = "import sys; from holdfast.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "demo", "--dir", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    printed = {re.sub(r"\d+", "N", line.strip()) for line in done.stdout.splitlines()}
+    assert not {re.sub(r"\d+", "N", line.strip()) for line in shown.splitlines()} - printed
 
 
 def error_classes() -> list[type[holdfast.errors.HoldfastError]]:
