@@ -22,7 +22,7 @@ from holdfast.core.snapshot import pack, unpack
 from holdfast.core.tree import (
     EMPTY,
     MISSING,
-    Change,
+    Difference,
     Map,
     Op,
     OpBatch,
@@ -256,7 +256,7 @@ def test_a_run_of_events_gives_the_state_that_they_give_one_by_one(
     assert show(root.to_dict()) == before
 
 
-def check_changes(old: Map, new: Map, changes: list[Change]) -> None:
+def check_changes(old: Map, new: Map, changes: list[Difference]) -> None:
     for change in changes:
         assert (change.old is MISSING) <= (change.new is not MISSING)
     if show(old.to_dict()) != show(new.to_dict()):

@@ -13,7 +13,7 @@ from holdfast.core import codec
 from holdfast.core.tree import (
     EMPTY,
     MISSING,
-    Change,
+    Difference,
     Lazy,
     List,
     Map,
@@ -45,12 +45,12 @@ def test_diff_names_the_deepest_places() -> None:
         set_op("closed", True),
     )
     assert diff(old, new) == [
-        Change(("customer", "name"), "Ada", "Bea"),
-        Change(("messages", 2), MISSING, {"role": "user"}),
-        Change(("budget",), 10, MISSING),
-        Change(("closed",), MISSING, True),
+        Difference(("customer", "name"), "Ada", "Bea"),
+        Difference(("messages", 2), MISSING, {"role": "user"}),
+        Difference(("budget",), 10, MISSING),
+        Difference(("closed",), MISSING, True),
     ]
-    assert diff(new, old)[-1] == Change(("budget",), MISSING, 10)
+    assert diff(new, old)[-1] == Difference(("budget",), MISSING, 10)
     assert diff(old, old) == diff(old, state(TICKET)) == []
     assert not MISSING
     assert repr(diff(old, new)[0]) == "Change(('customer', 'name'), 'Ada', 'Bea')"
@@ -157,11 +157,11 @@ def test_touched_tells_what_ops_did() -> None:
     ]
     new = apply(old, ops, revision=2)
     assert touched(ops, old, new) == [
-        Change(("customer", "name"), "Ada", "Cy"),
-        Change(("messages", 2), MISSING, {"role": "user"}),
-        Change(("messages", 3), MISSING, "bye"),
-        Change(("budget",), 10, 11),
-        Change(("customer", "vip"), MISSING, True),
+        Difference(("customer", "name"), "Ada", "Cy"),
+        Difference(("messages", 2), MISSING, {"role": "user"}),
+        Difference(("messages", 3), MISSING, "bye"),
+        Difference(("budget",), 10, 11),
+        Difference(("customer", "vip"), MISSING, True),
     ]
 
 
@@ -169,18 +169,18 @@ def test_touched_takes_lists_and_whole_states_apart() -> None:
     old = state({"l": [1, 2, 3], "a": 1})
     ops = [delete_op(("l", 0))]
     assert touched(ops, old, apply(old, ops, revision=2)) == [
-        Change(("l", 0), 1, 2),
-        Change(("l", 1), 2, 3),
-        Change(("l", 2), 3, MISSING),
+        Difference(("l", 0), 1, 2),
+        Difference(("l", 1), 2, 3),
+        Difference(("l", 2), 3, MISSING),
     ]
     ops = [truncate_op("l", 1), append_op("new", 1)]
     assert touched(ops, old, apply(old, ops, revision=2)) == [
-        Change(("l", 1), 2, MISSING),
-        Change(("l", 2), 3, MISSING),
-        Change(("new",), MISSING, [1]),
+        Difference(("l", 1), 2, MISSING),
+        Difference(("l", 2), 3, MISSING),
+        Difference(("new",), MISSING, [1]),
     ]
     ops = [set_op((), {"a": 2})]
     assert touched(ops, old, apply(old, ops, revision=2)) == [
-        Change(("l",), [1, 2, 3], MISSING),
-        Change(("a",), 1, 2),
+        Difference(("l",), [1, 2, 3], MISSING),
+        Difference(("a",), 1, 2),
     ]

@@ -6,7 +6,7 @@ difference  diff, diff_ops, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.core.tree.difference import Change, diff, diff_ops, touched
+from holdfast.core.tree.difference import Difference, diff, diff_ops, touched
 from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
 from holdfast.core.tree.ops import (
     Kind,
@@ -32,7 +32,7 @@ __all__ = [
     "EMPTY",
     "MISSING",
     "Blobs",
-    "Change",
+    "Difference",
     "Kind",
     "Lazy",
     "List",

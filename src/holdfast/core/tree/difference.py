@@ -18,7 +18,7 @@ from holdfast.core.tree.ops import Op, delete_op, locate, raw_op, truncate_op
 from holdfast.core.tree.vector import Vector
 
 
-class Change:
+class Difference:
     """One place that differs; the absent side of an added or removed one is MISSING.
 
     `old` and `new` are decoded, and blobs loaded, when they are asked for.
@@ -40,7 +40,7 @@ class Change:
         return _force(self._new)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Change):
+        if not isinstance(other, Difference):
             return NotImplemented
         return (self.path, self.old, self.new) == (other.path, other.old, other.new)
 
@@ -50,7 +50,7 @@ class Change:
         return f"Change({self.path!r}, {self.old!r}, {self.new!r})"
 
 
-def diff(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Change]:
+def diff(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Difference]:
     """Returns the places that differ: the deepest mapping keys and list indexes that do.
 
     Within a mapping, changed and removed keys come in the old order, then new ones in theirs; on
@@ -68,20 +68,20 @@ def diff_ops(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Op]:
     return ops
 
 
-def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Change]:
+def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Difference]:
     """Returns the changes that ops made between two states, each place once.
 
     A place is that of an op: what it put there is not taken apart, except that the items of a list
     that grew or shrank are told one by one.
     """
-    found: dict[Path, Change] = {}
+    found: dict[Path, Difference] = {}
     for op in ops:
         for change in _touched_by(op, old, new):
             found.setdefault(change.path, change)
     return list(found.values())
 
 
-def _touched_by(op: Op, old: Map, new: Map) -> Iterator[Change]:
+def _touched_by(op: Op, old: Map, new: Map) -> Iterator[Difference]:
     path = op.keys
     compare = _Comparison(False)
     if op.kind == "merge" and locate(old, path) is MISSING:
@@ -103,16 +103,16 @@ class _Comparison:
     def __init__(self, is_same_stream: bool) -> None:
         self._is_same_stream = is_same_stream
 
-    def place(self, old: Map, new: Map, path: Path) -> Iterator[Change]:
+    def place(self, old: Map, new: Map, path: Path) -> Iterator[Difference]:
         a, b = locate(old, path), locate(new, path)
         if not self._is_known_same(a, b):
-            yield Change(path, a, b)
+            yield Difference(path, a, b)
 
-    def changes(self, old: Any, new: Any, path: Path) -> Iterator[Change]:
+    def changes(self, old: Any, new: Any, path: Path) -> Iterator[Difference]:
         if self._is_known_same(old, new):
             return
         if old is MISSING or new is MISSING:
-            yield Change(path, old, new)
+            yield Difference(path, old, new)
             return
         a, b = _force(old), _force(new)
         if type(a) is Map and type(b) is Map:
@@ -123,11 +123,11 @@ class _Comparison:
             for index in self._changed_indexes(x, y):
                 yield from self.changes(x.get(index), y.get(index), (*path, index))
             for index in range(len(a), len(b)):
-                yield Change((*path, index), MISSING, y.get(index))
+                yield Difference((*path, index), MISSING, y.get(index))
             for index in range(len(b), len(a)):
-                yield Change((*path, index), x.get(index), MISSING)
+                yield Difference((*path, index), x.get(index), MISSING)
         elif not _is_same_scalar(a, b):
-            yield Change(path, old, new)
+            yield Difference(path, old, new)
 
     def map_ops(self, a: Map, b: Map, path: Path, ops: list[Op]) -> None:
         """Adds the ops that make mapping b of mapping a."""
