@@ -1,8 +1,8 @@
-"""Kills between every two commits of an operation, on any backend, whatever the operation is.
+"""Kills any operation before and after each of its commits, on any backend.
 
-The operation runs in a forked child on a store whose backend counts commits. A first run, unharmed,
-tells how many there are; then the child is killed with SIGKILL right before and right after each of
-them, every time on a store of its own. What must hold afterwards is the test's to say.
+The operation runs in a forked child on a store whose backend counts commits. A first run, without a
+kill, tells how many there are. Then the child is killed with SIGKILL right before and right after
+each of them, every time on a new store. The test says what must hold afterwards.
 
 The process that forks must have no store open (see `tests/crash/children.py`).
 """

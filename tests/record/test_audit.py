@@ -105,7 +105,7 @@ READS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_every_way_to_read_is_noted(hf: Store, name: str) -> None:
+def test_every_way_to_read_is_observed(hf: Store, name: str) -> None:
     read, unread = READS[name]
     team = fill(hf)
     with hf.audit("team/t") as audit:
@@ -113,7 +113,7 @@ def test_every_way_to_read_is_noted(hf: Store, name: str) -> None:
     assert paths(audit) == unread
 
 
-def test_a_joint_commit_notes_what_it_reads(hf: Store) -> None:
+def test_a_commit_to_several_scopes_reports_what_it_reads(hf: Store) -> None:
     team = fill(hf)
     with hf.audit(team) as audit, hf.commit() as tx:
         pending = tx.scope(team)
@@ -123,7 +123,7 @@ def test_a_joint_commit_notes_what_it_reads(hf: Store) -> None:
     assert team.get("stage") == "done"
 
 
-def test_what_is_read_is_what_is_there(hf: Store) -> None:
+def test_an_observed_read_returns_what_is_there(hf: Store) -> None:
     """A state whose readers are noted is equal to the plain one, and written as it."""
     team = fill(hf)
     with hf.audit(team):
@@ -156,7 +156,7 @@ def test_what_is_read_is_what_is_there(hf: Store) -> None:
     assert hf.check().ok
 
 
-def test_no_audit_no_cost(hf: Store) -> None:
+def test_reading_costs_nothing_extra_without_an_audit(hf: Store) -> None:
     """While none is open, a reader is handed what the log holds by the very function that was."""
     team = fill(hf)
     plain = team.state
@@ -180,7 +180,7 @@ def test_no_audit_no_cost(hf: Store) -> None:
     assert hf.audit(team).items()[0].read is None
 
 
-def test_reads_of_every_thread_are_noted(hf: Store) -> None:
+def test_reads_of_every_thread_are_observed(hf: Store) -> None:
     team = hf.team("t")
     team.update({str(number): number for number in range(100)})
     audit = hf.audit(team)
@@ -275,7 +275,7 @@ def test_boot_37_whether_removing_an_item_changes_behaviour(hf: Store) -> None:
     assert hf.check().ok
 
 
-def test_a_job_that_raises_behaves_so_too(hf: Store) -> None:
+def test_a_job_that_raises_is_compared_too(hf: Store) -> None:
     team = fill(hf)
     trial = hf.audit(team).without("model", lambda scope: scope["model"])
     assert (trial.whole.returned, trial.whole.error) == ("small", None)
@@ -292,19 +292,19 @@ def test_a_job_that_raises_behaves_so_too(hf: Store) -> None:
     assert hf.audit(team).without("model", lambda scope: scope.close(keep=False)).is_same
 
 
-def test_what_cannot_be_tried(hf: Store) -> None:
+def test_items_that_cannot_be_left_out(hf: Store) -> None:
     team = fill(hf)
     audit = hf.audit(team)
     with pytest.raises(NotFoundError, match="nothing at"):
         audit.without("absent", answer)
-    with pytest.raises(UsageError, match="no item"):
+    with pytest.raises(UsageError, match="part of the state"):
         audit.without((), answer)
     with pytest.raises(UsageError, match="a job is a function"):
         audit.without("model", 1)  # pyright: ignore
     with pytest.raises(UsageError, match="a path is"):
         audit.without(3, answer)  # pyright: ignore
     hf.global_().set("a", 1)
-    with pytest.raises(UsageError, match="one global scope"):
+    with pytest.raises(UsageError, match="global scope cannot be forked"):
         hf.audit("global").without("a", answer)
     with pytest.raises(UsageError):
         hf.audit(7)  # pyright: ignore
@@ -342,7 +342,7 @@ def test_the_audit_for_asyncio(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_audit_of_another_store_notes_nothing_here(tmp_path: Path) -> None:
+def test_an_audit_of_another_store_observes_nothing_here(tmp_path: Path) -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
         with one.audit(fill(one)) as audit:
             fill(other).get("model")

@@ -87,7 +87,7 @@ def test_an_error_that_cannot_be_recorded_does_not_hide_the_one_that_was_raised(
     assert "is open, without this error" in caught.value.__notes__[0]
 
 
-def test_an_exception_behind_the_outcome_changes_nothing(hf: Store) -> None:
+def test_an_exception_after_the_outcome_changes_nothing(hf: Store) -> None:
     with pytest.raises(KeyError), hf.conversation("c").decide("x") as d:
         d.outcome("done")
         raise KeyError("later")
@@ -106,7 +106,7 @@ def test_closing_twice_an_unknown_id_and_bad_ids_are_clear_errors(hf: Store) -> 
     d = chat.decide("x")
     d.outcome("done")
     for again in (lambda: d.outcome("done"), lambda: hf.outcome(d.id, "other")):
-        with pytest.raises(ExistsError, match="was closed already"):
+        with pytest.raises(ExistsError, match="was already closed"):
             again()
     with pytest.raises(ExistsError):
         hf.prioritise(d.id, 1)
@@ -166,7 +166,7 @@ def test_bad_arguments_write_nothing(hf: Store) -> None:
     assert [event.type for event in chat.history()] == ["decision.opened"]
 
 
-def test_they_are_listed_newest_first_and_paged(hf: Store) -> None:
+def test_decisions_are_listed_newest_first_and_paged(hf: Store) -> None:
     """BOOT-8."""
     chat, other = hf.conversation("c"), hf.conversation("d")
     for number in range(5):
@@ -185,7 +185,7 @@ def test_they_are_listed_newest_first_and_paged(hf: Store) -> None:
     assert hf.decisions(scope=hf.team("none")) == []
 
 
-def test_open_ones_are_found_without_reading_streams(
+def test_open_decisions_are_found_without_reading_streams(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BOOT-44, guarantee 12: however long the stream around them is."""
@@ -209,7 +209,7 @@ def test_open_ones_are_found_without_reading_streams(
     assert sum(got) <= 2
 
 
-def test_priorities_order_the_open_ones(hf: Store) -> None:
+def test_priorities_order_open_decisions(hf: Store) -> None:
     chat = hf.conversation("c")
     first, second, third = (chat.decide(text) for text in ("first", "second", "third"))
     hf.prioritise(third.id, "high")
@@ -220,7 +220,7 @@ def test_priorities_order_the_open_ones(hf: Store) -> None:
     assert third.outcome("done").priority == 1
 
 
-def test_a_handle_that_is_behind_closes_all_the_same(hf: Store) -> None:
+def test_an_outdated_handle_still_closes_its_decision(hf: Store) -> None:
     chat = hf.conversation("c")
     d = chat.decide("x")
     hf.prioritise(d.id, 3)
@@ -252,7 +252,7 @@ def test_standing_orders_count_until_they_are_superseded(hf: Store) -> None:
     assert (older.status, older.superseded_by) == ("superseded", newer.id)
     assert newer.stored.supersedes == push.id
     assert hf.marks("superseding") == []
-    with pytest.raises(ExistsError, match="superseded already"):
+    with pytest.raises(ExistsError, match="already superseded"):
         team.decide("again", supersedes=push.id)
     newer.outcome("we push again")
     assert [order.id for order in chat.recall(recent=0).orders] == [house.id]
@@ -308,7 +308,7 @@ def test_closing_a_scope_abandons_what_is_open_in_it(hf: Store) -> None:
         chat.decide("y")
 
 
-def test_readers_ask_for_what_is_older(url: str) -> None:
+def test_decisions_can_be_listed_by_age(url: str) -> None:
     """BOOT-69."""
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as hf:
@@ -322,7 +322,7 @@ def test_readers_ask_for_what_is_older(url: str) -> None:
         assert found[0].updated_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 
-def test_another_worker_closes_it_only_when_the_owner_is_gone(durable: str, tmp_path: Any) -> None:
+def test_another_worker_closes_it_only_when_the_owner_is_dead(durable: str, tmp_path: Any) -> None:
     url = new_url(durable, tmp_path)
     with holdfast.open(url) as mine:
         d = mine.conversation("c").decide("x")
@@ -334,7 +334,7 @@ def test_another_worker_closes_it_only_when_the_owner_is_gone(durable: str, tmp_
                 lambda: other.conversation("c").decide("y", supersedes=d.id),
                 lambda: other.conversation("c").decide("x", key=d.key, if_exists="attach"),
             ):
-                with pytest.raises(ConflictError, match="which lives"):
+                with pytest.raises(ConflictError, match="which is alive"):
                     refused()
             assert other.recover().acts == []
             mine.close()
@@ -358,7 +358,7 @@ def test_a_decision_of_a_dead_owner_is_taken_over_by_its_key(durable: str, tmp_p
 # --- policy --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_done_undecided(hf: Store) -> None:
+def test_an_effect_without_a_decision_is_caught(hf: Store) -> None:
     """BOOT-46: caught, logged, and by choice refused."""
     chat = hf.conversation("c")
     with chat.effect("POST /refunds"):
@@ -391,7 +391,7 @@ def test_nothing_is_done_undecided(hf: Store) -> None:
 # --- asyncio -------------------------------------------------------------------------------------
 
 
-def test_the_same_for_asyncio(url: str) -> None:
+def test_decisions_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             chat = hf.conversation("c")
@@ -426,7 +426,7 @@ def test_the_same_for_asyncio(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "files", "sqlite"])
-def test_what_was_in_a_scope_that_expired_is_gone(kind: str, tmp_path: Any) -> None:
+def test_decisions_of_an_expired_scope_are_gone(kind: str, tmp_path: Any) -> None:
     clock = FakeClock()
     with holdfast.open(new_url(kind, tmp_path), clock=clock) as hf:
         chat = hf.conversation("c", ttl_s=10)

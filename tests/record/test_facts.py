@@ -109,7 +109,7 @@ def test_a_large_value_is_kept_beside_the_log(hf: Store) -> None:
     assert len(hf._log.records(chat.name)[0].payload) < 1000
 
 
-def test_a_fact_that_was_stated_often_is_found_in_few_looks(
+def test_a_fact_that_was_stated_often_is_found_in_few_lookups(
     hf: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guarantee 12."""
@@ -154,7 +154,7 @@ def test_a_stale_fact_is_marked_before_it_is_read(tmp_path: Path) -> None:
         assert chat.facts.list(older_than=timedelta(minutes=30))[0].name == "forever"
 
 
-def test_a_verifier_makes_a_fact_fresh_or_stale_and_is_asked_when_it_should(
+def test_a_verifier_makes_a_fact_fresh_or_stale_and_is_asked_only_when_needed(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
@@ -207,7 +207,7 @@ def test_only_a_clear_answer_counts(hf: Store, value: str, stale: bool) -> None:
     assert len(list(hf.conversation("c").history())) == 1 + stale
 
 
-def test_a_verifier_that_is_not_here_changes_nothing(
+def test_a_verifier_that_is_not_registered_changes_nothing(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.core import intent
@@ -401,7 +401,7 @@ def test_a_layer_lists_what_else_a_silent_worker_leaves(
         assert hf.stale() == [mine, mine]
 
 
-def test_events_that_nobody_of_us_wrote_are_named() -> None:
+def test_events_with_unexpected_data_are_reported() -> None:
     """Guarantee 7."""
     for type, data in (("fact.stated", {"name": "f"}), ("fact.verified", 7), ("fact.stated", [])):
         with holdfast.open("memory:") as hf:
@@ -428,7 +428,9 @@ def looks(fact: Fact) -> object:
 
 
 @pytest.mark.parametrize("answer", [Holds(), Contradicted("older")])
-def test_a_verdict_about_one_statement_is_no_word_about_the_next(hf: Store, answer: object) -> None:
+def test_a_verdict_about_one_statement_does_not_count_for_the_next(
+    hf: Store, answer: object
+) -> None:
     """BOOT-70: what nobody verified is not verified, and what nobody contradicted is trusted."""
     facts = hf.conversation("c").facts
     facts.state("version", 1, verify=looks, valid_for="1h")
@@ -442,7 +444,7 @@ def test_a_verdict_about_one_statement_is_no_word_about_the_next(hf: Store, answ
     assert hf.marks("fact") == []
 
 
-def test_a_scope_that_ends_while_a_verifier_looks_hides_no_other_fact() -> None:
+def test_a_scope_that_expires_during_a_verification_hides_no_other_fact() -> None:
     """Clause 18, and guarantee 7: the others are stale, and told so."""
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as hf:

@@ -40,7 +40,7 @@ def test_a_foreign_item_comes_back_exactly(hf: Store, item: Any) -> None:
     assert hf.check().ok
 
 
-def test_items_of_a_whole_history_in_one_go(hf: Store) -> None:
+def test_all_items_of_a_history_at_once(hf: Store) -> None:
     chat = hf.conversation("c")
     items = [{"role": "user", "content": f"é{number}", "n": [number]} for number in range(300)]
     chat.messages.add_many([{"foreign": item} for item in items])
@@ -87,7 +87,7 @@ def test_a_foreign_item_is_added_once(hf: Store) -> None:
     assert len(fork.messages) == 5
 
 
-def test_a_foreign_item_that_was_taken_away_may_be_said_again(hf: Store) -> None:
+def test_a_foreign_item_that_was_deleted_may_be_added_again(hf: Store) -> None:
     """A framework pops the items of a turn that it tries again, and adds them with their ids."""
     chat = hf.conversation("c")
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_a_foreign_item_that_was_taken_away_may_be_said_again(hf: Store) -> None
 
 
 def test_a_foreign_item_that_was_compacted_is_still_there(hf: Store) -> None:
-    """A framework sends its whole history again: what a summary stands for was not taken away."""
+    """A framework sends its whole history again: what was compacted was not deleted."""
     chat = hf.conversation("c")
     items = [{"role": "user", "content": text, "foreign_id": text} for text in "abc"]
     chat.messages.add_many(items)

@@ -32,7 +32,7 @@ def test_tasks_at_a_revision_within_the_commit_that_added_one(hf: Store) -> None
         chat.tasks.list(at=99)
 
 
-def test_a_fork_has_no_fact_of_the_event_behind_it(hf: Store) -> None:
+def test_a_fork_does_not_have_a_fact_stated_after_it(hf: Store) -> None:
     chat = hf.conversation("c", parent=hf.team("t"))
     chat.facts.state("x", 1)
     assert chat.fork("late").facts.get("x").value == 1
@@ -42,7 +42,7 @@ def test_a_fork_has_no_fact_of_the_event_behind_it(hf: Store) -> None:
         early.facts.get("x")
 
 
-def test_every_list_says_the_same_of_a_decision_that_a_fork_inherited(hf: Store) -> None:
+def test_every_list_agrees_on_a_decision_that_a_fork_inherited(hf: Store) -> None:
     """It is one act in the world. Lists of all scopes had the fork's old view of it."""
     chat = hf.conversation("a")
     d = chat.decide("x")
@@ -94,7 +94,7 @@ def test_a_restore_undoes_no_decision_and_no_fact(hf: Store) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_facts_of_a_closed_scope_are_not_asked_about_for_ever(hf: Store, keep: bool) -> None:
+def test_facts_of_a_closed_scope_are_no_longer_verified(hf: Store, keep: bool) -> None:
     """`stale` raised ClosedError because of one such fact, and listed none of the others."""
     chat, open_ = hf.conversation("c"), hf.conversation("d")
     chat.facts.state("x", 1, verify=never)
@@ -140,7 +140,7 @@ def test_nothing_is_opened_while_a_scope_is_being_closed(
         assert hf.marks(index) == []
 
 
-def test_a_blob_of_a_fact_or_a_message_that_is_gone_is_found_by_check(hf: Store) -> None:
+def test_check_finds_a_missing_blob_of_a_fact_or_a_message(hf: Store) -> None:
     """Guarantee 6."""
     chat = hf.conversation("c")
     large = "x" * 100_000

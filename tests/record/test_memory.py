@@ -72,7 +72,7 @@ def test_a_scope_without_a_parent_keeps_what_lasts_in_the_global_one(hf: Store) 
     assert hf.conversation("d", parent=hf.team("t")).memory.notes.get("m").value == 1
 
 
-def test_another_lifetime_moves_a_thing(hf: Store) -> None:
+def test_another_lifetime_moves_an_item(hf: Store) -> None:
     chat = hf.conversation("c", parent=hf.team("t"))
     memory = chat.memory
     memory.notes.put("n", "for now", lifetime="session")
@@ -86,7 +86,7 @@ def test_another_lifetime_moves_a_thing(hf: Store) -> None:
         memory.notes.drop("n")
 
 
-def test_a_turn_ends_however_it_ends(hf: Store) -> None:
+def test_what_is_kept_for_a_turn_is_deleted_however_it_ends(hf: Store) -> None:
     memory = hf.conversation("c").memory
     with memory.turn():
         memory.files.put("a", lifetime="turn")
@@ -121,7 +121,7 @@ def test_the_history_of_errors_is_bounded() -> None:
         assert [one.value for one in memory.errors.list(older_than="99s")] == [5]
 
 
-def test_it_is_state_like_any_other(hf: Store) -> None:
+def test_working_memory_is_state_like_any_other(hf: Store) -> None:
     team = hf.team("t")
     chat = hf.conversation("c", parent=team)
     chat.memory.files.put("a")
@@ -144,12 +144,12 @@ WRONG: list[tuple[Callable[[Memory], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "says"), WRONG)
-def test_what_cannot_be_kept(call: Callable[[Memory], object], says: str) -> None:
+def test_bad_arguments_are_refused(call: Callable[[Memory], object], says: str) -> None:
     with holdfast.open("memory:") as hf, pytest.raises(UsageError, match=says):
         call(hf.conversation("c").memory)
 
 
-def test_the_same_for_asyncio(url: str) -> None:
+def test_working_memory_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             memory = hf.conversation("c", parent=hf.team("t")).memory
@@ -186,7 +186,9 @@ def keep_things(url: str) -> None:
     chat.close(keep=True)
 
 
-def test_it_is_whole_wherever_its_writer_is_killed(durable: str, tmp_path: Path) -> None:
+def test_working_memory_is_consistent_wherever_its_writer_is_killed(
+    durable: str, tmp_path: Path
+) -> None:
     """A name is never there twice, and what ends with the scope is gone once it is closed."""
     trials = 0
     for kill in kill_everywhere(keep_things, lambda: new_url(durable, tmp_path)):
@@ -205,7 +207,7 @@ def test_it_is_whole_wherever_its_writer_is_killed(durable: str, tmp_path: Path)
     assert trials >= 2 * 9
 
 
-def test_a_turn_ends_though_another_writer_went_back_before_it(
+def test_a_turn_ends_though_another_writer_restored_an_older_state(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = hf.conversation("c")

@@ -44,7 +44,7 @@ def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_everything_that_is_said_of_a_message_comes_back(hf: Store) -> None:
+def test_all_fields_of_a_message_come_back(hf: Store) -> None:
     """RALPH-11: complete history with metadata. RALPH-13, 14: links to files and discussions."""
     chat = hf.conversation("c", parent=hf.team("t"))
     change = FileChange.of("src/a.py", b"before", None)
@@ -88,7 +88,7 @@ def test_everything_that_is_said_of_a_message_comes_back(hf: Store) -> None:
     assert hf.check().ok
 
 
-def test_like_a_list(hf: Store) -> None:
+def test_messages_behave_like_a_list(hf: Store) -> None:
     chat = hf.conversation("c")
     assert not chat.messages
     assert len(chat.messages) == 0
@@ -133,7 +133,7 @@ def test_pages_from_either_end(hf: Store) -> None:
     page = chat.messages.page(100, after=page.newer)
     assert page.newer is None
     for wrong in ("", "x", "bTE6LTE", 7, "é", page):
-        with pytest.raises(UsageError, match="no cursor"):
+        with pytest.raises(UsageError, match="not a cursor"):
             chat.messages.page(before=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="found two"):
         chat.messages.page(before=page.older, oldest=True, after=page.older)
@@ -141,7 +141,7 @@ def test_pages_from_either_end(hf: Store) -> None:
         chat.messages.page(0)
 
 
-def test_the_newest_cost_what_they_are_however_long_the_conversation_is(
+def test_reading_the_newest_costs_the_same_however_long_the_conversation_is(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of records that are read, not time: the same for 100 messages and for 3,000."""
@@ -212,7 +212,7 @@ def test_edits_deletions_pops_and_clears_are_events(hf: Store) -> None:
     assert {"message.edited", "message.deleted", "message.popped", "messages.cleared"} <= types
 
 
-def test_an_undo_takes_back_a_change_and_nothing_that_was_said(hf: Store) -> None:
+def test_an_undo_reverts_a_change_and_leaves_messages_alone(hf: Store) -> None:
     """Only a restore carries messages back, and an undo of one brings them again."""
     chat = hf.conversation("c")
     chat.set("stage", 1)
@@ -236,7 +236,7 @@ def test_an_undo_takes_back_a_change_and_nothing_that_was_said(hf: Store) -> Non
     assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["since"])
 
 
-def test_a_summary_is_found_by_whoever_did_not_meet_it_yet(hf: Store) -> None:
+def test_a_summary_is_found_by_a_new_scan(hf: Store) -> None:
     chat = hf.conversation("c")
     for number in range(10):
         chat.say(f"{number}")
@@ -268,7 +268,7 @@ def test_restore_and_fork_carry_the_messages(hf: Store) -> None:
 
 
 def test_messages_of_a_closed_conversation(hf: Store) -> None:
-    """BOOT-6: what was let go is no empty history but an error that says so."""
+    """BOOT-6: reading dropped messages is an error that says so, not an empty history."""
     kept, dropped = hf.conversation("kept"), hf.conversation("dropped")
     for chat in (kept, dropped):
         chat.say("a")
@@ -276,7 +276,7 @@ def test_messages_of_a_closed_conversation(hf: Store) -> None:
     assert contents(kept.messages) == ["a"]
     with pytest.raises(ClosedError):
         kept.say("b")
-    with pytest.raises(ClosedError, match="let go"):
+    with pytest.raises(ClosedError, match="dropped"):
         list(dropped.messages)
     assert contents(dropped.messages.at(1)) == ["a"]
     assert contents(dropped.fork("early", at=1).messages) == ["a"]
@@ -299,7 +299,7 @@ def test_a_key_adds_once_and_several_in_one_commit(hf: Store) -> None:
         chat.messages.add("user", "d", expected=1)
 
 
-def test_merge_is_ordered_and_has_nothing_twice(hf: Store) -> None:
+def test_a_merge_is_ordered_and_has_no_duplicates(hf: Store) -> None:
     """RALPH-44."""
     one, two = hf.conversation("one"), hf.conversation("two")
 
@@ -432,7 +432,7 @@ def test_an_event_that_points_nowhere_is_corruption(type: str, payload: bytes) -
             list(hf.conversation("c").messages)
 
 
-def test_a_message_that_is_none_is_corruption() -> None:
+def test_an_event_that_is_not_a_message_is_corruption() -> None:
     with holdfast.open("memory:") as hf:
         hf._log.commit(
             ProposedCommit((StreamWrite("conversation/c", (NewEvent("message.added", b"7"),)),))

@@ -48,7 +48,7 @@ async def contents(messages: AsyncHistory) -> list[str | None]:
     return [message.content async for message in messages]
 
 
-def test_everything(url: str) -> None:
+def test_every_method_for_asyncio(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
         chat = hf.conversation("c")
         first = await chat.say("a")

@@ -1,4 +1,4 @@
-"""Messages of a run's body are said once, however often the run is entered again (rule 3)."""
+"""Messages of a run's body are added once, however often the run is entered again (rule 3)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def die_in(function: Any, url: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
-def test_a_run_that_is_resumed_says_nothing_twice(backend: str, tmp_path: Path) -> None:
+def test_a_resumed_run_adds_no_message_twice(backend: str, tmp_path: Path) -> None:
     """On servers the same, after the dead owner's lease; the kinds differ in nothing else here."""
     url = new_url(backend, tmp_path)
     die_in(talks, url)
@@ -85,7 +85,7 @@ def change(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_what_is_judged_by_what_is_there_is_refused_in_a_body(hf: Store, name: str) -> None:
+def test_changes_that_depend_on_stored_messages_are_refused_in_a_body(hf: Store, name: str) -> None:
     """Rule 3: before, a run that was resumed found other messages there, and diverged."""
     STORES.append(hf)
     fill(hf)
@@ -113,7 +113,9 @@ def test_what_is_judged_by_what_is_there_is_refused_in_a_body(hf: Store, name: s
     assert hf.conversation("c").revision > before
 
 
-def test_what_is_judged_is_refused_in_an_async_body_too(tmp_path: Path) -> None:
+def test_changes_that_depend_on_stored_messages_are_refused_in_an_async_body(
+    tmp_path: Path,
+) -> None:
     import asyncio
 
     @holdfast.run(name="changes-async")
@@ -149,7 +151,9 @@ def begins_anew(ctx: holdfast.Context) -> int:
 
 
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
-def test_what_says_the_same_each_time_is_done_once_in_a_body(backend: str, tmp_path: Path) -> None:
+def test_changes_that_are_the_same_each_time_happen_once_in_a_body(
+    backend: str, tmp_path: Path
+) -> None:
     url = new_url(backend, tmp_path)
     die_in(begins_anew, url)
     with holdfast.open(url) as hf:

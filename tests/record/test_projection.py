@@ -1,4 +1,4 @@
-"""Decisions as a fold: old events and new ones, events of strangers, and a model of the whole."""
+"""Decisions as a fold: old events and new ones, unexpected data, and a model of all of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
         ("decision_outcome", {}),
     ],
 )
-def test_events_that_nobody_of_us_wrote_are_named(type: str, data: Any) -> None:
+def test_events_with_unexpected_data_are_reported(type: str, data: Any) -> None:
     """Guarantee 7: an error that says where, never a default and never a bare exception."""
     with holdfast.open("memory:") as hf:
         chat = hf.conversation("c")
@@ -120,7 +120,7 @@ def play(hf: Store, model: Model, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_they_are_what_a_model_says(kind: str, tmp_path: Path) -> None:
+def test_decisions_agree_with_a_model(kind: str, tmp_path: Path) -> None:
     """Single reads, lists by scope, lists by mark: all tell the same, and what the model tells."""
     print(f"seed {SEED}")
     dice = random.Random(SEED)

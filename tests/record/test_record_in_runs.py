@@ -48,7 +48,7 @@ def decides(ctx: holdfast.Context) -> list[str]:
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
 @pytest.mark.parametrize("place", ["in the block", "behind three"])
 @pytest.mark.parametrize("recovers", [False, True])
-def test_a_run_that_is_resumed_decides_nothing_twice(
+def test_a_resumed_run_decides_nothing_twice(
     backend: str, place: str, recovers: bool, tmp_path: Path
 ) -> None:
     """A decision's id comes from the run's path, and the new worker takes it up."""
@@ -88,7 +88,7 @@ def waits(ctx: holdfast.Context) -> str:
     return d.id
 
 
-def test_a_run_that_waits_in_the_block_of_a_decision_goes_on_with_another_worker(
+def test_a_run_that_waits_in_the_block_of_a_decision_continues_with_another_worker(
     url: str, tmp_path: Path
 ) -> None:
     """The wait leaves the block with an exception that is none of the act's: it stays open."""
@@ -158,7 +158,7 @@ def steps(ctx: holdfast.Context) -> int:
     return records()
 
 
-def test_all_of_it_is_fine_in_a_step() -> None:
+def test_everything_is_allowed_in_a_step() -> None:
     with holdfast.open("memory:") as hf:
         STORES.append(hf)
         assert hf.start(steps, id="r").result() == 1

@@ -83,7 +83,7 @@ def test_an_act_is_verified_and_done_exactly_once(durable: str, tmp_path: Path, 
     assert lines(tmp_path, "asked") == ["k"]
 
 
-def test_the_living_are_not_judged(durable: str, tmp_path: Path) -> None:
+def test_decisions_of_living_workers_are_not_judged(durable: str, tmp_path: Path) -> None:
     url = new_url(durable, tmp_path)
     with holdfast.open(url) as hf, holdfast.open(url) as other:
         hf.conversation("c").decide("pay", action=str(tmp_path), verify=was_paid, act=pay)
@@ -100,7 +100,7 @@ def test_the_living_are_not_judged(durable: str, tmp_path: Path) -> None:
         (was_paid, break_down, "not done", "no network"),
     ],
 )
-def test_whatever_is_not_clear_is_left_to_the_caller(
+def test_an_unclear_answer_leaves_the_decision_open(
     tmp_path: Path, verify: object, act: object, verdict: str, why: str
 ) -> None:
     url = new_url("sqlite", tmp_path)
@@ -116,7 +116,7 @@ def test_whatever_is_not_clear_is_left_to_the_caller(
     assert lines(tmp_path, "paid") == []
 
 
-def test_a_function_that_this_process_lacks_is_never_guessed(
+def test_a_decision_whose_functions_are_not_registered_is_left_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guarantee 10: what is stored names functions, and only registered ones are called."""
@@ -135,7 +135,7 @@ def test_a_function_that_this_process_lacks_is_never_guessed(
     assert lines(tmp_path, "asked") == ["k"]
 
 
-def test_many_that_recover_at_once_act_once_each(durable: str, tmp_path: Path) -> None:
+def test_many_workers_that_recover_at_once_act_once(durable: str, tmp_path: Path) -> None:
     """Every decision is done again by one of four processes, told by the outside witness."""
     url = new_url(durable, tmp_path)
     keys = [f"k{number}" for number in range(12)]

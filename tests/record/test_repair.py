@@ -1,4 +1,4 @@
-"""`repair`: a history that a model takes, made without touching what it is made from."""
+"""`repair` makes a history that a model accepts, and does not change the given one."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ UNSOUND: list[tuple[str, list[Any], list[Any], list[tuple[str, int, str]]]] = [
 
 @pytest.mark.parametrize(("history", "expected", "mended"), [case[1:] for case in UNSOUND],
                          ids=[case[0] for case in UNSOUND])  # fmt: skip
-def test_what_is_mended(
+def test_what_is_repaired(
     history: list[Any], expected: list[Any], mended: list[tuple[str, int, str]]
 ) -> None:
     given = copy.deepcopy(history)
@@ -169,7 +169,7 @@ def of_form(form: int) -> Any:
 
 
 @given(st.integers(0, 2).flatmap(of_form))
-def test_whatever_is_given_is_sound_then(history: list[Any]) -> None:
+def test_every_history_is_sound_after_repair(history: list[Any]) -> None:
     repaired = repair(history)
     assert_sound(repaired.history)
     again = repair(repaired.history)
@@ -179,7 +179,7 @@ def test_whatever_is_given_is_sound_then(history: list[Any]) -> None:
 
 
 def assert_sound(history: list[Any]) -> None:
-    """Each call has one result behind it, in two of the forms right behind it."""
+    """Each call has one result after it, in two of the forms right after it."""
     calls: list[str] = []
     results: list[str] = []
     due: set[str] = set()
@@ -207,12 +207,12 @@ def assert_sound(history: list[Any]) -> None:
 
 
 @given(st.lists(ITEM))
-def test_mixed_forms_never_raise_and_settle(history: list[Any]) -> None:
+def test_mixed_forms_never_raise_and_a_third_repair_changes_nothing(history: list[Any]) -> None:
     once = repair(history).history
     assert repair(repair(once).history).history == repair(once).history
 
 
 @pytest.mark.parametrize("wrong", ["text", b"bytes", {"role": "user"}, 7, None])
-def test_what_is_no_history(wrong: Any) -> None:
+def test_values_that_are_not_a_history_are_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="a history is"):
         repair(wrong)

@@ -1,4 +1,4 @@
-"""The session in the words of this store (BOOT-4, 7, 8, 10 to 13, 50, 51)."""
+"""The session in the terms of this store (BOOT-4, 7, 8, 10 to 13, 50, 51)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fill(hf: Store) -> str:
     return d.id
 
 
-def test_boot_12_what_is_kept_of_a_session_has_a_name_each(hf: Store) -> None:
+def test_boot_12_each_part_of_a_session_has_a_name(hf: Store) -> None:
     fill(hf)
     chat = hf.conversation("s1")
     decisions = hf.decisions(scope=chat)[::-1]
@@ -56,7 +56,7 @@ def test_boot_13_a_session_is_rebuilt_from_its_place(backend: str, tmp_path: Pat
         assert bare.render() == "user: no tools here"
 
 
-def test_boot_51_the_calls_of_the_text(hf: Store) -> None:
+def test_boot_51_the_required_calls(hf: Store) -> None:
     """start_session, record_decision, those of a session, incomplete ones, events by time, type."""
     id = fill(hf)
     hf.conversation("other").decide("elsewhere")

@@ -98,7 +98,7 @@ def hold_kept(url: str) -> None:
         session.decide("left open")
 
 
-def test_a_kept_session_killed_anywhere_is_gone_on_with(durable: str, tmp_path: Path) -> None:
+def test_a_kept_session_killed_anywhere_is_continued(durable: str, tmp_path: Path) -> None:
     """Right before and right after every commit of it, its beginning and end included."""
     seen: set[str] = set()
     for killed in kill_everywhere(hold_kept, lambda: new_url(durable, tmp_path)):
@@ -121,7 +121,7 @@ def test_a_kept_session_killed_anywhere_is_gone_on_with(durable: str, tmp_path: 
     assert seen == {"active", "crashed", "completed"}
 
 
-def test_a_crashed_session_that_was_let_go_stays_crashed(durable: str, tmp_path: Path) -> None:
+def test_a_crashed_session_that_was_dropped_stays_crashed(durable: str, tmp_path: Path) -> None:
     url = new_url(durable, tmp_path)
     holdfast.open(url).close()
     child = enter(passing(url))

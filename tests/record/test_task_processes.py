@@ -218,7 +218,7 @@ def test_guarantee_4_a_stopped_owner_is_suspect_and_fenced_when_it_wakes(
         owner.kill()
 
 
-def test_an_owner_that_nobody_replaced_goes_on(tmp_path: Path) -> None:
+def test_an_owner_that_was_not_replaced_continues(tmp_path: Path) -> None:
     """It was silent, so its claim is suspect; it lives, and claims it again."""
     url = new_url("sqlite", tmp_path)
     with holdfast.open(url) as hf:
@@ -309,10 +309,10 @@ def work(url: str) -> None:
     team.close(keep=True)
 
 
-def test_every_operation_killed_anywhere_is_whole_or_not_there(
+def test_every_operation_killed_anywhere_happens_fully_or_not_at_all(
     durable: str, tmp_path: Path
 ) -> None:
-    """Marks tell of the table, the table of the events, and whoever comes next can go on."""
+    """Marks agree with the table, the table with the events, and the next worker can go on."""
     for kill in kill_everywhere(work, lambda: new_url(durable, tmp_path), in_turns=True):
         assert kill.commits >= 17
         with holdfast.open(kill.url) as hf:

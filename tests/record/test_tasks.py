@@ -35,7 +35,7 @@ def ids(tasks: list[Task]) -> list[str]:
     return [task.id for task in tasks]
 
 
-def test_boot_79_a_task_goes_from_open_over_in_progress_to_completed(hf: Store) -> None:
+def test_boot_79_a_task_goes_from_open_through_in_progress_to_completed(hf: Store) -> None:
     tasks = hf.team("t").tasks
     added = tasks.add("review the change", priority="high", epic="v2", tags=["ui", "slow"])
     assert (added.id, added.status, added.owner, added.scope) == ("t1", "open", None, "team/t")
@@ -106,7 +106,7 @@ def test_claims_are_found_and_filtered(hf: Store) -> None:
     assert b.claim(epic="e") is None
 
 
-def test_every_step_is_one_that_the_schema_has(hf: Store) -> None:
+def test_every_transition_is_in_the_schema(hf: Store) -> None:
     tasks = hf.team("t").tasks
     tasks.add("one")
     with pytest.raises(ConflictError, match="is open: it cannot become open"):
@@ -195,7 +195,7 @@ def test_the_schema_is_enforced_on_every_write(call: Callable[[Any], object], sa
         assert hf.position == before, "something was written"
 
 
-def test_ids_and_dependencies_that_cannot_be(hf: Store) -> None:
+def test_bad_ids_and_dependencies_are_refused(hf: Store) -> None:
     tasks = hf.team("t").tasks
     for id, after in (("a", []), ("b", ["a"]), ("c", ["b"])):
         tasks.add(id, id=id, depends_on=after)
@@ -224,7 +224,7 @@ def test_the_same_key_adds_once(hf: Store) -> None:
     assert ids(tasks.list()) == ["t1"]
 
 
-def test_numbers_of_tasks_guard_them_whatever_else_is_written(hf: Store, url: str) -> None:
+def test_task_numbers_guard_tasks_whatever_else_is_written(hf: Store, url: str) -> None:
     """The scope's state and other records do not get in the way, and ids stay distinct."""
     team = hf.team("t", parent=hf.global_())
     with holdfast.open(url) as other:
@@ -242,7 +242,7 @@ def test_numbers_of_tasks_guard_them_whatever_else_is_written(hf: Store, url: st
 # --- history, forks, endings ---------------------------------------------------------------------
 
 
-def test_a_restore_brings_tasks_back_but_no_claims(hf: Store) -> None:
+def test_a_restore_restores_tasks_but_no_claims(hf: Store) -> None:
     team = hf.team("t")
     tasks = team.tasks
     for n in range(4):
@@ -341,7 +341,7 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
         team.tasks.add("three")
 
 
-def test_the_tasks_of_a_scope_that_ended_by_itself_are_gone(hf: Store) -> None:
+def test_the_tasks_of_an_expired_scope_are_gone(hf: Store) -> None:
     """Decision 0010: its marks stay, and lead nowhere."""
     chat, ends = begun_and_seen(hf, 0.3)
     while hf._log._backend.now_us(chat.name) <= from_datetime(ends):
@@ -456,7 +456,7 @@ def test_a_claim_by_name_lasts_its_time(url: str) -> None:
             tasks.heartbeat(taken, lasts="1h")
 
 
-def test_a_worker_answers_for_its_agents(hf: Store) -> None:
+def test_a_worker_holds_the_claims_of_its_agents(hf: Store) -> None:
     tasks = hf.team("t").tasks
     tasks.add("one")
     claimed = tasks.claim(owner="agent-a")
@@ -469,7 +469,7 @@ def test_a_worker_answers_for_its_agents(hf: Store) -> None:
     assert tasks.close("t1", "done", owner="agent-a").owner == "agent-a"
 
 
-def test_the_same_for_asyncio(url: str) -> None:
+def test_tasks_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             tasks = hf.team("t").tasks

@@ -1,4 +1,4 @@
-"""Turns, and histories that a crash left half said: nothing unsound reaches the next request.
+"""Turns, and histories that a crash left incomplete: the next request is always sound.
 
 Every child here is a process of its own and ends by SIGKILL.
 """
@@ -21,7 +21,7 @@ from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying, 
 from tests.record.stores import new_url
 
 
-def test_a_turn_is_a_bracket(hf: Store) -> None:
+def test_a_turn_groups_messages(hf: Store) -> None:
     chat = hf.conversation("c")
     with chat.turn() as turn:
         user = turn.add("user", "hi")
@@ -78,7 +78,7 @@ def lose_answers(hf: Store, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_a_turn_whose_first_answer_was_lost_is_ended(
+def test_a_turn_whose_first_result_was_lost_is_ended(
     hf: Store, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     """It is there, though nobody here knows: it would read as open for as long as this worker
@@ -211,7 +211,7 @@ def texts(hf: Store) -> list[str]:
     return [message.text for message in hf.conversation("c").messages]
 
 
-def test_killed_while_saying_one_message(durable: str, tmp_path: Path) -> None:
+def test_killed_while_adding_one_message(durable: str, tmp_path: Path) -> None:
     """Acknowledged or not there at all; and sent again, it is there once."""
     for kill in kills(say_one, durable, tmp_path):
         found = judged(kill, texts)
@@ -226,7 +226,7 @@ def say_one_again(url: str) -> None:
     assert child.trouble is None, child.trouble
 
 
-def test_killed_while_saying_many(durable: str, tmp_path: Path) -> None:
+def test_killed_while_adding_many(durable: str, tmp_path: Path) -> None:
     """What a crash leaves is a beginning; sent again, the rest is added and nothing twice."""
     said = [item["content"] for item in ITEMS]
     for kill in kills(say_many, durable, tmp_path):
@@ -317,7 +317,7 @@ def test_killed_while_merging_no_item_is_added_twice(durable: str, tmp_path: Pat
     assert trials >= 2 * 2, "the keys, then the merge itself"
 
 
-def test_an_item_added_while_a_merge_brings_it_is_there_once(
+def test_an_item_added_during_a_merge_that_adds_it_is_there_once(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the keys of a merge and the merge itself another writer is faster."""

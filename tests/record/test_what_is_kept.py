@@ -1,4 +1,4 @@
-"""What is worth keeping, and what is let die (BOOT-35, BOOT-36, BOOT-94)."""
+"""What is worth keeping, and what is dropped (BOOT-35, BOOT-36, BOOT-94)."""
 
 from __future__ import annotations
 

@@ -6,14 +6,15 @@
     fact.withdrawn     {"name", "of", "by"}
 
 `of` is the number of the statement that it is about, so a fact that was verified a thousand times
-is read with two looks. `at` is the writer's own clock: an event's time never falls within a stream,
-so one writer whose clock was ahead would lengthen every later fact there. Whether a fact is stale
-is judged when it is read, before anybody can act on it. A fact that holds has a mark, due when its
-time is over; so what is past its time is found without reading any stream.
+is read with two lookups. `at` is the writer's own clock: the times of events never fall within a
+stream, so one writer whose clock was ahead would lengthen every later fact there. Whether a fact is
+stale is judged when it is read, before anybody can act on it. A fact that counts has a mark that is
+due when its time is over, so facts past their time are found without reading any stream.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -40,10 +41,12 @@ from holdfast.errors import (
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.record")
 
 STATED = "fact.stated"
 VERIFIED = "fact.verified"
@@ -54,19 +57,18 @@ KIND = "fact"
 INDEX = "fact"
 """Has a mark for each fact that counts, due when its time is over."""
 INDEX_KEPT = "fact.kept"
-"""Has those of scopes that were closed and kept: there is nothing to be done about them."""
+"""Has the marks of facts in scopes that were closed and kept: nothing is to be done about them."""
 NEVER_US = 1 << 62
-_ALL = 1 << 31
 
 
 class Holds(Struct, frozen=True):
-    """A verifier's word that a fact is still true; `found` is what it saw."""
+    """A verifier's answer that a fact is still true; `found` is what it saw."""
 
     found: Any = None
 
 
 class Contradicted(Struct, frozen=True):
-    """A verifier's word that a fact is not true any more; `found` is what it saw instead."""
+    """A verifier's answer that a fact is no longer true; `found` is what it saw instead."""
 
     found: Any = None
 
@@ -87,18 +89,18 @@ class Fact(Struct, frozen=True, kw_only=True):
     verified_at: datetime | None = None
     contradicted_at: datetime | None = None
     found: Any = None
-    """What the last verifier that looked saw."""
+    """What the last verifier saw."""
     stale: bool = False
     reason: str | None = None
 
     @property
     def key(self) -> str:
-        """What verifiers that are also used for decisions know it by."""
+        """Its name, for verifiers that are also used for decisions, which have a key."""
         return self.name
 
 
 class FactCheck(Struct, frozen=True):
-    """What a verifier said of a fact when it was asked just now."""
+    """A fact, and what its verifier answered just now."""
 
     fact: Fact
     verdict: Holds | Contradicted | Unknown
@@ -121,7 +123,7 @@ class Facts:
         valid_for: object = None,
         about: str | None = None,
     ) -> Fact:
-        """States a fact, in place of an earlier one of that name; durable when it returns.
+        """States a fact, which replaces an earlier one of that name; durable when it returns.
 
         `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
         """
@@ -163,7 +165,7 @@ class Facts:
         names = {
             KeyedItem.from_mark(KIND, mark).name
             for index in (INDEX, INDEX_KEPT)
-            for mark in self._log.marks.list(index, limit=_ALL)
+            for mark in self._log.marks.list(index, limit=NO_LIMIT)
             if mark.group in streams
         }
         found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
@@ -173,16 +175,16 @@ class Facts:
         return [fact for fact in found if fact.updated_at <= latest]
 
     def check(self, name: str) -> Fact:
-        """Asks the fact's verifier about the world now, records what it said, returns the fact."""
+        """Asks the fact's verifier now, records its answer and returns the fact."""
         refuse_in_body("asking about a fact")
         fact = self.get(name)
         if fact.scope == self._scope.name:
             return check_fact(self._context, fact).fact
-        # Inherited: the original's stream is not this scope's to write to.
+        # It is inherited, and a fork does not write to the stream of its origin.
         return _with_verdict(fact, ask_verifier(fact))
 
     def withdraw(self, name: str) -> None:
-        """Takes a fact back; its history stays."""
+        """Withdraws a fact; its history stays."""
         refuse_in_body("withdrawing a fact")
         fact = self.get(name)
         item = KeyedItem(KIND, self._scope.name, fact.name)
@@ -209,7 +211,7 @@ def read_records(
 def _current(
     context: RecordContext, item: KeyedItem, until: int | None = None
 ) -> tuple[int, Record, Record] | None:
-    """The same, with the number of the statement before them."""
+    """Returns the same as `read_records`, with the number of the statement first."""
     known = context.known_numbers.get(item, 0)
     newest = keyed_item.newest_record(context.log, item, known=known, until=until)
     if newest is None:
@@ -266,8 +268,8 @@ def append(
 ) -> None:
     """Commits a fact's next event; `make` gets its number and that of the statement it is about.
 
-    `due` is when the fact's time is over; None takes its mark away. With `about` it is written only
-    while that statement counts: what a verifier said of one is no word about the next.
+    `due` is when the fact's time is over; None clears its mark. With `about` the event is written
+    only while the statement of that number counts: an answer about one says nothing of the next.
     """
     mark = item.cleared(INDEX) if due is None else item.mark(INDEX, due=due)
     while True:
@@ -283,7 +285,9 @@ def append(
         try:
             keyed_item.append(context.log, item, number + 1, make(number + 1, of), marks=(mark,))
         except ConflictError:
-            continue  # another worker said something about it first: this comes behind
+            # Another worker wrote an event of this fact first: this one comes after it.
+            _logger.debug('fact "%s" of "%s" changed: writing again', item.name, item.stream)
+            continue
         context.remember_number(item, number + 1)
         return
 
@@ -294,7 +298,8 @@ def marked_facts(context: RecordContext, *, due_before: int | None = None) -> It
         try:
             records = read_records(context, KeyedItem.from_mark(KIND, mark))
         except ExpiredError:
-            continue  # its scope has ended by itself
+            _logger.debug('mark "%s" is of an expired scope: passed over', mark.key)
+            continue
         fact = None if records is None else fold(context, *records)
         if fact is not None:
             yield fact
@@ -303,7 +308,7 @@ def marked_facts(context: RecordContext, *, due_before: int | None = None) -> It
 def marks_at_close(
     context: RecordContext, stream: str, *, keep: bool
 ) -> tuple[Mark | Cleared, ...]:
-    """Returns what becomes of the marks of a scope's facts when it is closed."""
+    """Returns the changes of marks for the facts of a scope that is being closed."""
     changed: list[Mark | Cleared] = []
     for mark in _marks(context, None):
         if mark.group == stream:
@@ -314,10 +319,9 @@ def marks_at_close(
 
 
 def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
-    """Asks a fact's verifier and records what it said, if that is news.
+    """Asks a fact's verifier and records the answer, if it is news.
 
-    That a fact without a time limit still holds is no news; an answer that nobody can give
-    changes nothing.
+    It is no news that a fact without a time limit still holds. An unknown answer changes nothing.
     """
     item = KeyedItem(KIND, fact.scope, fact.name)
     found = _current(context, item)
@@ -342,7 +346,8 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
         due = _due(data["at"], fact.valid_s)
     try:
         append(context, item, _event_about(item, type, data), due, about=found[0])
-    except ClosedError:  # meanwhile
+    except ClosedError:
+        _logger.debug('scope "%s" was closed meanwhile: the answer is not recorded', fact.scope)
         return FactCheck(_with_verdict(fact, verdict), verdict)
     records = read_records(context, item)
     assert records is not None, "BUG: a fact that was just written is not there"
@@ -352,7 +357,7 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
 def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
     """Asks the fact's verifier; never raises: what it cannot answer is `Unknown`.
 
-    A verifier of facts answers True or False too.
+    A verifier of facts may also answer True or False.
     """
     if fact.verify is None:
         return Unknown("it has no verifier")
@@ -362,6 +367,7 @@ def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
     try:
         answer = function(fact)
     except Exception as error:
+        _logger.warning('verifier "%s" raised %s', fact.verify, type(error).__name__)
         return Unknown(f'verifier "{fact.verify}" raised {show_error(error)[:200]}')
     if isinstance(answer, bool):
         return Holds() if answer else Contradicted()
@@ -376,7 +382,7 @@ def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
 def _event_about(
     item: KeyedItem, type: str, data: dict[str, Any]
 ) -> Callable[[int, int], StreamWrite]:
-    """Returns what makes the event of that type about a statement."""
+    """Returns a function that makes the event of that type about a statement."""
 
     def make(number: int, of: int) -> StreamWrite:
         new_event = NewEvent(type, codec.encode({**data, "of": of}))
@@ -390,7 +396,7 @@ def _reason(verify: str | None, found: Any) -> str:
 
 
 def _with_verdict(fact: Fact, verdict: Holds | Contradicted | Unknown) -> Fact:
-    """Returns a fact as a verdict shows it that is not recorded."""
+    """Returns a fact with a verdict that is not recorded."""
     if not isinstance(verdict, Contradicted):
         return fact
     return replace(fact, stale=True, reason=_reason(fact.verify, verdict.found))
@@ -404,8 +410,8 @@ def _due(since_us: int, valid_s: float | None) -> int:
 def _expiry_reason(since_us: int, valid_s: float, now_us: int) -> str | None:
     """Returns why a fact with a time limit does not count now; None if it does.
 
-    A moment that lies further ahead than the fact may last was told by a wrong clock: nobody knows
-    how old the fact is, so it is not believed for years because of that.
+    A time that is further ahead than the fact may last comes from a wrong clock. Nobody knows how
+    old the fact is, so it counts as stale; else it would be believed for years.
     """
     due = _due(since_us, valid_s)
     if now_us >= due:
@@ -416,7 +422,7 @@ def _expiry_reason(since_us: int, valid_s: float, now_us: int) -> str | None:
 
 
 def _marks(context: RecordContext, due_before: int | None) -> list[Mark]:
-    return context.log.marks.list(INDEX, due_before=due_before, limit=_ALL)
+    return context.log.marks.list(INDEX, due_before=due_before, limit=NO_LIMIT)
 
 
 def _data(context: RecordContext, record: Record) -> dict[str, Any]:
@@ -435,9 +441,9 @@ def _data(context: RecordContext, record: Record) -> dict[str, Any]:
 
 
 def stale_facts(context: RecordContext, *, verify: bool) -> Iterator[Stale]:
-    """Yields the facts that are stale; with `verify` every verifier is asked about the world now.
+    """Yields the facts that are stale; with `verify` every verifier is asked now.
 
-    A verifier that says a fact still holds makes it fresh again, also one past its time.
+    A verifier that says a fact still holds makes it fresh again, even one past its time.
     """
     due_before = None if verify else context.log.clock.now_us()
     for fact in marked_facts(context, due_before=due_before):
@@ -445,7 +451,8 @@ def stale_facts(context: RecordContext, *, verify: bool) -> Iterator[Stale]:
             try:
                 fact = check_fact(context, fact).fact
             except ExpiredError:
-                continue  # its scope has ended while it was asked about
+                _logger.debug('scope "%s" expired while its fact was verified', fact.scope)
+                continue
         if fact.contradicted_at is not None:
             since, why = fact.contradicted_at, "contradicted"
         elif fact.stale and fact.valid_until is not None:

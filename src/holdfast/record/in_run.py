@@ -1,14 +1,14 @@
-"""The record within a run, whose body is entered again from the top after a crash.
+"""The record in a run, whose body is entered again from the top after a crash.
 
 The writes of a body are journalled, and a replay must make the same ones. What the record writes
-says who wrote it and when, and is judged against what is there, so it differs each time. Therefore:
+contains who wrote it and when, and depends on what is there, so it differs each time. Therefore:
 
-- A decision, and a task that is added, is named by its place in the run: a replay finds it by that
-  name, and takes it up. Such things guard themselves (`item.py`): their commits are fenced by the
-  run's lease, and are not journalled.
-- What has no such name (turns, facts, changes of tasks, working memory, whatever changes messages
-  that are there or looks for them) is refused in a body, before it can make the run diverge when it
-  is resumed. It belongs in a step.
+- A decision, and a task that is added, is named by its place in the run. A replay finds it by that
+  name and continues with it. Such items guard themselves (`keyed_item.py`): their commits are
+  fenced by the run's lease and are not journalled.
+- What has no such name (turns, facts, changes of tasks, working memory, whatever changes or looks
+  up messages that are there) is refused in a body, before it can make the run diverge when it is
+  resumed. It belongs in a step.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from holdfast.errors import UsageError
 from holdfast.names import NAME_BYTES_MAX
 
 _ROOM_BYTES = 64
-"""What a key of the record needs besides the name."""
+"""What a key of the record needs in addition to the name."""
 
 _counted: WeakKeyDictionary[Writer, dict[str, int]] = WeakKeyDictionary()
 _lock = Lock()
 
 
 def next_place() -> str | None:
-    """Returns what names this place in a run, another one at each call; None outside of runs.
+    """Returns a name for this place in a run, a new one at each call; None outside of runs.
 
-    Whoever enters the run again asks in the same order, and so gets the same names.
+    A replay of the run asks in the same order, and so gets the same names.
     """
     writer = WRITER.get()
     if writer is None:
@@ -53,13 +53,13 @@ def next_place() -> str | None:
 
 
 def is_in_run() -> bool:
-    """Says whether a run, or a step of one, is what runs here."""
+    """Says whether this code runs in a run or in a step of one."""
     return WRITER.get() is not None
 
 
 @contextmanager
 def unjournalled() -> Generator[None]:
-    """The block of commits that guard themselves: in a run they are fenced, and no more."""
+    """The block of commits that guard themselves: in a run they are fenced, but not journalled."""
     writer = WRITER.get()
     if writer is None:
         yield
@@ -72,7 +72,7 @@ def unjournalled() -> Generator[None]:
 
 
 def refuse_in_body(what: str) -> None:
-    """Raises UsageError in the body of a run; in its steps, and elsewhere, all is well."""
+    """Raises UsageError in the body of a run, but not in its steps or elsewhere."""
     writer = WRITER.get()
     if writer is not None and writer.is_replayed:
         raise UsageError(

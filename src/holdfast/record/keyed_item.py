@@ -1,15 +1,15 @@
-"""Things of the record that have events of their own: each has a name, and its events numbers.
+"""Items of the record that have events of their own: an item has a name, its events have numbers.
 
-The nth event of a thing carries the idempotency key `<kind>#<n>:<name>`, numbered from 1. Three
-things follow from that, on every backend and without an index of ours:
+The nth event of an item carries the idempotency key `<kind>#<n>:<name>`, numbered from 1. On
+every backend, and without an index of our own, this gives:
 
-- All events of a thing are found by key, however long the stream around them is.
+- All events of an item are found by key, however long the stream around them is.
 - Two writers that saw n events cannot both append event n + 1: the second is refused. That guards
-  the thing alone; the stream's revision would conflict with whatever else is written there.
+  the item alone; the stream's revision would conflict with whatever else is written there.
 - A commit whose outcome was unknown can be sent again as it is.
 
-A mark names a thing by the digest of its stream and its name, and has the stream as its group, so
-that equal names in two scopes are two marks, and a mark alone leads to the thing.
+A mark names an item by the digest of its stream and its name, and has the stream as its group. So
+equal names in two scopes are two marks, and a mark alone is enough to find the item.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from holdfast.errors import ConflictError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.record.in_run import unjournalled
 
+NO_LIMIT = 1 << 31
+"""More than a store has of anything: as a limit it means all."""
 _PREFIX_BYTES = 24
-"""Room for what stands before a name in an event's key and in a mark's key."""
+"""Room for the prefix of a name in the key of an event and in the key of a mark."""
 
 
 class KeyedItem(Struct, frozen=True):
-    """A decision or a fact: where it is, and what it is called there."""
+    """A decision, a fact, a session or the tasks of a scope: its stream, and its name there."""
 
     kind: str
     stream: str
@@ -45,7 +47,7 @@ class KeyedItem(Struct, frozen=True):
         return cls(kind, mark.group, mark.key.partition(":")[2])
 
     def key(self, number: int) -> str:
-        """Returns the idempotency key of the thing's event of that number."""
+        """Returns the idempotency key of the item's event of that number."""
         return f"{self.kind}#{number}:{self.name}"
 
     @property
@@ -53,7 +55,7 @@ class KeyedItem(Struct, frozen=True):
         return f"{sha256(self.stream.encode()).hexdigest()[:16]}:{self.name}"
 
     def mark(self, index: str, *, due: int = 0, priority: int = 0) -> Mark:
-        """Returns the mark by which the thing is found."""
+        """Returns the mark by which the item is found."""
         return Mark(index, self.mark_key, due, priority, self.stream)
 
     def cleared(self, index: str) -> Cleared:
@@ -61,7 +63,7 @@ class KeyedItem(Struct, frozen=True):
 
 
 def check_item_name(name: object, what: str) -> str:
-    """Returns a name that fits into keys with what stands before it, or raises UsageError."""
+    """Returns a name that fits into a key together with its prefix, or raises UsageError."""
     name = check_name(name, what)
     if len(name.encode()) > NAME_BYTES_MAX - _PREFIX_BYTES:
         raise UsageError(
@@ -72,32 +74,32 @@ def check_item_name(name: object, what: str) -> str:
 
 
 def find_event(log: Log, item: KeyedItem, number: int, until: int | None = None) -> int:
-    """Returns the revision of a thing's event, 0 if it has none of that number up to `until`."""
+    """Returns the revision of an item's event, 0 if it has none of that number up to `until`."""
     found = log.find(item.stream, key=item.key(number))
     if not found:
         return 0
     revision = found[0].revision
     if until is not None and revision >= until:
-        # Just there the key may stand on the event before the thing's own one (`record_at`).
+        # At that revision the key may be on the event before the item's own (`record_at`).
         is_later = revision > until or record_at(log, item, revision).revision > until
         return 0 if is_later else revision
     return revision
 
 
 def record_at(log: Log, item: KeyedItem, revision: int) -> Record:
-    """Returns the event whose key was found at a revision of the thing's stream.
+    """Returns the event whose key was found at a revision of the item's stream.
 
-    A key stands on the first event of its commit. That may be the one that gave the scope its
-    parent, and then the event is the next.
+    A key is on the first event of its commit. That may be the event that gave the scope its parent;
+    then the item's event is the next.
     """
     records = log.read(item.stream, after=revision - 1, until=revision + 1)
     return records[records[0].type == event.OPENED]
 
 
 def records_of(log: Log, item: KeyedItem) -> list[Record]:
-    """Returns all events of a thing, oldest first; none if there is no such thing.
+    """Returns all events of an item, oldest first; none if there is no such item.
 
-    Raises ExpiredError if its scope has ended by itself.
+    Raises ExpiredError if its scope has expired.
     """
     records: list[Record] = []
     if log.head(item.stream) is None:
@@ -110,20 +112,20 @@ def records_of(log: Log, item: KeyedItem) -> list[Record]:
 def newest_record(
     log: Log, item: KeyedItem, *, known: int = 0, until: int | None = None
 ) -> tuple[int, Record] | None:
-    """Returns number and record of a thing's newest event up to a revision; None if it has none.
+    """Returns number and record of an item's newest event up to a revision; None if it has none.
 
-    Numbers have no gaps, so the newest is found by leaps and then by halves: a fact that was
-    stated a million times costs 40 looks, one whose number is known from the last look costs one.
-    Raises ExpiredError if its scope has ended by itself.
+    Numbers have no gaps, so the newest is found by doubling steps and then by halving them: a fact
+    that was stated a million times costs 40 lookups, and one whose number is known costs one.
+    Raises ExpiredError if its scope has expired.
     """
     if log.head(item.stream) is None:
         return None
-    low, revision, leap = 0, 0, 1
+    low, revision, step = 0, 0, 1
     if known and (revision := find_event(log, item, known, until)):
         low = known
-    while at := find_event(log, item, low + leap, until):
-        low, revision, leap = low + leap, at, leap * 2
-    high = low + leap  # has no event
+    while at := find_event(log, item, low + step, until):
+        low, revision, step = low + step, at, step * 2
+    high = low + step  # has no event
     while high - low > 1:
         middle = (low + high) // 2
         at = find_event(log, item, middle, until)
@@ -141,8 +143,7 @@ def append(
 ) -> CommitResult:
     """Commits the event of that number, with marks.
 
-    Raises ConflictError, and has written nothing, if the thing got an event of that number from
-    another writer.
+    Raises ConflictError, and has written nothing, if another writer wrote the event of that number.
     """
     try:
         with unjournalled():
@@ -171,7 +172,7 @@ def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
 
 
 def is_closed(log: Log, stream: str) -> bool:
-    """Says whether a scope was closed. Nothing is written behind that, so its newest event says."""
+    """Says whether a scope was closed; nothing follows that event, so it is the newest."""
     head = log.head(stream)
     if head is None:
         return False
@@ -180,14 +181,17 @@ def is_closed(log: Log, stream: str) -> bool:
 
 
 def check_not_dropped(log: Log, stream: str) -> None:
-    """Raises ClosedError if what a scope had was let go when it was closed."""
+    """Raises ClosedError if what a scope had was dropped when it was closed."""
     if is_closed(log, stream):
         state_of(log.newest(stream), stream)
 
 
 def next_write(item: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite:
-    """Returns what a commit adds to a stream that is there: the thing's event of that number."""
+    """Returns what a commit adds to a stream that exists: the item's event of that number."""
     return StreamWrite(item.stream, (new_event,), key=item.key(number))
+
+
+# Decisions and tasks have a priority.
 
 
 PRIORITIES = {"low": -1, "normal": 0, "high": 1}

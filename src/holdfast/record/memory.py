@@ -1,10 +1,10 @@
-"""Working memory: what an agent keeps at hand, each kind for as long as it is worth something.
+"""Working memory: what an agent keeps at hand, each kind for as long as it is useful.
 
-It is state like any other, under the key `working_memory`, so history, diff, restore and forks have
-it too. A lifetime is a place: what is for a turn or a session is kept in the scope itself and taken
-away when that ends; what is for the project in the widest scope from here up that is neither a
-conversation nor the global one, or else in that, so that the next session finds it; what is for
-ever in the global scope. Unless another lifetime is given:
+It is state like any other, under the key `working_memory`, so history, diff, restore and forks
+cover it too. The lifetime of an item decides where it is kept: for a turn or a session in the scope
+itself, and it is deleted when that ends; for the project in the widest scope from here up that is
+neither a conversation nor the global one, or else in the global one, so that the next session finds
+it; forever in the global scope. Unless another lifetime is given:
 
     files     files being discussed or modified             session
     notes     what research found                           project
@@ -42,7 +42,7 @@ LIFETIMES: tuple[str, ...] = get_args(MemoryLifetime)
 
 
 class MemoryItem(Struct, frozen=True):
-    """One thing at hand, as it was when it was read."""
+    """An item of working memory, as it was when it was read."""
 
     kind: str
     name: str
@@ -53,7 +53,7 @@ class MemoryItem(Struct, frozen=True):
 
 
 class MemoryKind(Struct, frozen=True):
-    """A kind of things, how long they are kept, and how many of them."""
+    """A kind of items, how long they are kept by default, and how many of them."""
 
     name: str
     lifetime: MemoryLifetime
@@ -68,7 +68,7 @@ SETTINGS = MemoryKind("settings", "forever")
 
 
 class MemorySection:
-    """The things of one kind that a scope has at hand, those of the scopes above it included."""
+    """The items of one kind in a scope's working memory, those of the scopes above it included."""
 
     def __init__(self, memory: Memory, kind: MemoryKind) -> None:
         self._memory = memory
@@ -77,9 +77,9 @@ class MemorySection:
     def put(
         self, name: str, value: Any = None, *, lifetime: MemoryLifetime | None = None
     ) -> MemoryItem:
-        """Keeps a value under a name, in place of an earlier one; durable when it returns.
+        """Keeps a value under a name, and replaces an earlier one; durable when it returns.
 
-        It is kept for this kind's usual time, or for a turn, session, project or forever.
+        The lifetime is turn, session, project or forever; without one it is that of the kind.
         """
         refuse_in_body("a change of working memory")
         name = check_name(name, f"a name among {self._kind.name}")
@@ -87,8 +87,8 @@ class MemorySection:
         scope = self._memory._scope_for(lifetime)
         at = to_datetime(self._memory._context.log.clock.now_us())
         entry = {"value": value, "lifetime": lifetime, "at": at}
-        # One name is one thing: what was kept under it for another time is taken away first, so
-        # that a crash in between leaves too little at hand, never two answers.
+        # One name is one item: an item of that name with another lifetime is deleted first, so that
+        # a crash in between leaves no item rather than two.
         for other in self._memory._scopes:
             if other != scope and name in self._read(other):
                 other.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
@@ -99,25 +99,25 @@ class MemorySection:
         return MemoryItem(self._kind.name, name, value, lifetime, scope.name, at)
 
     def add(self, value: Any, *, lifetime: MemoryLifetime | None = None) -> MemoryItem:
-        """Keeps a value under a name of its own, which sorts by time."""
+        """Keeps a value under a new name, which sorts by time."""
         return self.put(new_id(self._memory._context.log.clock), value, lifetime=lifetime)
 
     def get(self, name: str) -> MemoryItem:
-        """Returns what is kept under a name, here or else above."""
-        for kept in self.list():
-            if kept.name == name:
-                return kept
+        """Returns the item of a name, from this scope or else from one above."""
+        for item in self.list():
+            if item.name == name:
+                return item
         raise NotFoundError(
             f'"{self._memory._scope.name}" has no {show_value(name)} among its {self._kind.name}',
             hint="list() shows what it has",
         )
 
     def list(self, *, older_than: object = None) -> list[MemoryItem]:
-        """Returns what is kept, oldest first; `older_than` a length of time if given."""
+        """Returns the items, oldest first; with `older_than` only those not updated for so long."""
         found: dict[str, MemoryItem] = {}
         for scope in self._memory._scopes:
             for name, entry in self._read(scope).items():
-                kept = MemoryItem(
+                item = MemoryItem(
                     self._kind.name,
                     name,
                     entry["value"],
@@ -125,18 +125,18 @@ class MemorySection:
                     scope.name,
                     entry["at"],
                 )
-                found.setdefault(name, kept)
-        kept = sorted(found.values(), key=lambda kept: kept.updated_at)
+                found.setdefault(name, item)
+        items = sorted(found.values(), key=lambda item: item.updated_at)
         if older_than is None:
-            return kept
+            return items
         latest = older_bound(self._memory._context.log.clock.now_us(), older_than)
-        return [one for one in kept if one.updated_at <= latest]
+        return [item for item in items if item.updated_at <= latest]
 
     def drop(self, name: str) -> None:
-        """Takes away what is kept under a name; its history stays."""
-        kept = self.get(name)
+        """Deletes the item of a name; its history stays."""
+        item = self.get(name)
         for scope in self._memory._scopes:
-            if scope.name == kept.scope:
+            if scope.name == item.scope:
                 scope.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
 
     def _read(self, scope: Scope) -> Any:
@@ -164,7 +164,7 @@ class Memory:
 
     @property
     def _scopes(self) -> list[Scope]:
-        """The scopes that it is kept in: this one, and those above it, nearest first."""
+        """The scopes that items are kept in: this one, and those above it, nearest first."""
         if not self._found_scopes:
             self._found_scopes = list(self._upwards())
         return self._found_scopes
@@ -196,19 +196,19 @@ class Memory:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """The block of a turn: what was kept for it is taken away at its end, however it ends."""
+        """The block of a turn: what was kept for it is deleted at its end, however it ends."""
         try:
             yield
         finally:
             self.end("turn")
 
     def end(self, lifetime: MemoryLifetime) -> None:
-        """Takes away what was kept for that long. The end of a session is also that of a turn."""
+        """Deletes the items of that lifetime; the end of a session also ends its turn."""
         ended = ("turn", "session") if _check_lifetime(lifetime) == "session" else (lifetime,)
         scope = self._scope_for(lifetime)
 
         def forget(draft: Draft) -> None:
-            sections: Any = draft.get(KEY, {})  # another writer may have gone back before it
+            sections: Any = draft.get(KEY, {})  # another writer may have restored an older state
             for kind in list(sections):
                 for name in list(sections[kind]):
                     if sections[kind][name]["lifetime"] in ended:
@@ -221,7 +221,7 @@ class Memory:
             scope.edit(forget, retries=RETRIES)
 
     def _scope_for(self, lifetime: str) -> Scope:
-        """Returns the scope that things of a lifetime are kept in."""
+        """Returns the scope that items of a lifetime are kept in."""
         if lifetime in ("turn", "session"):
             return self._scope
         lasting = [scope for scope in self._scopes if scope.level not in (CONVERSATION, GLOBAL)]

@@ -6,8 +6,8 @@
     message.edited       {"at", "set": {field: value}}    a null takes the field away
     message.deleted      {"at"}
     message.popped       {"at"}                           deleted as the newest one
-    messages.cleared     {"to": 0}                        none before it is there any more
-    messages.rewound     {"to"}                           none behind that revision is
+    messages.cleared     {"to": 0}                        none before this event is there
+    messages.rewound     {"to"}                           none after that revision is
     messages.merged      {"to", "from", "until"}          the same; what was merged follows
     message.moved        {"foreign_id"}                   its key is that id's; a merge follows
     messages.compacted   {"through", "summary": {message}, "tokens_before", "tokens_after"}
@@ -17,8 +17,8 @@
 
 `at`, `to`, `through` and `until` are revisions: in one stream, and in everything that was forked
 from it, a revision names one event for ever, so nothing has to be looked up to know what an event
-changes. A message's `id` is for people and other programs, and goes with it when it is merged. A
-foreign item stands in `foreign`, last, as it was given; its role and content are not stored twice.
+changes. A message's `id` is for people and other programs, and stays the same when it is merged. A
+foreign item is in `foreign`, last, as it was given; its role and content are not stored twice.
 A field of 64 KiB or more is a blob, and so is each such part of `parts`.
 """
 
@@ -57,7 +57,7 @@ _LISTS = ("parts", "tool_calls", "links", "files")
 _KEY_PREFIX = "message:"
 
 Spill = Callable[[bytes], bytes]
-"""Returns an encoded value, or the reference to a blob that was written in its place."""
+"""Returns an encoded value, or the reference to a blob that was written for it."""
 ReadBlob = Callable[[str, int], bytes]
 
 
@@ -76,7 +76,7 @@ class FileChange(Struct, frozen=True):
 
 
 class Message:
-    """One message. Its bytes are decoded when something in it is first asked for."""
+    """One message. Its bytes are decoded when one of its fields is first read."""
 
     __slots__ = ("_blobs", "_edits", "_fields", "_record")
 
@@ -88,7 +88,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What was said of it, edits applied, under the names of `add`; yours to read."""
+        """Its fields, under the names of `add`, with edits applied; do not change them."""
         fields = self._fields
         if fields is None:
             fields = self._fields = self._decode()
@@ -110,7 +110,7 @@ class Message:
         data = codec.decode(payload, blob=self._value_of_blob)
         if not isinstance(data, dict):
             raise CorruptError(
-                f'event {self.revision} of "{self._record.stream}" is no message\'s',
+                f'event {self.revision} of "{self._record.stream}" is not an event of a message',
                 stream=self._record.stream,
                 revision=self.revision,
             )
@@ -125,12 +125,12 @@ class Message:
 
     @property
     def role(self) -> str:
-        """Who speaks: user, assistant, system, tool, or whatever the conversation calls them."""
+        """Who speaks: user, assistant, system, tool, or any other name."""
         return self.fields.get("role") or str(_foreign_field(self.fields, "role") or "")
 
     @property
     def content(self) -> str | None:
-        """The text; that of a foreign item if none was given beside it."""
+        """The text; that of the foreign item if no other was given."""
         content = self.fields.get("content")
         if content is None:
             content = _foreign_field(self.fields, "content")
@@ -169,7 +169,7 @@ class Message:
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Related discussions and things, as they were named: `conversation/b`, `decision:17`."""
+        """Related conversations, decisions and so on: `conversation/b`, `decision:17`."""
         return tuple(self.fields.get("links", ()))
 
     @property
@@ -193,7 +193,7 @@ class Message:
 
     @property
     def revision(self) -> int:
-        """The event that added it: its place in the stream, which never changes."""
+        """The revision of the event that added it, which never changes."""
         return self._record.revision
 
     @property
@@ -215,12 +215,12 @@ class Message:
 
     @property
     def is_summary(self) -> bool:
-        """Says whether it stands for those that a compaction took out of sight."""
+        """Says whether it stands for messages that were compacted."""
         return self._record.type == COMPACTED
 
     @property
     def item(self) -> Any:
-        """The foreign item, or what stands for one: role, content, tool calls and results."""
+        """The foreign item, or else the request form: role, content, tool calls and results."""
         if "foreign" in self.fields:
             return self.fields["foreign"]
         return self.to_request()
@@ -270,7 +270,7 @@ def _foreign_field(fields: dict[str, Any], name: str) -> Any:
 
 
 def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a message, checked, without absent ones; the foreign item is last.
+    """Returns the fields of a message, checked, without absent ones; a foreign item is last.
 
     `content` may be a list, as several models have it: then it is stored as the parts.
     """
@@ -286,7 +286,7 @@ def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = check(value, name)
     if type(fields.get("content")) is list:
         if "parts" in fields:
-            raise UsageError("a message has content as text and parts, or parts alone, found two")
+            raise UsageError("a message has its parts in content or in parts, found both")
         fields["parts"] = fields.pop("content")
     if given.get("foreign") is not None:
         fields["foreign"] = given["foreign"]
@@ -304,7 +304,7 @@ def _check_name(value: object, name: str) -> str:
 
 
 def _check_id(value: object, name: str) -> str:
-    """Foreign ids are other programs' words: any text that is not empty."""
+    """Accepts any text that is not empty: ids come from other programs."""
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} is text, found {show_value(value)}")
     return str.__str__(value)
@@ -342,7 +342,7 @@ def _check_mapping(value: object, name: str) -> dict[str, Any]:
 
 def _check_links(value: object, name: str) -> list[str]:
     links = [value] if isinstance(value, str) else _check_list(value, name, "a list of names")
-    # A scope, a decision or another message is named by its `name` or as it prints.
+    # A scope has a `name`; anything else is linked by its text.
     return [check_name(getattr(link, "name", None) or str(link), "link") for link in links]
 
 
@@ -394,8 +394,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 def foreign_id_key(foreign_id: str, again: int = 0) -> str:
     """Returns the idempotency key of a foreign item.
 
-    `again` is the revision that added it before, if it was taken away since: an item that was
-    popped may be said once more, and a retry of that is found by its own key.
+    `again` is the revision that added it before, if it was deleted since: an item that was popped
+    may be added once more, and a retry of that is found by its own key.
     """
     key = f"{_KEY_PREFIX}{foreign_id}"
     if not key.isprintable() or len(key.encode(errors="replace")) > NAME_BYTES_MAX - 32:
@@ -407,7 +407,7 @@ def foreign_id_key(foreign_id: str, again: int = 0) -> str:
 def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
     """Returns an id for a message that was given none.
 
-    In a run it is made from the run's path: whoever replays the run writes the same bytes.
+    In a run it is made from the run's path, so that a replay writes the same bytes.
     """
     writer = WRITER.get()
     if writer is None:

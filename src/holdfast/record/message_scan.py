@@ -1,14 +1,13 @@
-"""Which messages of a conversation are there: found by going back from its newest event.
+"""Which messages of a conversation are there: found by reading back from its newest event.
 
-What changes a message stands behind it in the stream. So whoever goes backwards has met every edit,
-deletion and rewinding that concerns a message before the message itself, and can stop as soon as
-enough are found: the newest 20 of a million cost what the newest 20 of a hundred do. Nothing is
-folded and nothing is decoded but the few events that change others.
+What changes a message comes after it in the stream. A scan that goes backwards meets every edit,
+deletion and rewind of a message before the message itself, and can stop as soon as it has found
+enough: the newest 20 of a million cost what the newest 20 of a hundred do. Nothing is folded, and
+only the few events that change others are decoded.
 
-A scan remembers how far it went. Revisions fall all the way: an event that rewinds is a jump to a
-lower one, and the stretches between jumps are the segments of the path. Records are kept up to a
-limit; what lies below is read again when it is asked for, along the segments, without being looked
-for again.
+A scan remembers how far it went. Revisions only fall: an event that rewinds is a jump to a lower
+revision, and the ranges between jumps are the segments of the path. Records are kept up to a limit;
+those below it are read again when they are needed, along the segments, without another search.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ class _ClosedData(Struct):
 
 
 class _Segment(Struct):
-    """Revisions low < r <= high that the path leads through."""
+    """A range of the path: the revisions low < r <= high."""
 
     low: int
     high: int
 
 
 class Scan:
-    """The messages of one stream at one revision, found from the newest end as far as was asked."""
+    """The messages of one stream at one revision, found from the newest as far as was needed."""
 
     def __init__(
         self, log: Log, stream: str, until: int, link: bytes, first: int, *, original: bool
@@ -81,26 +80,26 @@ class Scan:
         self.removed: set[int] = set()
         self.edits: dict[int, list[bytes]] = {}  # newest first
         self.summary: Record | None = None
-        self.floor = 0  # the summary stands for everything at and below
+        self.floor = 0  # the summary stands for all messages up to this revision
         self.count = 0
         self.done = until == 0
         self.dropped_at = 0
         self.kept_bytes = 0
-        self.foreign: dict[str, int] = {}  # by foreign id, as far as somebody looked for one
+        self.foreign: dict[str, int] = {}  # revisions by foreign id, as far as one was looked up
         self.foreign_from = until
         self.foreign_until = until
         self._log = log
-        self._first = first  # what lies below is an ancestor's
+        self._first = first  # revisions below are those of an ancestor
         self._original = original
         self._segments = [_Segment(until, until)]
         self._tail: list[Record] = []  # oldest first
         self._tail_low = until  # the tail has every message above
         self._is_full = False
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def last(self, n: int) -> list[Record]:
-        """Returns the newest n, oldest of them first."""
+        """Returns the newest n, the oldest of them first."""
         chunk = max(n - self.count, CHUNK_MIN)
         while self.count < n and not self.done:
             self._scan_more(chunk)
@@ -110,7 +109,7 @@ class Scan:
         return self.before(self.until + 1, n)
 
     def before(self, place: int, n: int) -> list[Record]:
-        """Returns the newest n that stand before a place."""
+        """Returns the newest n before a place."""
         high = place - 1
         width = max(CHUNK_MIN, 2 * n)
         while True:
@@ -122,7 +121,7 @@ class Scan:
             width *= 4
 
     def after(self, place: int, n: int) -> list[Record]:
-        """Returns the oldest n that stand behind a place; -1 is before the first."""
+        """Returns the oldest n after a place; -1 is before the first."""
         self._scan_down_to(place)
         low, width = place, max(CHUNK_MIN, 2 * n)
         found: list[Record] = []
@@ -138,19 +137,19 @@ class Scan:
         return self._between(-1, self.until)
 
     def finish(self) -> None:
-        """Looks to the end."""
+        """Scans to the start of the stream."""
         self._scan_down_to(-1)
 
     def start(self) -> None:
-        """Looks at the newest events, if nobody has yet: they say whether anything is left."""
+        """Scans the newest events, unless that was done: they tell whether anything is left."""
         if self._frontier == self.until and not self.done:
             self._scan_more(CHUNK_MIN)
 
     def place(self, record: Record) -> int:
-        """Returns where a message stands among the others: revisions, but for a summary."""
+        """Returns the place of a message: its revision; for a summary the last that it covers."""
         if record.type != COMPACTED:
             return record.revision
-        self.finish()  # only who met the compaction knows what it stands for
+        self.finish()  # the compaction must have been met to know what it covers
         return self.floor
 
     def edits_of(self, record: Record) -> list[bytes]:
@@ -159,7 +158,7 @@ class Scan:
 
     @property
     def last_rewind(self) -> int:
-        """The newest event that rewound the stream, as far as was looked; 0 if there was none."""
+        """The newest event that rewound the stream, as far as it was scanned; 0 if none."""
         return self._segments[0].low if len(self._segments) > 1 else 0
 
     def events(self) -> Iterator[Record]:
@@ -180,19 +179,19 @@ class Scan:
                 with self.mutex:
                     self._scan_more(CHUNK_MIN)
 
-    # --- going back ------------------------------------------------------------------------------
+    # --- scanning --------------------------------------------------------------------------------
 
     @property
     def _frontier(self) -> int:
         return self._segments[-1].low
 
     def _scan_down_to(self, low: int) -> None:
-        """Looks until everything above a revision is known."""
+        """Scans until everything above a revision is known."""
         while not self.done and self._frontier > low:
             self._scan_more(self._frontier - max(low, 0))
 
     def _scan_more(self, count: int) -> None:
-        """Looks at the next events, and keeps the messages among them."""
+        """Scans the next events, and keeps the messages among them."""
         segment = self._segments[-1]
         low = max(segment.low - min(count, CHUNK_MAX), self.floor)
         found: list[Record] = []
@@ -219,7 +218,7 @@ class Scan:
             self.count += self.summary is not None
 
     def _read(self, after: int, until: int) -> list[Record]:
-        """Returns the records of the path; the head was asked for already, so not once more."""
+        """Returns records of the path, without asking for the head of the stream again."""
         if after + 1 >= self._first:
             return self._log.read(self.stream, after=after, until=until)
         return self._log.records(self.stream, after=after, until=until)
@@ -235,11 +234,11 @@ class Scan:
             self.kept_bytes += size
 
     def _apply(self, record: Record) -> int | None:
-        """Takes note of an event that changes what lies before it; returns where it jumps to."""
+        """Applies an event that changes earlier ones; returns the revision that it rewinds to."""
         kind = record.type
         if kind in _REWINDS:
             jump = codec.decode_as(record.payload, _ToData)
-            # One change of the state that was taken back is no word about what was said since.
+            # Undoing one change of the state leaves messages alone.
             return None if jump.undo else self._lower(jump.to, record)
         if kind == event.CLOSED:
             if codec.decode_as(record.payload, _ClosedData).keep:
@@ -274,7 +273,7 @@ class Scan:
     def _between(self, low: int, high: int) -> list[Record]:
         """Returns what was found with low < place <= high, oldest first.
 
-        The events at `low` and above must have been looked at. -1 has the summary too.
+        The events above `low` must have been scanned. With -1 the summary is included.
         """
         found: list[Record] = []
         if self.done and self.summary is not None and low < self.floor <= high:
@@ -296,10 +295,10 @@ class Scan:
                 at = upto
         return found
 
-    # --- going on --------------------------------------------------------------------------------
+    # --- extending -------------------------------------------------------------------------------
 
     def extended(self, until: int, link: bytes) -> Scan:
-        """Returns the scan for a later end of the stream: this one if what came fits on it."""
+        """Returns the scan for a later end of the stream: this one, extended, if it can be."""
         newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
         newer._scan_down_to(self.until)
         is_jump = len(newer._segments) > 1 or newer.summary is not None
@@ -308,7 +307,8 @@ class Scan:
             return newer
         gone = {at for at in newer.removed if at <= self.until}
         if any(at <= self._tail_low or at == self._summary_at for at in gone):
-            return newer  # what is not kept may have been gone before: nobody can count it
+            # A record that is not kept may have been removed before: it cannot be counted.
+            return newer
         if gone:
             kept = [record for record in self._tail if record.revision not in gone]
             self.count -= len(self._tail) - len(kept)
@@ -341,7 +341,7 @@ class Scans:
         self._scans: OrderedDict[tuple[str, bool], Scan] = OrderedDict()
 
     def newest(self, stream: str, *, original: bool = False) -> Scan:
-        """Returns the scan of a stream as it is now; one look says whether anything came."""
+        """Returns the scan of a stream as it is now; one lookup tells whether it is current."""
         head = self._log.head(stream)
         until, link, first = (0, b"", 1) if head is None else (head.revision, head.link, head.first)
         name = (stream, original)
@@ -353,7 +353,7 @@ class Scans:
                 if scan.until < until:
                     scan = scan.extended(until, link)
                 elif scan.link != link:
-                    scan = None  # another thread was here, with an older or a newer answer
+                    scan = None  # another thread replaced it with an older or newer one
         if scan is None:
             scan = Scan(self._log, stream, until, link, first, original=original)
         with self._mutex:
@@ -375,11 +375,11 @@ class Scans:
 
 
 def check_messages_kept(scan: Scan) -> None:
-    """Raises ClosedError if the messages were let go with the state: never empty by accident."""
+    """Raises ClosedError if the messages were dropped with the state, rather than show none."""
     scan.start()
     if scan.dropped_at:
         raise ClosedError(
-            f'the messages of scope "{scan.stream}" were let go when it was closed at revision '
+            f'the messages of scope "{scan.stream}" were dropped when it was closed at revision '
             f"{scan.dropped_at}",
             stream=scan.stream,
             hint=f"messages.at({scan.dropped_at - 1}) still reads what they were",

@@ -1,18 +1,17 @@
 """Messages: what was said in a conversation, each durable when the call returns.
 
 A message changes no state, so adding one to a conversation of a million others folds nothing and
-reads nothing but the newest event. `message.py` has the events, `history.py` how they are read,
-`changing.py` what becomes of messages that are there.
+reads nothing but the newest event. `message_events.py` has the events, `message_scan.py` finds out
+which messages are there.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -50,16 +49,19 @@ from holdfast.record.sessions import OpenTurn, Turn, read_turns
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
+_logger = logging.getLogger("holdfast.record")
+
+
 # --- choosing -------------------------------------------------------------------------------------
 #
-# Which messages a prompt needs, where the newest few are not the ones: by a scorer or by names.
+# Which messages a prompt needs, if not the newest: chosen by a scorer or by names. Pure.
 #
-# It reads every message of the conversation. Pure.
+# It reads every message of the conversation.
 
 
 Scorer = Callable[[Message], float]
 Selector = Scorer | Iterable[str]
-"""What messages are chosen by: a function that scores one, or names that they mention."""
+"""What messages are chosen by: a function that scores a message, or names that it mentions."""
 
 
 def check_names(by: object) -> tuple[str, ...] | None:
@@ -96,7 +98,7 @@ def _check_score(score: object) -> float:
 
 
 def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
-    """Returns a line for each fact that is about one of the names; a stale one says so."""
+    """Returns a line for each fact about one of the names; a stale one says so."""
     has = _pattern(names)
     return [
         f"{fact.name}: {fact.value}{f' (stale: {fact.reason})' if fact.stale else ''}"
@@ -111,7 +113,7 @@ def _mentions(names: tuple[str, ...]) -> Scorer:
 
 
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Returns what finds a name as a word of its own, however it is capitalised."""
+    """Returns a pattern that finds a name as a whole word, in any case."""
     words = "|".join(re.escape(name.strip()) for name in names)
     return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
@@ -125,7 +127,7 @@ def merged_order(mine: list[Message], theirs: list[Message]) -> tuple[list[Messa
     """Returns both histories in one order, and those messages of it that only the second has.
 
     Each side keeps its own order. A message that both have, by foreign id or by id, counts as the
-    first one's; of two of the second that have a name in common, the earlier one is taken.
+    first history's. Of two in the second history that share an id, the earlier one is taken.
     """
     known = {name for message in mine for name in _names(message)}
     new: list[Message] = []
@@ -150,10 +152,10 @@ def _names(message: Message) -> tuple[str, ...]:
 
 
 def moved_fields(message: Message) -> dict[str, Any]:
-    """Returns the fields of a message that is written once more, elsewhere: it keeps its time."""
+    """Returns the fields of a message that is written again elsewhere: it keeps its time."""
     fields = {**message.fields, "said_at": message._time_us}
     if "foreign" in fields:
-        fields["foreign"] = fields.pop("foreign")  # it stands last, where a reader expects it
+        fields["foreign"] = fields.pop("foreign")  # it comes last, where a reader expects it
     return fields
 
 
@@ -168,7 +170,7 @@ _MARK = b"m1:"
 
 
 class Page(Struct, frozen=True):
-    """Some messages, oldest first, and where to go on; None where there are no more."""
+    """Some messages, oldest first, and the cursors of the next pages; None if there is none."""
 
     messages: list[Message]
     older: str | None
@@ -176,7 +178,7 @@ class Page(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """What was said, in fewer words. A compacted one stands in the place of what it is of."""
+    """A summary of messages. A compacted one replaces them in what is read."""
 
     text: str
     through: int
@@ -194,10 +196,10 @@ _decode_foreign = msgspec.json.Decoder(_ForeignItem).decode
 
 
 class History(Sequence[Message]):
-    """Messages, oldest first. Nothing is read before it is asked for.
+    """Messages, oldest first. Nothing is read before it is needed.
 
-    `last(n)`, `[-n:]` and pages cost what they return, however long the conversation is; `len`,
-    an index from the front and iteration look at all of it once, and are quick from then on.
+    `last(n)`, `[-n:]` and pages cost what they return, however long the conversation is. `len`, an
+    index from the front and iteration read all of it once, and are quick from then on.
     """
 
     def __init__(
@@ -221,7 +223,7 @@ class History(Sequence[Message]):
 
     @property
     def revision(self) -> int:
-        """The revision of the conversation that it is read at."""
+        """The revision at which the conversation is read."""
         return self._scope.revision if self._until is None else self._until
 
     def _scan(self) -> Scan:
@@ -306,10 +308,10 @@ class History(Sequence[Message]):
         with scan.mutex:
             return self._messages(scan, scan.all())
 
-    # --- parts of it -----------------------------------------------------------------------------
+    # --- pages and single messages ---------------------------------------------------------------
 
     def last(self, n: int = 20) -> list[Message]:
-        """Returns the newest n, oldest of them first; fewer if there are fewer."""
+        """Returns the newest n, the oldest of them first; fewer if there are fewer."""
         check_whole(n, "n")
         scan = self._scan()
         with scan.mutex:
@@ -325,7 +327,7 @@ class History(Sequence[Message]):
     ) -> Page:
         """Returns the newest messages, the `oldest` ones, or those next to a cursor.
 
-        A page's `older` and `newer` are the cursors to go on with. They stay good whatever is
+        A page's `older` and `newer` are the cursors of the next pages. They stay valid whatever is
         added, edited or deleted meanwhile.
         """
         check_whole(limit, "limit", least=1)
@@ -350,7 +352,7 @@ class History(Sequence[Message]):
             return Page(self._messages(scan, records), older, newer)
 
     def cursor(self, message: Message) -> str:
-        """Returns the cursor of a message: for the page before it, or after it."""
+        """Returns the cursor of a message, for the page before it or after it."""
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
@@ -358,7 +360,7 @@ class History(Sequence[Message]):
             return make_cursor(scan.place(message._record))
 
     def get(self, id: str) -> Message:
-        """Returns a message by its id, or raises NotFoundError; it looks from the newest on."""
+        """Returns a message by its id, or raises NotFoundError; it searches from the newest on."""
         if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a message is named by its id, found {show_value(id)}")
         for message in reversed(self):
@@ -381,9 +383,9 @@ class History(Sequence[Message]):
     # --- for other programs ----------------------------------------------------------------------
 
     def items(self, last: int | None = None) -> list[Any]:
-        """Returns foreign items, exactly as they were given; of other messages what stands for one.
+        """Returns foreign items, exactly as they were given, and other messages in request form.
 
-        Nothing but the item is decoded: for a framework that wants its whole history back.
+        Only the item is decoded: this is for a framework that wants its whole history back.
         """
         scan = self._scan()
         with scan.mutex:
@@ -392,39 +394,41 @@ class History(Sequence[Message]):
                 return [message.item for message in self._messages(scan, records)]
         needs_more = codec.may_have_tags
         read = self._log.blobs.read
-        with contextlib.suppress(msgspec.MsgspecError):  # unless one has no foreign item
+        try:
             return [
                 Message(record, read).item
                 if needs_more(record.payload)
                 else _decode_foreign(record.payload).foreign
                 for record in records
             ]
-        return [Message(record, read).item for record in records]
+        except msgspec.MsgspecError:
+            _logger.debug('a message of "%s" has no foreign item: decoding all fields', self.name)
+            return [Message(record, read).item for record in records]
 
     def for_request(self, last: int | None = None) -> list[Any]:
-        """Returns what the next request to a model is made of: `items`, repaired.
+        """Returns the history for the next request to a model: `items`, repaired.
 
-        A tool call that has no result gets one that says so: a turn that a crash interrupted must
-        not make the model refuse, nor believe that something was done.
+        A tool call without a result gets one that says so: after a turn that a crash interrupted
+        the model must neither refuse the history nor believe that something was done.
         """
         return repair(self.items(last)).history
 
     def select(self, by: Selector, n: int = 10) -> list[Message]:
         """Returns the n messages that a prompt needs most, oldest first.
 
-        `by` is a function that scores a message (0: not this one), for retrieval by whatever you
-        have; or names, and then it is those that mention one. All messages are read for it.
+        `by` is a function that scores a message (0 leaves it out), or names: then those messages
+        are chosen that mention one. All messages are read for it.
         """
         return choose(self, by, check_whole(n, "n"))
 
     def render(
         self, max_messages: int = 10, *, decisions: int = 20, select: Selector | None = None
     ) -> str:
-        """Returns the simplest prompt context: "role: content" lines, then what was decided.
+        """Returns the simplest prompt context: "role: content" lines, then the decisions.
 
         They are the last messages, or those that `select` chooses; with names, the facts about
-        them come first. Decisions are looked for as far back as it takes to find so many; 0 leaves
-        them out, and then nothing but the last messages is read.
+        them come first. `decisions` is how many decisions are searched for, as far back as needed;
+        with 0 there are none, and only the last messages are read.
         """
         names = None if select is None else check_names(select)
         by = names or select
@@ -496,7 +500,7 @@ class History(Sequence[Message]):
 
 
 def make_cursor(place: int) -> str:
-    """Returns a place among the messages as an opaque word."""
+    """Returns a place among the messages as an opaque text."""
     return base64.urlsafe_b64encode(_MARK + str(place).encode()).decode().rstrip("=")
 
 
@@ -509,21 +513,21 @@ def parse_cursor(cursor: object) -> int:
             return int(raw[len(_MARK) : len(_MARK) + 18])
     except (binascii.Error, UnicodeEncodeError):
         pass
-    raise UsageError(f"{show_value(cursor)} is no cursor: expected `older` or `newer` of a page")
+    raise UsageError(f"{show_value(cursor)} is not a cursor: expected `older` or `newer` of a page")
 
 
-# --- messages that can be changed ---------------------------------------------------------------
+# --- adding and changing --------------------------------------------------------------------------
 
 
 RETRIES = 100
 BYTES_PER_TOKEN = 4
-"""What tokens are estimated by where nobody counted them."""
+"""Tokens are estimated by this where the caller did not count them."""
 _END = 1 << 62
-"""No stream is so long."""
+"""A revision after the end of any stream."""
 
 
 class PreparedMessages(Struct, frozen=True):
-    """Messages on their way: the commit that adds them, and which of its events they are."""
+    """Messages to be added: the commit that adds them, and which of its events they are."""
 
     commit: ProposedCommit
     first: int
@@ -564,8 +568,8 @@ class Messages(History):
     ) -> Message:
         """Adds a message and returns it; durable when it returns.
 
-        `foreign` is another program's item, kept exactly; `foreign_id` is its id there, and adds
-        it once, however often it is sent. `state` is set in the same commit.
+        `foreign` is another program's item, kept exactly. With `foreign_id`, its id there, it is
+        added once, however often it is sent. `state` is set in the same commit.
         """
         given = {
             "role": role,
@@ -597,9 +601,9 @@ class Messages(History):
     ) -> list[Message]:
         """Adds several messages, each a mapping with the names of `add`, all or nothing.
 
-        Items with a `foreign_id` are each told apart by it, and one commit has one key: so unless
-        `key` is given they are one commit each, in one batch with one sync. What a crash leaves
-        out of it is added, and nothing twice, when they are sent again.
+        Items with a `foreign_id` are known by it, and one commit has one key: so unless `key` is
+        given they are one commit each, in one batch with one sync. If a crash leaves some of them
+        out, send them again: those are added, and nothing is added twice.
         """
         given = [_check_item(item) for item in _listed(items)]
         if not given:
@@ -621,7 +625,7 @@ class Messages(History):
         expected: int | None = None,
         spill: Spill | None = None,
     ) -> PreparedMessages:
-        """Returns the commit that adds messages; large parts of them are written by now."""
+        """Returns the commit that adds messages; their blobs are written by now."""
         clock = self._log.clock
         new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
@@ -638,7 +642,7 @@ class Messages(History):
                 fields = {"id": id, **fields}
             if turn is not None:
                 fields["turn"] = turn.id
-                fields["foreign"] = fields.pop("foreign", None)  # the last one, still
+                fields["foreign"] = fields.pop("foreign", None)  # it stays the last
                 if fields["foreign"] is None:
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
@@ -689,6 +693,7 @@ class Messages(History):
                     there = self._by_key(self.name, key)
                     if there is None or not _is_same(there, check_fields(given)):
                         raise
+                    _logger.debug('an item of "%s" was added before', self.name)
                 else:
                     there = self._committed(prepared, result)[0]
                     if not result.repeated:
@@ -696,11 +701,11 @@ class Messages(History):
             standing = there if self.is_there(there) else self._moved(there)
             if standing is not None:
                 return standing
-            # It was taken away since, and is said once more: under a key of its own.
+            # It was deleted since, and is added once more, under another key.
             again = there.revision
 
     def _add_batch(self, given: list[dict[str, Any]]) -> list[Message]:
-        """Adds items, each under its own key, with one sync for all; those there are passed."""
+        """Adds items, each under its own key, with one sync for all, unless they are there."""
         refuse_in_body("adding foreign items without a key=")
         prepared: list[PreparedMessages | None] = []
         for item in given:
@@ -715,6 +720,8 @@ class Messages(History):
             try:
                 result = None if request is None else self._log.wait(request)
             except UsageError:
+                # Its key was used before: `_add_once` compares what is there, and may raise.
+                _logger.debug('an item of "%s" was added before: looking it up', self.name)
                 result = None
             if one is None or result is None or result.repeated:
                 found.append(self._add_once(item, None, None, None))
@@ -723,7 +730,7 @@ class Messages(History):
         return found
 
     def _inherited(self, key: str) -> Message | None:
-        """Returns what a key added in a stream that this one was forked from."""
+        """Returns the message of a key in a stream that this one was forked from."""
         stream, until = self.name, _END
         while (origin := self._log.origin(stream)) is not None:
             stream, until = origin[0], min(until, origin[1])
@@ -733,9 +740,9 @@ class Messages(History):
         return None
 
     def _moved(self, there: Message) -> Message | None:
-        """Returns the same foreign item as a merge wrote it again, behind where it was.
+        """Returns the same foreign item as a merge wrote it again, after where it was.
 
-        Each message behind is decoded once, however many items are looked for.
+        Each later message is decoded once, however many items are looked up.
         """
         scan = self._scan_to(there.revision)
         with scan.mutex:
@@ -754,10 +761,10 @@ class Messages(History):
     def _by_key(self, stream: str, key: str, until: int = _END) -> Message | None:
         """Returns the message that a stream was given under a key, up to a revision.
 
-        The key stands on the first event of the commit: before the message there may be the one
-        that gave the scope its parent, and the one that began a turn. Where a merge took the key,
-        it is the message that it brought; if that never came or was taken away, what is returned
-        is none that is there, and has nothing but its foreign id.
+        The key is on the first event of the commit: before the message there may be the event that
+        gave the scope its parent, and the one that began a turn. If a merge reserved the key, the
+        message is the one that it wrote. If that was never written, or was deleted, what is
+        returned is not there, and has nothing but its foreign id.
         """
         for found in self._log.find(stream, key=key):
             after = found.revision - 1
@@ -770,20 +777,20 @@ class Messages(History):
         return None
 
     def is_there(self, message: Message) -> bool:
-        """Says whether a message stands: not deleted, not rewound; a summary may stand for it."""
+        """Says whether a message is there: not deleted or rewound; it may be compacted."""
         scan = self._scan_to(message.revision)
         with scan.mutex:
             found = scan.before(scan.place(message._record) + 1, 1)
             return bool(found) and found[0].revision == message.revision
 
     def _scan_to(self, revision: int) -> Scan:
-        """Returns what stands down to a revision, whatever a compaction took out of sight there.
+        """Returns the scan down to a revision, with the messages that were compacted there.
 
-        What was compacted was not taken away: sent again, it is not said once more.
+        What was compacted was not deleted: if it is sent again, it is not added once more.
         """
         scan = self._scan()
         with scan.mutex:
-            scan.before(revision + 1, 1)  # meets the summary that stands for it, if there is one
+            scan.before(revision + 1, 1)  # finds the summary that covers it, if there is one
             if scan.summary is None:
                 return scan
         return self.original()._scan()
@@ -793,17 +800,17 @@ class Messages(History):
     def turn(self) -> OpenTurn:
         """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`.
 
-        A block that raises ends the turn as failed, with the error. One whose process dies leaves
-        it open, and it reads as `interrupted`.
+        A block that raises ends the turn as failed, with the error. If its process dies, the turn
+        stays open and reads as `interrupted`.
         """
         return OpenTurn(self, self._log, self._context.lease_keeper)
 
     # --- changing ---
 
     def edit(self, message: Message | str, **fields: Any) -> Message:
-        """Sets fields of a message, takes away those given as None, and returns it as it is now.
+        """Sets fields of a message, removes those given as None, and returns it as it is now.
 
-        What it was before stays in the history: `messages.at(…)` reads it.
+        The history keeps what it was before: `messages.at(…)` reads it.
         """
         refuse_in_body("an edit of a message")
         unknown = fields.keys() - set(message_events.EDITABLE)
@@ -820,13 +827,13 @@ class Messages(History):
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
-        """Takes a message away; it is still read by `at`, and by whoever has an earlier fork."""
+        """Deletes a message; `at` and earlier forks still read it."""
         refuse_in_body("deleting a message")
         target = self._target(message)
         self._commit_events((_event_with(message_events.DELETED, at=target.revision),))
 
     def pop(self) -> Message | None:
-        """Takes the newest message away and returns it; None if there is none."""
+        """Deletes the newest message and returns it; None if there is none."""
         refuse_in_body("pop of a message")
         for _ in range(RETRIES):
             scan = self._scan()
@@ -840,11 +847,11 @@ class Messages(History):
         raise self._contended("pop")
 
     def clear(self) -> None:
-        """Takes all messages away; the history keeps them."""
+        """Deletes all messages; the history keeps them."""
         self._commit_events((_event_with(message_events.CLEARED, to=0),))
 
     def rewind(self, to: Message | Moment) -> None:
-        """Takes every message away that came behind one, or behind a moment; state stays."""
+        """Deletes every message after a given one, or after a moment; state stays."""
         refuse_in_body("rewinding messages")
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
@@ -860,11 +867,12 @@ class Messages(History):
         )
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
-        """Commits if nobody did since a revision was read; None if somebody did."""
+        """Commits if the stream is still at a revision; None if another writer was faster."""
         write = self._scope._events_write(new_events, expected=until)
         try:
             return self._log.commit(ProposedCommit((write,)))
         except ConflictError:
+            _logger.debug('scope "%s" moved on from revision %d', self.name, until)
             return None
 
     def _contended(self, what: str) -> ConflictError:
@@ -894,7 +902,7 @@ class Messages(History):
         op = self._log.blobs.spill(Op("set", "message", Raw(raw)), self.name)
         return bytes(op.value)
 
-    # --- fewer words -----------------------------------------------------------------------------
+    # --- summaries -------------------------------------------------------------------------------
 
     def compact(
         self,
@@ -905,9 +913,9 @@ class Messages(History):
         tokens_before: int | None = None,
         tokens_after: int | None = None,
     ) -> Message:
-        """Puts a summary in the place of all messages but the last few, and returns it.
+        """Replaces all messages but the last few by a summary, and returns it.
 
-        `original()` still has every one of them. Tokens that nobody counted are estimated.
+        `original()` still has all of them. Tokens that are not given are estimated.
         """
         refuse_in_body("compacting messages")
         fields = check_fields({"role": role, "content": summary})
@@ -951,9 +959,9 @@ class Messages(History):
         tokens_before: int | None = None,
         tokens_after: int | None = None,
     ) -> None:
-        """Writes a summary of everything up to a message down, by default up to the newest.
+        """Records a summary of everything up to a message, by default up to the newest.
 
-        What is read stays as it is; `summaries()` lists it.
+        It changes nothing in what is read; `summaries()` lists it.
         """
         refuse_in_body("a summary of messages")
         if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -975,13 +983,13 @@ class Messages(History):
         }
         self._commit_events((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
 
-    # --- two histories ---------------------------------------------------------------------------
+    # --- merging ---------------------------------------------------------------------------------
 
     def merge(self, other: Scope | History) -> list[Message]:
-        """Puts the messages of another conversation among these, by time; returns what was new.
+        """Merges the messages of another conversation into this one by time; returns the new ones.
 
-        Each side keeps its order. One that both have, by foreign id or by id, stays as it is here.
-        It is one commit: the messages behind the first new one are written again behind it.
+        Each side keeps its order. A message that both have, by foreign id or by id, stays as it is
+        here. It is one commit: the messages after the first new one are written again after it.
         """
         refuse_in_body("a merge of messages")
         theirs = other if isinstance(other, History) else _history_of(other)
@@ -995,7 +1003,7 @@ class Messages(History):
             if not new:
                 return []
             if self._reserve_keys(new, known):
-                continue  # which moved the stream on
+                continue  # reserving the keys moved the stream on
             stays = next(at for at, one in enumerate(merged) if one in new)
             to = merged[stays - 1].revision if stays else 0
             origin = {"to": to, "from": theirs.name, "until": theirs.revision}
@@ -1009,13 +1017,13 @@ class Messages(History):
         raise self._contended("merge")
 
     def _reserve_keys(self, new: list[Message], known: set[str]) -> bool:
-        """Takes the keys of foreign items that are about to be merged; False if it took none.
+        """Reserves the keys of foreign items that are about to be merged; False if there are none.
 
-        Sent again, an item is found by its key; but a commit has one key, so those of several items
-        cannot be in the commit that brings them. They come before it. A crash between the two then
-        leaves keys without items, which read as items that were taken away, and may be said once
-        more. The other way round it would leave items that nobody knows by their id, to be added a
-        second time; so would another writer who is faster than the keys.
+        An item that is sent again is found by its key. But a commit has one key, so the keys of
+        several items cannot be in the commit that adds them. They are written before it. A crash
+        between the two leaves keys without items, which read as deleted items and may be added once
+        more. In the other order a crash would leave items that are not known by their id and would
+        be added a second time; another writer who is faster than the keys would do the same.
         """
         ids = [one.foreign_id for one in new if one.foreign_id is not None]
         commits: list[ProposedCommit] = []
@@ -1026,8 +1034,10 @@ class Messages(History):
                 write = self._scope._events_write((new_event,), key=foreign_id_key(id))
                 commits.append(ProposedCommit((write,)))
         for request in self._log.submit_all(commits):
-            with suppress(UsageError):  # that id was used here before
+            try:
                 self._log.wait(request)
+            except UsageError:
+                _logger.debug('a foreign id was used in "%s" before: its key is taken', self.name)
         return bool(commits)
 
 
@@ -1051,10 +1061,10 @@ def _estimate(records: list[Record]) -> int:
 
 
 def _is_same(there: Message, given: dict[str, Any]) -> bool:
-    """Says whether a message is what is given once more; id and turn are each attempt's own.
+    """Says whether a message is the one given again; id and turn differ between attempts.
 
-    One that was merged was given the time it was said at. A key that a merge took, and brought
-    nothing for, stands for whatever has that id.
+    A merged message has the time it was said at. A key that a merge reserved without writing its
+    item stands for whatever has that id.
     """
     if there._record.type == message_events.MOVED:
         return True
@@ -1073,7 +1083,7 @@ def _listed(items: object) -> list[Any]:
 
 
 def _check_item(item: object) -> dict[str, Any]:
-    if not isinstance(item, (dict, Mapping)):  # nearly always the one, which is quick to tell
+    if not isinstance(item, (dict, Mapping)):  # nearly always a dict, which is the quick check
         raise UsageError(f"a message is a mapping with a role, found {show_value(item)}")
     return dict(cast("Mapping[str, Any]", item))
 

@@ -38,6 +38,7 @@ from holdfast.errors import (
 from holdfast.record import decisions, facts, sessions, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions
+from holdfast.record.keyed_item import NO_LIMIT
 from holdfast.record.tasks import stale_tasks
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("holdfast.record")
 
-_ALL = 1 << 31
 _DECISION_INDEXES = (
     decisions.INDEX_OPEN,
     decisions.INDEX_STANDING,
@@ -76,7 +76,7 @@ def _expired(log: Log) -> Iterator[Mark]:
         return  # nothing in this store expires
     ended: dict[str, bool] = {}
     for index in swept_indexes():
-        for mark in log.marks.list(index, limit=_ALL):
+        for mark in log.marks.list(index, limit=NO_LIMIT):
             if mark.group not in ended:
                 ended[mark.group] = _has_ended(log, mark.group)
             if ended[mark.group]:
@@ -92,7 +92,7 @@ def _has_ended(log: Log, stream: str) -> bool:
 
 
 def _interrupted(context: RecordContext) -> Iterator[Mark]:
-    for mark in context.log.marks.list(sessions.INDEX_TURN, limit=_ALL):
+    for mark in context.log.marks.list(sessions.INDEX_TURN, limit=NO_LIMIT):
         if not context.lease_keeper.is_alive(sessions.worker_of(mark)):
             yield mark
 

@@ -1,16 +1,16 @@
-"""A history made fit for the next request, without touching what is stored. Pure.
+"""Repairs a history for the next request to a model; what is stored stays as it is. Pure.
 
 A crash in the middle of a turn leaves tool calls without results, and every model refuses such a
-history. Three forms of items are known, and may stand in one history:
+history. Three forms of items are known, and one history may mix them:
 
-    chat        {"tool_calls": [{"id"}]} and {"role": "tool", "tool_call_id"}, right behind it
-    responses   {"type": "…_call", "call_id"} and {"type": "…_call_output", "call_id"}, behind it
+    chat        {"tool_calls": [{"id"}]} and {"role": "tool", "tool_call_id"}, right after it
+    responses   {"type": "…_call", "call_id"} and {"type": "…_call_output", "call_id"}, after it
     blocks      {"type": "tool_use", "id"} in a content, and {"type": "tool_result", "tool_use_id"}
                 in that of the next message
 
-What is done, in this order: an item, call or result that comes a second time is left out; a result
-without a call is left out; a result that stands elsewhere is moved behind its call; a call without
-a result gets one that says so. Everything else is passed on as it is, in its order.
+In this order: an item, call or result that comes a second time is left out; a result without a call
+is left out; a result that is elsewhere is moved after its call; a call without a result gets one
+that says so. Everything else is passed on unchanged, in its order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Item = dict[str, Any]
 
 
 class Fix(Struct, frozen=True):
-    """One thing that was not sound. `index` counts in the history as it was given."""
+    """One defect that was repaired. `index` counts in the history as it was given."""
 
     what: Literal["duplicate", "orphan", "moved", "missing"]
     index: int
@@ -36,14 +36,14 @@ class Fix(Struct, frozen=True):
 
 
 class Repaired(Struct, frozen=True):
-    """A sound history, and what it took; nothing if it was sound."""
+    """A repaired history, and what was repaired in it."""
 
     history: list[Any]
     mended: list[Fix]
 
 
 class _ToolResult(Struct):
-    """A result: where it was, and itself, as an item or as a block of one."""
+    """The result of a tool call: its index, and its value, an item or a block of one."""
 
     index: int
     value: _Item
@@ -52,7 +52,7 @@ class _ToolResult(Struct):
 
 
 def repair(history: Iterable[Any]) -> Repaired:
-    """Returns a history that a model takes, and what was mended; the given one is left alone."""
+    """Returns a history that a model accepts, and what was repaired; the given one stays as is."""
     if isinstance(history, str | bytes | dict) or not isinstance(history, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         found = show_value(cast("object", history))
         raise UsageError(f"a history is a list of items, found {found}")
@@ -138,7 +138,7 @@ class _Repair:
                 self._take_result(index, str(block.get("tool_use_id")), block, is_block=True)
             else:
                 rest.append(block)
-        # One that is empty now stays as the place that its results go back to.
+        # An item that is empty now stays, because its results go back there.
         return item if len(rest) == len(item["content"]) else {**item, "content": rest}
 
     def _drop_orphans(self) -> None:
@@ -150,13 +150,13 @@ class _Repair:
     # --- putting together ------------------------------------------------------------------------
 
     def _assemble(self) -> list[Any]:
-        late = {  # results of the second form stay where they are, if that is behind their call
+        late = {  # results of the second form stay where they are, if that is after their call
             found.index: found.value
             for id, found in self._results.items()
             if "call_id" in found.value and found.index > self._calls[id]
         }
         repaired: list[Any] = []
-        waiting: list[_Item] = []  # result blocks that belong into the next message
+        waiting: list[_Item] = []  # result blocks that belong in the next message
         for index, item in self._items:
             for at in sorted(at for at in late if at < index):
                 repaired.append(late.pop(at))
@@ -182,7 +182,7 @@ class _Repair:
         return any(_block_type(block) == "tool_result" for block in content)
 
     def _results_for(self, index: int, item: _Item) -> tuple[list[_Item], list[_Item]]:
-        """Returns the items, and the blocks, that stand behind an item with calls."""
+        """Returns the items, and the blocks, that follow an item with calls."""
         results: list[tuple[int, _Item]] = []
         blocks: list[tuple[int, _Item]] = []
         for id in call_ids(item):
@@ -243,7 +243,7 @@ def _block_type(block: Any) -> str | None:
 
 
 def _without_empty(item: _Item, name: str) -> _Item | None:
-    """Returns an item without an empty list; None if nothing is left that it would say."""
+    """Returns an item without an empty list; None if it would have no content."""
     if item[name]:
         return item
     rest = {key: value for key, value in item.items() if key != name}
@@ -259,7 +259,7 @@ def _missing_result(item: _Item, id: str) -> _Item:
 
 
 def _merged(blocks: list[_Item], item: Any) -> tuple[Any, list[Any]]:
-    """Returns the next item with result blocks in front, or the items to stand before it."""
+    """Returns the next item with result blocks in front, and items to put before it."""
     if isinstance(item, dict) and cast("_Item", item).get("role") == "user":
         item = cast("_Item", item)
         content: Any = item.get("content") or []

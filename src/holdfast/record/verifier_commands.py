@@ -1,4 +1,4 @@
-"""Verifiers that are commands, from the project's own configuration and from nowhere else.
+"""Verifiers that are commands, taken only from the project's own configuration.
 
     [verify.branch_exists]
     command = ["python3", "tools/branch_exists.py"]
@@ -6,16 +6,16 @@
 
 A command is a list of words and is run without a shell, in the directory of the file. What is
 stored never becomes a word of it (guarantee 10): the fact or decision goes to its standard input as
-JSON, and its name and value stand in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its exit code:
-0 holds (or done), 1 does not, anything else, and a command that takes too long, means that nobody
-can say. What it prints is what it found.
+JSON, and its name and value are in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its exit code:
+0 means holds (or done), 1 means it does not. Anything else, or a timeout, means unknown. What it
+prints is what it found.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,8 @@ from holdfast.core import codec
 from holdfast.core.intent import Done, NotDone, Unknown, verifiers
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.record.facts import Contradicted, Fact, Holds
+
+_logger = logging.getLogger("holdfast.record")
 
 FILE = "holdfast.toml"
 TIMEOUT_S = 30.0
@@ -65,7 +67,7 @@ def _parse(text: str, place: str) -> dict[str, VerifierCommand]:
         commands = msgspec.convert(sections, dict[str, VerifierCommand])
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
-            f'configuration file "{place}" is not understood: {error}',
+            f'configuration file "{place}" cannot be parsed: {error}',
             hint='[verify.<name>] has command = ["program", "word"] and may have timeout_s',
         ) from error
     for name, command in commands.items():
@@ -78,7 +80,7 @@ def _parse(text: str, place: str) -> dict[str, VerifierCommand]:
 
 
 class _CommandVerifier:
-    """A command as a function. Loading a file again replaces its commands."""
+    """A command as a verifier function. Loading a file again replaces its commands."""
 
     def __init__(self, name: str, command: VerifierCommand, directory: Path) -> None:
         self._command = command
@@ -111,17 +113,21 @@ class _CommandVerifier:
                 process_group=0,
             )
         except (OSError, ValueError) as error:
+            _logger.warning("verifier command %s cannot be run: %s", command.command[0], error)
             return None, f"{command.command[0]} cannot be run: {error}"
         with child:
             try:
                 out, err = child.communicate(_as_json(subject), command.timeout_s)
             except BaseException as error:
-                # With all that it started, which would go on, or hang, where nobody sees it. Its
-                # number is its own until it is waited for, at the end of this block.
-                with suppress(ProcessLookupError):
+                # Kills all that it started too, which would go on unseen. Its process id stays its
+                # own until it is waited for, at the end of this block.
+                try:
                     os.killpg(child.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    _logger.debug("verifier command %s had ended", command.command[0])
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
+                _logger.warning("verifier command %s timed out", command.command[0])
                 return None, f"{command.command[0]} took longer than {command.timeout_s} s"
         printed = out.decode("utf-8", "replace").strip()[:FOUND_CHARACTERS_MAX]
         if child.returncode not in (0, 1):
@@ -142,7 +148,7 @@ def _as_json(subject: Any) -> bytes:
 
 
 def _environment(subject: Any) -> dict[str, str]:
-    """Returns name and value for the environment; what cannot stand there is left out."""
+    """Returns name and value for the environment, except those that it cannot hold."""
     name = subject.name if isinstance(subject, Fact) else subject.key
     value = subject.value if isinstance(subject, Fact) else subject.planned_action or ""
     text = value if isinstance(value, str) else codec.encode(value).decode()

@@ -1,4 +1,4 @@
-"""What another writer does in the middle of an operation, made to happen at the right moment."""
+"""Another writer is faster, in the middle of an operation: made to happen at that moment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def leave(url: str) -> None:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
-    """Does something right behind the next look at a decision."""
+    """Does something right after the next read of a decision."""
     get = Decisions.get
 
     def looked(self: Decisions, id: str) -> Decision:
@@ -64,9 +64,7 @@ def once(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     monkeypatch.setattr(Decisions, "get", looked)
 
 
-def test_each_change_comes_behind_the_one_that_was_faster(
-    hf: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_change_comes_after_the_faster_one(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = hf.conversation("c")
     d = chat.decide("x")
     once(monkeypatch, lambda: hf.prioritise(d.id, 1))
@@ -77,7 +75,7 @@ def test_each_change_comes_behind_the_one_that_was_faster(
     assert hf.decision(d.id) == closed
 
 
-def test_an_error_is_recorded_behind_what_came_meanwhile(hf: Store) -> None:
+def test_an_error_is_recorded_after_a_change_made_meanwhile(hf: Store) -> None:
     chat = hf.conversation("c")
     with pytest.raises(ZeroDivisionError), chat.decide("x") as d:
         hf.prioritise(d.id, 1)
@@ -89,7 +87,7 @@ def test_an_error_is_recorded_behind_what_came_meanwhile(hf: Store) -> None:
     assert (hf.decision(d.id).status, hf.decision(d.id).error) == ("closed", None)
 
 
-def test_what_is_superseded_may_be_closed_or_gone_by_then(
+def test_a_superseded_decision_may_be_closed_or_gone_by_then(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat, team = hf.conversation("c"), hf.team("t")
@@ -110,7 +108,7 @@ def test_what_is_superseded_may_be_closed_or_gone_by_then(
     assert newer.stored.is_open
 
 
-def test_what_is_superseded_may_have_expired() -> None:
+def test_a_superseded_decision_may_have_expired() -> None:
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as hf:
         old = hf.conversation("c", ttl_s=5).decide("plan a")
@@ -127,14 +125,14 @@ def test_a_recovery_that_was_taken_for_dead_says_that_it_acted(tmp_path: Path) -
         meanwhile.append(lambda decision: hf.outcome(decision.id, "closed by another").outcome)
         [did] = hf.recover().acts
         assert did.did == "done again"
-        assert "was closed already" in did.text
+        assert "was already closed" in did.text
 
 
 @pytest.mark.parametrize(
     ("output", "text", "stored"),
     [(None, "done", None), ("", "''", ""), ({"a": 1}, "{'a': 1}", {"a": 1}), (object, None, None)],
 )
-def test_whatever_an_act_gives_it_is_closed(
+def test_a_decision_is_closed_whatever_its_act_returns(
     tmp_path: Path, output: Any, text: str | None, stored: Any
 ) -> None:
     url = new_url("sqlite", tmp_path)
@@ -158,7 +156,7 @@ def test_a_decision_in_a_closed_scope_is_reported(tmp_path: Path) -> None:
         assert "was closed at revision" in did.text
 
 
-def test_an_undo_takes_back_no_change_that_it_did_not_see(
+def test_an_undo_never_reverts_a_change_that_it_did_not_see(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guarantee 3: what another writer was told is written meanwhile is the newest change then."""
@@ -222,7 +220,7 @@ def test_threads_of_one_worker_that_recover_at_once_act_once(
         meanwhile.clear()
 
 
-def test_threads_that_listed_it_before_act_once(
+def test_threads_that_listed_a_decision_before_act_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that comes late knows the decision as it was before the other took it."""
@@ -244,7 +242,7 @@ def test_threads_that_listed_it_before_act_once(
 
 
 @pytest.mark.parametrize("lost", ["decision.taken", "decision.closed"])
-def test_a_recovery_whose_answer_was_lost_is_gone_on_with(
+def test_a_recovery_whose_result_was_lost_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     """It is the living owner then, and no other recovery would ever come to the decision."""
@@ -271,7 +269,7 @@ def test_a_recovery_whose_answer_was_lost_is_gone_on_with(
         meanwhile.clear()
 
 
-def test_what_was_given_up_here_is_not_taken_from_a_living_worker(tmp_path: Path) -> None:
+def test_an_unfinished_recovery_is_not_taken_from_a_living_worker(tmp_path: Path) -> None:
     """Another took it over, while this worker was taken for dead, and is at work on it."""
     url = new_url("sqlite", tmp_path)
     leave(url)

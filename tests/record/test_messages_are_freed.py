@@ -1,4 +1,4 @@
-"""Messages that were read are gone when nobody holds them: they do not wait for the collector."""
+"""Messages that were read are freed at once, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.core.blobs import BLOB_BYTES_MIN
 SAID = 200
 
 
-def test_a_message_that_was_read_leaves_no_cycle_behind(tmp_path: Path) -> None:
+def test_a_message_that_was_read_leaves_no_reference_cycle(tmp_path: Path) -> None:
     # VIC-18: a long history is read whole, again and again, by whoever builds a prompt from it.
     with holdfast.open(tmp_path / "store") as hf:
         chat = hf.conversation("c1")
