@@ -81,7 +81,7 @@ def expected(tasks: Any, count: int) -> list[Any]:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_every_boundary(kind: str, when: str, tmp_path: Path, tasks: Any):
-    """BOOT-87. Killed before a task's work, or behind it and before it is recorded: one process a
+    """BOOT-87. Killed before a task's work, or after it and before it is recorded: one process a
     boundary, each going on where the last one was killed."""
     results, place = expected(tasks, 5), tmp_path / "state"
     for dies_at in range(1, 6):

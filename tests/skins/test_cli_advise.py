@@ -70,7 +70,7 @@ def test_every_option_of_needs_is_an_option_of_the_verb() -> None:
     assert taken == set(Needs.__struct_fields__)
 
 
-# --- mixed stores --------------------------------------------------------------------------------
+# Mixed stores.
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_mixed_store_is_copied(mix: str, tmp_path: Path, cli: Any) -> None:
     assert copied["digest"] == cli("check", "--store", mix, "--json").document["digest"]
 
 
-# --- progress ------------------------------------------------------------------------------------
+# Progress.
 
 
 def test_progress_is_ten_lines_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
-"""docs/cli.md and the guide tell the truth: verbs, options, shapes, exit codes, sessions."""
+"""docs/cli.md and the guide are true: verbs, options, documents, exit codes, sessions."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -34,7 +35,7 @@ shared = {field.name for field in fields(Options)}
 
 
 @pytest.mark.parametrize("verb", functions)
-def test_every_verb_and_every_word_of_it_is_documented(verb: str):
+def test_every_verb_argument_and_option_is_documented(verb: str):
     section = SECTIONS[verb]
     assert f"holdfast {verb}" in section
     for name, parameter in inspect.signature(functions[verb]).parameters.items():
@@ -60,7 +61,7 @@ def test_every_shared_option_is_documented():
 
 
 @pytest.mark.parametrize("verb", functions)
-def test_every_word_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
+def test_every_argument_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     """An argument without help would stand there with its name alone."""
     assert main([*verb.split(), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -93,7 +94,7 @@ def test_every_exit_code_is_documented():
             assert re.search(rf"^\| {error.exit_code} \|.*`{error.__name__}`", table, re.M)
 
 
-# --- the shapes -----------------------------------------------------------------------------------
+# The JSON documents.
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def compare(documented: Any, printed: Any, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("verb", functions)
-def test_every_document_has_the_documented_shape(
+def test_every_document_has_the_documented_fields(
     verb: str, filled: None, cli: Any, request: pytest.FixtureRequest
 ):
     if verb.startswith("runs"):
@@ -223,12 +224,26 @@ def test_every_document_has_the_documented_shape(
     compare(documented, printed)
 
 
-def test_errors_have_the_documented_shape(filled: None, cli: Any):
+def test_errors_have_the_documented_fields(filled: None, cli: Any):
     failed = cli("set", SCOPE, "a", "1", "--expected", "9", "--json", code=5)
     compare(example(SECTIONS["Exit codes"]), json.loads(failed.err))
 
 
-# --- the guide ------------------------------------------------------------------------------------
+CLI = Path(holdfast.__file__).parent / "cli"
+
+
+@pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
+def test_every_document_is_made_by_render(path: Path):
+    """Other skins show the same documents, so no verb puts one together itself."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "print_json",
+            "print_json_line",
+        ):
+            assert re.match(r"\w+_document\(", ast.unparse(node.args[0])), node.lineno
+
+
+# The guide.
 
 
 def test_the_guide_shows_what_really_happens(

@@ -16,7 +16,7 @@ from holdfast.testing import FakeClock
 SCOPE = "team/support"
 
 
-# --- stores ---------------------------------------------------------------------------------------
+# Stores.
 
 
 def test_init_makes_a_store_once(tmp_path: Path, monkeypatch: Any, cli: Any):
@@ -70,7 +70,7 @@ def test_a_store_in_memory_would_end_with_the_command(cli: Any):
         assert "in memory ends" in cli("--store", "memory:", *words, code=2).err
 
 
-def test_global_options_stand_before_or_behind_the_verb(place: str, monkeypatch: Any, cli: Any):
+def test_global_options_stand_before_or_after_the_verb(place: str, monkeypatch: Any, cli: Any):
     monkeypatch.delenv("HOLDFAST_STORE")
     cli("--store", place, "--actor=ada", "set", SCOPE, "a", "1")
     cli("set", SCOPE, "a", "2", "--store", place, "--actor", "bo")
@@ -185,7 +185,7 @@ def test_reading_goes_on_where_nothing_can_be_written(place: str, monkeypatch: A
     assert "read-only" in cli("set", SCOPE, "a", "2", code=8).err
 
 
-# --- doctor ---------------------------------------------------------------------------------------
+# Doctor.
 
 
 def test_doctor_on_a_healthy_store(place: str, cli: Any):

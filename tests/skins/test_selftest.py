@@ -43,7 +43,7 @@ def examine_with(
     return by_name(report)
 
 
-# --- what it finds of real disks ------------------------------------------------------------------
+# What it finds of real disks.
 
 
 def test_a_disk_is_judged_and_left_as_it_was(tmp_path: Path, cli: Any) -> None:
@@ -92,7 +92,7 @@ def test_a_file_system_in_memory_is_named(in_memory: Path, cli: Any) -> None:
     assert os.listdir(in_memory) == []
 
 
-# --- what the kernel says, planted ----------------------------------------------------------------
+# What the kernel says, planted.
 
 
 def judge_mount(line: str, check: str) -> CheckResult:
@@ -174,7 +174,7 @@ def test_little_space_and_low_limits_are_warnings() -> None:
         assert done.stdout == "warning\n", done.stderr
 
 
-# --- broken disks, planted ------------------------------------------------------------------------
+# Broken disks, planted.
 
 
 class LyingDisk(Disk):
@@ -322,7 +322,7 @@ def test_a_child_that_breaks_or_hangs_is_told() -> None:
             children.start(lambda say, wait: None).hear()
 
 
-# --- where it cannot run --------------------------------------------------------------------------
+# Where it cannot run.
 
 
 def test_a_place_that_is_none_is_refused(tmp_path: Path, cli: Any) -> None:

@@ -179,14 +179,16 @@ def take_verbose(arguments: list[str]) -> tuple[list[str], bool]:
 
 @contextmanager
 def log_shown(is_shown: bool) -> Generator[None]:
-    """Shows the log of the library on standard error, or keeps it silent."""
-    handler = logging.StreamHandler(sys.stderr) if is_shown else logging.NullHandler()
+    """Shows the log of the library on standard error, if it is asked for."""
+    if not is_shown:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("holdfast")
     level = logger.level
     logger.addHandler(handler)
-    if is_shown:
-        logger.setLevel(logging.DEBUG)
+    logger.setLevel(logging.DEBUG)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The verb that examines the ground a store stands on: doctor."""
+"""The verb that examines a store and the machine it is on: doctor."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def examine(options: Options) -> Iterator[Examined]:
         yield Examined(
             "store", True, f"{facts['kind']}, format {facts['format']}: {facts['place']}"
         )
-        # A store on a server has no path: its disk is not here to be looked at.
+        # A store on a server has no path: its disk cannot be examined from here.
         path = Path(facts["path"]) if facts.get("path") else None
         if path is not None:
             yield from examine_place(path)
@@ -122,7 +122,7 @@ def examine_place(path: Path) -> Iterator[Examined]:
     if found.st_uid != os.geteuid():
         yield Examined("permissions", False, who, f"run as user {found.st_uid}, or chown it")
     elif mode & 0o077:
-        # Who may read is the owner's choice; who may write decides what the store says.
+        # Who may read is the owner's choice; whoever may write can change what the store holds.
         is_safe, others = (False, "write") if mode & 0o022 else (None, "read")
         fix = f"chmod go-rwx {shlex.quote(str(path))}"
         yield Examined("permissions", is_safe, f"{who}: others can {others} it", fix)

@@ -246,9 +246,9 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
         found = find_scope(store, scope)
         revision = find_revision(found, at)
         made = found.fork(new_id, at=revision)
-        document = fork_document(made.name, made.revision, scope, revision)
+        newest = made.revision
     if options.json:
-        print_json(document)
+        print_json(fork_document(made.name, newest, scope, revision))
     else:
         print_line(f"{clean(made.name)} is a fork of {clean(scope)} at revision {revision}")
         print_note(

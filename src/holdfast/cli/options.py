@@ -27,7 +27,7 @@ Words = Annotated[list[str] | None, Parameter(negative=())]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Options:
-    """The options that every verb takes which works on a store."""
+    """The options of every verb that works on a store."""
 
     store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE)] = None
     """A folder, sqlite:FILE, a server's URL, or a TOML file of several. Default: ./.holdfast."""
@@ -45,7 +45,7 @@ class Options:
 
     @property
     def writer(self) -> str | None:
-        """The actor that is meant; None, and so a random id, for a user without a name."""
+        """The actor that is meant; None, which means a random id, for a user without a name."""
         return self.actor or login_name()
 
 
@@ -109,7 +109,7 @@ def open_place(place: str, *, actor: str | None = None, read_only: bool = False)
 
 
 def refuse_memory(place: str) -> None:
-    """Raises UsageError for a store that would end together with the command."""
+    """Raises UsageError for a store in memory, which would end with the command."""
     if place.startswith("memory:"):
         raise UsageError(
             "a store in memory ends with the command that opened it",

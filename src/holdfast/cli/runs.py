@@ -40,7 +40,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.cli.state import print_value
-from holdfast.cli.user_code import check_has, load, load_run
+from holdfast.cli.user_code import load, load_run, run_by_name
 from holdfast.clock import Clock
 from holdfast.core import intent
 from holdfast.core.event import Event, to_datetime
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class WaitOptions:
-    """What every verb takes that executes a run here."""
+    """The options of every verb that executes a run in this process."""
 
     module: Words = None
     """Another FILE.py or module to load first, with verifiers or children; may be given again."""
@@ -255,7 +255,7 @@ def function_name(options: Options, id: str) -> str:
 
 @contextmanager
 def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
-    """Opens the store to execute runs; an `async def` one gets an event loop in a thread."""
+    """Opens the store to execute a run; an `async def` run gets an event loop in a thread."""
     if not function.is_async:
         with open_writing(options) as store:
             yield store
@@ -268,10 +268,10 @@ def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
 
 @contextmanager
 def resuming(id: str, code: str, waiting: WaitOptions, options: Options) -> Generator[Store]:
-    """Opens the store to continue a run, after its code was loaded from where was typed."""
+    """Opens the store to continue a run, after its code was loaded."""
     waiting.check()
     load(code, waiting.module)
-    with executing(options, check_has(function_name(options, id), id, code)) as store:
+    with executing(options, run_by_name(function_name(options, id), id, code)) as store:
         yield store
 
 

@@ -1,4 +1,4 @@
-"""The verb that tortures a store on the user's own disk: selftest."""
+"""The verb that tests a disk by killing, failing and filling stores on it: selftest."""
 
 from __future__ import annotations
 

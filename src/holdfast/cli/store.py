@@ -73,13 +73,14 @@ def status(*, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         facts = store.status()
         count = sum(1 for _ in stream_names(store))
-        document = status_document(facts, position=int(store.position), scopes=count)
+        position = int(store.position)
     if options.json:
-        print_json(document)
+        print_json(status_document(facts, position=position, scopes=count))
         return
-    reports: list[str] = document.pop("reports")
-    levels: dict[str, dict[str, Any]] = document.pop("levels", {})
-    rows = [(name, show_fact(name, value)) for name, value in document.items()]
+    reports: list[str] = facts.pop("reports")
+    levels: dict[str, dict[str, Any]] = facts.pop("levels", {})
+    counts = {"position": position, "scopes": count}
+    rows = [(name, show_fact(name, value)) for name, value in (facts | counts).items()]
     rows += [(f"level {name}", show_part(one)) for name, one in levels.items()]
     print_facts([*rows, *(("report", report) for report in reports)])
 

@@ -215,9 +215,7 @@ def update(
     fields["priority"] = None if priority is None else parse_priority(priority)
     given = {name: value for name, value in fields.items() if value is not None}
     if not given and lasts is None and status is None:
-        raise UsageError(
-            "task update needs something to change", hint="holdfast task update --help"
-        )
+        raise UsageError("there is nothing to change", hint="holdfast task update --help")
     with open_writing(options) as store:
         tasks = find_scope(store, scope).tasks
         name = owner or store._log.actor

@@ -20,7 +20,7 @@ FORMS = "write it like review.py:review or package.module:review"
 
 
 def load(code: str, modules: Sequence[str] | None = None) -> ModuleType:
-    """Loads what was typed, and further modules (verifiers, children), and returns the first."""
+    """Loads further modules (verifiers, children), then the code that was typed, and returns it."""
     load_config(None)
     for name in modules or ():
         load_module(name)
@@ -44,8 +44,8 @@ def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[Any
     raise NotFoundError(f'"{place}" has no run "{name}": it has {listed}', hint=FORMS)
 
 
-def check_has(name: str, id: str, code: str) -> RunFunction[Any]:
-    """Returns the run of a stored name, which the code that was typed must have defined."""
+def run_by_name(name: str, id: str, code: str) -> RunFunction[Any]:
+    """Returns the run of a stored name; the code that was loaded must define it."""
     try:
         return find_run(name)
     except NotFoundError as absent:
@@ -116,7 +116,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _broken(place: str, error: BaseException) -> UsageError:
-    """Returns the error for code that raised while it was loaded, with the line that did."""
+    """Returns the error for code that failed to load, with the line that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if "importlib" not in frame.filename]
     where = f" at {outside[-1].filename}:{outside[-1].lineno}" if len(outside) > 1 else ""

@@ -117,6 +117,6 @@ def stale_document(found: Sequence[Stale]) -> dict[str, Any]:
 
 
 def _write_times(document: dict[str, Any], names: Sequence[str]) -> None:
-    """Puts text in the place of each time that there is."""
+    """Replaces each time that is set by its text."""
     for name in names:
         document[name] = None if document[name] is None else time_text(document[name])

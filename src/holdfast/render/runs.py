@@ -27,7 +27,7 @@ _VALUES = frozenset(("step", "let", "const", "set", "wait", "signal", "now", "ra
 
 
 class RunView(Struct):
-    """A run as it was read: its journal, when it began and was last written, who has it."""
+    """A run as it was read: its journal, when it began and last changed, who executes it."""
 
     id: str
     journal: Journal
@@ -39,12 +39,12 @@ class RunView(Struct):
 
     @property
     def status(self) -> events.Status:
-        """Where it stands; one that is cancelled by its owner right now says so."""
+        """Its status; cancelling while its worker stops it."""
         return self.progress.status
 
     @property
     def is_left(self) -> bool:
-        """Whether it is to be running, and nobody runs it: its process died, or left."""
+        """Whether it should be running and nobody executes it: its process died, or left it."""
         return self.owner is None and self.status in ("running", "cancelling")
 
     @property
@@ -104,7 +104,7 @@ def path_parts(path: str) -> list[str]:
 
 
 def node_symbol(node: TreeNode, run: RunView) -> str:
-    """Returns a sign for how an operation stands."""
+    """Returns a sign for the state of an operation."""
     entry = node.entry
     if entry is None or entry.kind in _LOOPS:
         return "✓" if node.is_over else "●"
@@ -118,7 +118,7 @@ def node_symbol(node: TreeNode, run: RunView) -> str:
 
 
 def node_text(node: TreeNode, run: RunView) -> str:
-    """Returns what there is to say of an operation beside its name."""
+    """Returns what is known of an operation: its value, error, attempts or what it waits for."""
     entry = node.entry
     if entry is None:
         return ""
@@ -162,7 +162,7 @@ def _open_text(entry: Entry, node: TreeNode, run: RunView, tries: str) -> str:
 
 
 def run_facts(run: RunView) -> list[tuple[str, str]]:
-    """Returns what is said of a run above its tree."""
+    """Returns the facts about a whole run, by name."""
     journal = run.journal
     facts = [
         ("run", run.id),
@@ -199,7 +199,7 @@ def divergence_text(diverged: events.Diverged) -> str:
 
 
 def started_run_document(id: str, status: str) -> dict[str, Any]:
-    """Returns a run that was put in a queue."""
+    """Returns a run that was put into a queue."""
     return {"run": id, "status": status}
 
 
@@ -238,7 +238,7 @@ def run_document(run: RunView) -> dict[str, Any]:
 
 
 def run_summary_document(run: RunView) -> dict[str, Any]:
-    """Returns a run as it stands in a list."""
+    """Returns a run in short, for a list."""
     return {
         "run": run.id,
         "code": run.name,

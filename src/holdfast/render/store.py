@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.render.text import time_text
 
 if TYPE_CHECKING:
-    # Skins and tools above this layer make these reports; only their types are named here.
+    # Layers above this one make these reports; only their types are needed here.
     from holdfast.contrib.advise import Advice
     from holdfast.contrib.demo.story import Story
     from holdfast.selftest import SelftestReport

@@ -47,12 +47,12 @@ def clean(text: str, *, keep: str = "") -> str:
 
 
 def shorten(text: str, width: int = WIDTH_MAX) -> str:
-    """Returns the text cut to a width, saying so with an ellipsis."""
+    """Returns the text cut to a width; an ellipsis marks the cut."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def encode_json(document: Any) -> bytes:
-    """Returns a document as JSON; a word typed that is no text stands in it as an escape.
+    """Returns a document as JSON; an argument that is not UTF-8 is written with escapes.
 
     Python hands bytes that are not UTF-8 on as lone surrogates, which JSON writes as `\\udcff`.
     """
@@ -114,11 +114,11 @@ def time_text(moment: datetime) -> str:
 
 
 def show_summary(event: Event) -> str:
-    """Returns what an event did, in a few words; unknown types show their data."""
+    """Returns what an event did, in short; an unknown type shows its data."""
     try:
         return _summary(event)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        # Not what we write under that type: whoever laid it there, it is shown as it is.
+        # Not what we write under that type: another program wrote it, so it is shown as it is.
         return preview(event.data)
 
 
@@ -133,7 +133,7 @@ def _summary(event: Event) -> str:
     if event.type == "opened":
         return f"parent {data['parent']}"
     if event.type == "closed":
-        return "state kept" if data["keep"] else "state let go"
+        return "state kept" if data["keep"] else "state dropped"
     return "" if data is None else preview(data)
 
 
@@ -153,7 +153,7 @@ _SIMPLE_KEY = re.compile(r"[^.\[\]\"'\s\x00-\x1f]+\Z")
 
 
 def show_path(path: Path) -> str:
-    """Returns the word that means a path: the inverse of `parse_path`."""
+    """Returns a path as it is typed: the inverse of `parse_path`."""
     shown = ""
     for step in path:
         if isinstance(step, int):

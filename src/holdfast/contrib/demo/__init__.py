@@ -2,5 +2,5 @@
 
 scenes     what happens, scene by scene, and what is claimed about it
 story      what was said and claimed so far
-agent      one agent, and the run that it executes; a program of its own, so nothing imports it here
+agent      one agent, and the run that it executes; `python -m` runs it, so it is not imported here
 """

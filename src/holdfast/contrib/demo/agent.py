@@ -82,7 +82,7 @@ letters_at_once = 1 << 30
 
 
 def read_outbox(path: str) -> list[dict[str, Any]]:
-    """Returns the letters that left, oldest first; a torn one did not."""
+    """Returns the letters that were sent, oldest first; an incomplete line is no letter."""
     if not Path(path).exists():
         return []
     lines = Path(path).read_text("utf-8").splitlines(keepends=True)
@@ -91,14 +91,14 @@ def read_outbox(path: str) -> list[dict[str, Any]]:
 
 @holdfast.verifier
 def was_sent(begun: Begun) -> Verdict:
-    """Looks whether the letter of this key is in the outbox."""
+    """Answers whether the letter of this key is in the outbox."""
     sent = {letter["key"] for letter in read_outbox(begun.inputs["outbox"])}
     return holdfast.Done(begun.inputs["ticket"]) if begun.key in sent else holdfast.NotDone()
 
 
 @holdfast.step(effect="effect", verify=was_sent)
 def send(ctx: Any, outbox: str, ticket: str) -> str:
-    """Sends one letter, and says so at once."""
+    """Sends one letter, and reports it at once."""
     line = json.dumps({"key": ctx.key, "ticket": ticket}) + "\n"
     file = os.open(outbox, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -133,7 +133,7 @@ def triage(store: Store, name: str) -> None:
     desk = store.conversation(f"desk-{name}", parent=team)
     while (ticket := take_ticket(store, name)) is not None:
         priority = judge(team.state["tickets"][ticket]["subject"])
-        store._log.clock.sleep(THINKING_S)
+        SystemClock().sleep(THINKING_S)
         with store.commit() as commit:  # both or neither
             commit.scope(team).set(("tickets", ticket, "priority"), priority)
             commit.scope(team).set(("tickets", ticket, "status"), "triaged")
@@ -192,7 +192,7 @@ def answer_all(store: Store, outbox: str, *at_once: str) -> None:
 
 
 def main(place: str, name: str, work: str, *rest: str) -> None:
-    """Opens the store in this agent's name, waits for the word to begin, and does its work."""
+    """Opens the store in this agent's name, waits for the signal to begin, and does its work."""
     with holdfast.open(place, create=False, actor=name) as store:
         tell(ready=name)
         sys.stdin.readline()

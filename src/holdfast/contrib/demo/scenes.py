@@ -110,7 +110,7 @@ def say_go(*agents: Agent) -> None:
 
 
 def read_lines(agent: Agent) -> list[dict[str, Any]]:
-    """Returns what the agent says until its end; a line that was cut off said nothing."""
+    """Returns what the agent reports until its end; an incomplete line is left out."""
     assert agent.stdout is not None, "BUG: an agent without a pipe"
     with agent.stdout as pipe:
         lines = [json.loads(line) for line in pipe if line.endswith("\n")]
@@ -123,7 +123,7 @@ def read_lines(agent: Agent) -> list[dict[str, Any]]:
 
 
 def work_alone(agent: Agent) -> list[dict[str, Any]]:
-    """Lets one agent work to its end and returns what it says."""
+    """Lets one agent work to its end and returns what it reports."""
     say_go(agent)
     return read_lines(agent)
 
@@ -133,7 +133,7 @@ def acknowledged(lines: list[dict[str, Any]]) -> list[Any]:
 
 
 def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int]:
-    """Kills an importing agent in the middle; returns its inbox, its task, what it said, its end.
+    """Kills an importing agent; returns its inbox, its count of mails, its reports, its exit code.
 
     It writes as fast as it can while this process only reads. Should it still be done before the
     signal arrives, a longer import is begun in an inbox of its own.
@@ -155,9 +155,9 @@ def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int
 
 
 def kill_replier(place: str, outbox: str) -> tuple[list[str], int]:
-    """Kills an agent in the middle of its run; returns what it said, and its end.
+    """Kills an agent in the middle of its run; returns its reports and its exit code.
 
-    The last letter that it says is out, and the run has not recorded it: the worst moment there is.
+    Its last letter was sent, and the run has not recorded that: the worst moment to be killed.
     """
     agent = start_agent(place, "di", "reply", outbox, str(LETTERS_BEFORE_KILL))
     say_go(agent)
@@ -256,7 +256,7 @@ def find_what_is_there(store: Store, story: Story, inbox: str) -> None:
 
 
 def resume(store: Store, story: Story, inbox: str, count: int) -> None:
-    """Scene: a new agent goes on where the dead one stood."""
+    """Scene: a new agent continues where the dead one stopped."""
     story.begin("A new process resumes where the dead one stood")
     before = len(store.scope(inbox).state["mails"])
     agent = start_agent(store.url, "bo", "import", inbox, str(count))
