@@ -97,7 +97,7 @@ def odd_thought() -> Any:
 def unencodable(ctx: Any) -> list[str]:
     """An effect whose result cannot be stored is done, and never repeated (rule 1).
 
-    What becomes of the result is its own matter: behind a crash a verifier may know one.
+    What becomes of the result is its own matter: after a crash a verifier may know one.
     """
     said: list[str] = []
     for number in ctx.repeat(2):

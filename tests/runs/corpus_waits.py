@@ -138,7 +138,7 @@ def stopping(store: Store, id: str) -> None:
 
 @holdfast.run
 def cancelled(ctx: Any) -> None:
-    """Somebody stops it while it waits: nothing behind the wait is done."""
+    """Somebody stops it while it waits: nothing after the wait is done."""
     post("before")
     ctx.wait("never")
     post("behind")

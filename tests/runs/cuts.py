@@ -246,7 +246,7 @@ def cut(program: Program, url: str, place: Place) -> Ended:
 def places(kind: str, whole: Ended) -> list[Place]:
     """Returns where to cut on a kind of backend: every boundary of the journal.
 
-    Behind one commit and before the next the journal is the same: what lies between is an act, done
+    After one commit and before the next the journal is the same: what lies between is an act, done
     or not. Memory is cut at both, and around every act; the others at one of the two, by turns.
     """
     numbers = range(1, whole.commits + 1)

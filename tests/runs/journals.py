@@ -1,7 +1,7 @@
 """The journals that a program left, without what differs from one execution to the next.
 
 Types, paths, ordinals, inputs, digests and values stay. Times, owners and epochs go, and so do
-claims and suspensions: whether a message was there before a run asked for it is the world's doing.
+claims and suspensions: whether a message was there before a run asked for it is chance.
 How far a child was when its parent's end stopped it is chance, too.
 """
 

@@ -47,12 +47,12 @@ async def beside_each_other(ctx: Any, what: str) -> list[int]:
 
 
 @pytest.mark.parametrize("what", ["runs", "folds"])
-def test_bodies_beside_each_other_want_branches(url: str, what: str):
+def test_bodies_side_by_side_must_be_branches(url: str, what: str):
     """Else each would record what the other does as its own, in an order that is chance."""
 
     async def body(hf: aio.AsyncStore) -> None:
         run = await hf.start(beside_each_other, what, id="r")
-        with pytest.raises(RunFailedError, match=r"was entered beside another.*ctx\.parallel"):
+        with pytest.raises(RunFailedError, match=r"was entered while another was.*ctx\.parallel"):
             await run.result()
         branches = await hf.start(beside_each_other, "branches")
         assert await branches.result() == [2, 4]

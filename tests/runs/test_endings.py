@@ -50,7 +50,7 @@ def ending(ctx: Any) -> str:
     return "done"
 
 
-def test_nothing_is_recorded_behind_the_end(durable_url: str):
+def test_nothing_is_recorded_after_the_end(durable_url: str):
     """A stop that is heard with the receipt of the end: the end stays the last event."""
     with holdfast.open(durable_url) as hf:
         hf._log._backend = Late(hf, durable_url)  # type: ignore[assignment]
@@ -70,7 +70,7 @@ def cut_in_an_act(ctx: Any) -> str:
 
 
 def test_a_verdict_on_an_act_of_a_run_that_has_ended_is_refused(hf: Store, witness: Witness):
-    """Behind `ended` it would be the last event, and whoever waits would wait for ever."""
+    """After `ended` it would be the last event, and those who wait would wait for ever."""
 
     def killed(moment: str, once: bool) -> None:
         raise Cut("killed")
@@ -108,7 +108,7 @@ def test_a_divergence_of_a_run_that_has_ended_is_not_adopted(hf: Store):
         hf.run("r").result(timeout=20)
 
 
-def test_a_txn_of_a_branch_that_was_left_behind_does_not_land_behind_the_end(hf: Store):
+def test_a_txn_of_a_branch_that_was_given_up_is_not_written_after_the_end(hf: Store):
     """Its body may end when the run has, and the lease is still there."""
     run = Execution(hf._log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
     run.forked(1)
@@ -150,7 +150,7 @@ def parking(ctx: Any) -> str:
 
 
 def test_a_stop_that_comes_while_a_run_is_being_parked_ends_it(durable_url: str, witness: Witness):
-    """Rule 9. Whoever stops it finds an owner, and leaves it to that."""
+    """Rule 9. Whoever stops it finds an owner, and leaves it to the owner."""
     with holdfast.open(durable_url) as hf, holdfast.open(durable_url) as other:
 
         def killed(moment: str, once: bool) -> None:
@@ -211,7 +211,7 @@ def leaves_its_child(ctx: Any) -> str:
 def test_a_child_is_stopped_when_what_its_parent_ends_for_is_durable(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    """Rule 7. Killed behind the stop, a parent that decides anew would join what it has stopped."""
+    """Rule 7. Killed after the stop, a parent that decides anew would join what it has stopped."""
     hf._engine.supervisor.flush_s = None
     cancel, known = hf._engine.cancel_child, list[str]()
 

@@ -61,7 +61,7 @@ def test_a_step_whose_error_was_caught_is_not_it(hf: Store):
 def test_within_a_loop_and_a_branch_it_is_the_innermost(hf: Store):
     path = place_to_retry(failed(hf, nested, "r1"), "r1")
     assert path == "each[0]/parallel/two/fetch"
-    # The record of the failed branch lies behind it: the fork enters the branch again.
+    # The record of the failed branch comes after it: the fork enters the branch again.
     fork = hf.fork("r1", path, id="r2")
     assert "each[0]/parallel/two" not in fork.journal.entries
 

@@ -114,7 +114,7 @@ def test_if_it_could_not_be_written_the_other_branch_is_lost_too(store: Any, fir
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_step_does_not_begin_before_an_intent_that_tending_wrote_is_durable(
+def test_a_step_does_not_begin_before_an_intent_that_the_supervisor_wrote_is_durable(
     monkeypatch: pytest.MonkeyPatch, store: Any, kind: str
 ) -> None:
     """The engine's own thread may write what is buffered between the record and the commit."""
@@ -201,7 +201,7 @@ def put_after(run: Execution, store: holdfast.Store, what: str) -> Callable[[], 
 
 
 @pytest.mark.parametrize("what", ["journal", "write", "fenced write"])
-def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) -> None:
+def test_nothing_is_written_after_what_could_not_be(what: str, tmp_path: Path) -> None:
     """The journal has no hole: of what depends on a record that is not there, nothing is there.
 
     In one batch, and elsewhere than runs are kept, where nothing failed.
@@ -210,7 +210,7 @@ def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) 
     with holdfast.open({"workflow": "memory:", "*": rest}) as store:
         run, slow = owned(store)
         slow.error, slow.is_once = UnavailableError("the network is gone"), True
-        with store.submit() as first:  # all that follows gathers behind it, and is one batch
+        with store.submit() as first:  # all that follows waits for it, and is one batch
             first.scope(store.team("other")).set("n", 1)
         assert slow.reached.wait(PATIENCE_S)
         run.push()
@@ -225,7 +225,7 @@ def test_nothing_is_written_behind_what_could_not_be(what: str, tmp_path: Path) 
             run.commit()
 
 
-def test_nothing_is_written_in_the_batches_behind_it_either(store: Any) -> None:
+def test_nothing_is_written_in_the_batches_after_it_either(store: Any) -> None:
     run, slow = owned(store)
     slow.error, slow.is_once = UnavailableError("the network is gone"), True
     run.push()

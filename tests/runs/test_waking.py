@@ -115,7 +115,7 @@ def parent(ctx: Any) -> int:
 def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
     durable_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its worker died between its end and the message: whoever has the parent sees the end.
+    """Its worker died between its end and the message: the worker that has the parent sees the end.
 
     Meanwhile nothing is written for a look, however long the child takes.
     """

@@ -193,7 +193,7 @@ def test_a_fork_asks_before_it_acts(place: str, tiny: Path, cli: Any):
     assert cli("runs", "show", "f1", "--json").document["fork_of"] == "r1"
     parked = cli("runs", "resume", "f1", "tiny.py", code=13)
     assert "hint: holdfast runs adopt f1 accepts it, then holdfast runs resume f1" in parked.err
-    assert "a person's word" in cli("runs", "show", "f1").out
+    assert "a person's approval" in cli("runs", "show", "f1").out
     cli("runs", "adopt", "f1")
     assert cli("runs", "resume", "f1", "tiny.py").out == "40\n"
     cli("runs", "fork", "r1", "nowhere", code=3)

@@ -66,7 +66,7 @@ class Loop:
         return await future
 
     async def hop_shielded(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a synchronous write in our executor and waits for its outcome, come what may."""
+        """Runs a synchronous write in our executor; waits for its outcome, also when cancelled."""
         return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
 
     async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
@@ -119,7 +119,7 @@ class Loop:
                 yield item
 
     async def wait_after(self, after: Position, timeout_s: float | None) -> Position:
-        """Waits until something is committed behind `after`, or nothing came for `timeout_s`.
+        """Waits until something is committed after `after`, or nothing came for `timeout_s`.
 
         Returns the newest position. However many wait in this loop, one thread waits for them: a
         look may be a question to a server, which must not block the loop.
@@ -134,7 +134,7 @@ class Loop:
                 self._look = asyncio.ensure_future(
                     self.hop(self.store._log.wait_after, newest, LOOK_S)
                 )
-                # Its error is for those who wait; if none is left, it is nobody's.
+                # Its error is raised to those who wait; without any, it is dropped here.
                 self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
             look = self._look
             await asyncio.wait((look,), timeout=left_s)

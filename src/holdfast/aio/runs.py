@@ -134,7 +134,7 @@ class AsyncContext(Operations):
         return task
 
     async def _landed(self) -> None:
-        """Returns when nothing of the run that others took along is on its way any more."""
+        """Returns when every commit of the run that others sent is answered."""
         run = self._execution
         if run.in_flight.pending:
             await self._home.hop(run.in_flight.wait)
@@ -170,7 +170,7 @@ class AsyncContext(Operations):
         """Calls a sync step in a thread of the engine's: the store's own few stay free.
 
         One that can be dropped (a process) is, when its await is cancelled, and is waited for: the
-        run is not left before nothing of it is there any more.
+        run is not left while it still works.
         """
         loop, context = self._home.loop, copy_context()
         future: asyncio.Future[Any] = loop.create_future()
@@ -203,7 +203,7 @@ class AsyncContext(Operations):
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((future,))
             if future.done() and not future.cancelled():
-                future.exception()  # taken note of: the cancellation counts
+                future.exception()  # retrieved: the cancellation counts
             raise
 
     async def _enter(self, act: acts.Enter) -> Any:
@@ -219,7 +219,7 @@ class AsyncContext(Operations):
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Refuses a body that is entered beside another of the same context.
+        """Refuses a body that is entered while another of the same context is.
 
         A context is in one block at a time. Two nested runs or folds that are awaited side by side
         would each record what the other does as its own, in an order that is chance.
@@ -230,7 +230,7 @@ class AsyncContext(Operations):
         task = asyncio.current_task()
         if self._inside and self._inside[-1] is not task:
             raise UsageError(
-                f'block "{self._block.path}" of run "{self.run_id}" was entered beside another',
+                f'block "{self._block.path}" of run "{self.run_id}" was entered while another was',
                 hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
             )
         self._inside.append(task)
@@ -304,9 +304,9 @@ class AsyncRuns:
         engine.launch_async = self._launch
 
     def _launch(self, run: Execution) -> None:
-        """Called from any thread: the run begins on the loop, and is nothing of its caller's.
+        """Called from any thread: the run begins on the loop, in a context of its own.
 
-        What that has in context variables, a run around it above all, ends before this one.
+        The caller's context variables, above all a run around it, may end before this run does.
         """
         try:
             self.loop.loop.call_soon_threadsafe(self._begin, run, context=Context())
@@ -349,7 +349,9 @@ class AsyncRuns:
     async def close(self) -> None:
         """Stops every run where it is; each can be resumed."""
         for run in list(self.engine.active.values()):
-            if run.function.is_async:  # whoever waits for it is told this, and not of its task
+            if (
+                run.function.is_async
+            ):  # told to those who wait for it, instead of the cancelled task
                 run.lost(UsageError("the store was closed"))
         for task in list(self._tasks):
             task.cancel()

@@ -1,7 +1,7 @@
 """What an operation asks its driver for. An operation is a generator that does no I/O itself.
 
-It yields acts and is sent their results, so that one text serves `Context`, which performs them in
-its thread, and the context for asyncio, which awaits them.
+It yields acts and is sent their results, so that one implementation serves `Context`, which
+performs them in its thread, and `AsyncContext`, which awaits them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Call(Struct, frozen=True):
     kwargs: dict[str, Any] = {}
     is_async: bool = False
     path: str = ""
-    drop: Callable[[], None] | None = None  # ends it, if whoever awaits it no longer does
+    drop: Callable[[], None] | None = None  # ends it, when nobody awaits it any more
 
 
 class Enter(Struct, frozen=True):
@@ -54,7 +54,7 @@ class Pause(Struct, frozen=True):
 
 
 class Fork(Struct, frozen=True):
-    """Runs branches side by side until their joining is decided."""
+    """Runs branches side by side until their block is decided."""
 
     joining: Any
 

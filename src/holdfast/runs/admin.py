@@ -21,11 +21,6 @@ from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
 from holdfast.runs.waits import check_id, message_name
 
-# --- failing --------------------------------------------------------------------------------------
-#
-# Where a run that failed can be taken up again. Pure.
-
-
 _BLOCKS = frozenset(("branch", "parallel", "iteration", "run", "fold", "each", "repeat"))
 """What fails because something inside it did."""
 
@@ -40,7 +35,7 @@ def place_to_retry(journal: Journal, id: str) -> str | int:
     if ended is None or ended.error is None:
         raise UsageError(
             f'run "{id}" has not failed: it is {journal.status}',
-            hint="resume goes on with a run that has not ended; fork begins at any step",
+            hint="resume a run that has not ended; fork one at any step",
         )
     fault = ended.error
     failed = [
@@ -71,7 +66,7 @@ class RunSummary(Struct, frozen=True):
 
 
 class HeldRun:
-    """A run's journal in the hands of a worker that does not execute it."""
+    """A run's journal, held under its lease by a worker that does not execute it."""
 
     def __init__(self, engine: Engine, id: str, lease: Any) -> None:
         self._engine = engine
@@ -82,7 +77,7 @@ class HeldRun:
     def add(self, added: Any) -> None:
         """Appends an event, under the run's lease, with the marks of the status it leads to.
 
-        Not behind the end: `ended` is the last event, by which everybody knows that a run is over.
+        Never after the end: `ended` is the last event, which says that the run is over.
         """
         if self.journal.ended is not None:
             raise UsageError(
@@ -131,7 +126,7 @@ def adopt(engine: Engine, id: str) -> None:
         if diverged.problem == "kind":
             raise UsageError(
                 f'"{diverged.path}" is of another kind in the journal: there is nothing to adopt',
-                hint="mend the code, or fork the run from before it",
+                hint="correct the code, or fork the run from before it",
             )
         run.add(events.Adopted(diverged.path, diverged.problem, engine.log.actor))
 

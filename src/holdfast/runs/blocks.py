@@ -106,9 +106,6 @@ def _loops_of(journal: Journal, path: str) -> list[str]:
     return found
 
 
-# --- events --------------------------------------------------------------------------------------
-
-
 def opened(
     answer: Answer,
     kind: str,
@@ -283,7 +280,7 @@ class ParallelJoin:
 
     @property
     def returns_early(self) -> bool:
-        """Whether a branch that is still at work may be left behind."""
+        """Whether a branch that is still at work may be given up."""
         return self.join not in ("all", "settle")
 
     def ended(self, name: str, error: BaseException | None, fault: Fault | None) -> None:
@@ -298,7 +295,7 @@ class ParallelJoin:
             self.order.append(name)
 
     def control(self) -> Control | None:
-        """Returns what the whole block is left with if it is undecided: the gravest of them."""
+        """Returns what the whole block is left with if it is undecided: the most serious one."""
         left = [control for control in self.controls if not isinstance(control, Stopped)]
         for control in left:
             if not isinstance(control, RunSuspended):
@@ -438,7 +435,7 @@ def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
             failed = events.Failed(path, fault, kind="branch", name=name, effect="pure")
             try:
                 run.record(failed)
-            except Stopped as stopped:  # it was left behind, and so was the run
+            except Stopped as stopped:  # the branch was given up, and the run is over
                 return stopped, None
         elif not isinstance(error, Control):
             error = run.lost(raised)
@@ -471,7 +468,7 @@ def life(context: Any) -> Operation:
         return control
     if isinstance(control, RunSuspended | Parked) and run.stop_wanted:
         control = Cancelled(f'run "{run.id}" is to stop')
-    # What came behind this was not heeded by every wait of this pass: it wakes a suspended run.
+    # What comes after this was not seen by every wait of this pass: it wakes a suspended run.
     run.seen = run.inbox.revision
     if isinstance(control, RunSuspended) and control.seen is not None:
         run.seen = control.seen
@@ -500,8 +497,8 @@ def _leave(
         return
     to_cancel = children_to_cancel(run.journal, is_cancelled=isinstance(control, Cancelled))
     if to_cancel:
-        # What made the body end is durable before a child hears of it (rule 7): entered again, the
-        # body might not end here, and ask for the child.
+        # What made the body end is durable before a child is cancelled (rule 7): entered again,
+        # the body might not end here, and ask for the child.
         yield COMMIT
     for id in to_cancel:
         yield Call(context._engine.cancel_child, (run.id, id))

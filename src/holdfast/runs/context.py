@@ -1,9 +1,9 @@
 """The context of a run's body: every durable operation of it.
 
 `Operations` has them all. Those that only record (`let`, `const`, `now`, loops) are plain calls;
-those that may act or wait are generators given to `drive`. There are two drivers: `Context`, below,
-performs what a generator asks for in the thread that it is in; `AsyncContext` of `holdfast.aio`
-awaits it.
+those that may act or wait are generators given to `_drive`. There are two drivers: `Context`,
+below, performs what a generator asks for in the thread that it is in; `AsyncContext` of
+`holdfast.aio` awaits it.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Variable:
     ) -> Any:
         """Gives it another value, which is returned as it was stored."""
         if self._is_const:
-            raise UsageError(f'"{self.name}" is a const: it has one value for ever')
+            raise UsageError(f'"{self.name}" is a const: its value never changes')
         if CURRENT.get() not in (None, self._context):
             raise UsageError(
                 f'a branch cannot set "{self.name}", which is declared around it',
-                hint="return the value from the branch, and set it behind the parallel block",
+                hint="return the value from the branch, and set it after the parallel block",
             )
         self._context._begin()
         self.assign("set", value, GivenNames(key, label, source))
@@ -123,7 +123,7 @@ class Variable:
 class Operations:
     """What a run can do, in one block of it. Each thread or task has a context of its own.
 
-    What only records is a plain call for both drivers; what acts or waits is given to `drive`.
+    What only records is a plain call for both drivers; what acts or waits is given to `_drive`.
     """
 
     def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
@@ -143,11 +143,11 @@ class Operations:
     def _drive(self, operation: Operation) -> Any:
         """Performs an operation: its value, or what awaits it.
 
-        A control exception that leaves it poisons the block.
+        A control exception that leaves it is what the block is left with.
         """
-        raise AssertionError("BUG: a context without a colour")
+        raise AssertionError("BUG: a context without a driver")
 
-    # --- what is known of it ---------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
@@ -172,11 +172,11 @@ class Operations:
     # --- entering and leaving --------------------------------------------------------------------
 
     def _begin(self, *, anywhere: bool = False) -> None:
-        """Raises what this block is to be left with, if it is; else an operation may begin."""
+        """Raises if the block is to be left; returns if an operation may begin."""
         if threading.get_ident() != self._thread and not anywhere:
             raise UsageError(
                 f'block "{self._block.path or "body"}" of run "{self.run_id}" was used by another '
-                "thread than its own",
+                "thread than the one that entered it",
                 hint="use ctx.parallel with ctx.branch: each branch gets a context of its own",
             )
         if self._leaving is not None:
@@ -186,7 +186,7 @@ class Operations:
         if self._is_stopped:
             raise self._leave_with(Stopped("another branch decided the block"))
         if run.is_closed:
-            raise UsageError(f'run "{self.run_id}" was left: its context is of no use any more')
+            raise UsageError(f'run "{self.run_id}" was left: its context can no longer be used')
         if run.leaving is not None or run.stop_wanted:
             try:
                 run.check()
@@ -194,7 +194,7 @@ class Operations:
                 raise self._leave_with(control) from None
 
     def _check_wanted(self) -> None:
-        """Raises, in any thread, if a long step of this block is to end: a process looks here."""
+        """Raises, in any thread, if a long step of this block is to end; a process asks this."""
         run = self._execution
         if self._is_stopped:
             raise Stopped("another branch decided the block")
@@ -207,14 +207,14 @@ class Operations:
         self._thread = threading.get_ident()
 
     def _leave_with(self, control: Control) -> Control:
-        """Remembers that the block is left, and returns what to raise."""
+        """Remembers what the block is left with, and returns it to be raised."""
         if self._leaving is None:
             self._leaving = control
         return control
 
     @property
     def _left_with(self) -> Control | None:
-        """What the block is left with, whatever its body makes of it."""
+        """What the block is left with, even if its body swallows it."""
         return self._leaving or self._execution.leaving
 
     def _note_swallowed(self, control: Control) -> None:
@@ -222,7 +222,7 @@ class Operations:
         self._execution.swallowed(self._block.path, where)
 
     def _guarded(self, operation: Operation) -> Operation:
-        """Runs an operation within another, as `drive` does: what it leaves with poisons."""
+        """Runs an operation inside another, as `_drive` does: a control exception is remembered."""
         try:
             return (yield from operation)
         except Control as control:
@@ -598,7 +598,7 @@ class Operations:
             del self._loops[depth:]
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
-        """Looks for acts of iterations that are no longer there."""
+        """Looks for acts of iterations that the loop no longer has."""
         journal = self._execution.journal
         for act in journal.acts_outside(path, seen):
             entry = journal.entries.get(act)
@@ -787,7 +787,7 @@ class Operations:
 # --- the sync driver ------------------------------------------------------------------------------
 
 SLICE_S = 0.05
-"""How long a thread that waits goes without looking whether it is still wanted."""
+"""How often a thread that waits looks whether it may go on."""
 
 
 class Context(Operations):

@@ -1,8 +1,8 @@
 """Control exceptions: how a run is left without an outcome of its own.
 
-They are BaseExceptions, so that `except Exception` in a run's body lets them pass. One that was
-swallowed all the same has poisoned its block: whatever the body does next raises it again, and what
-it returns does not count.
+They are BaseExceptions, so that `except Exception` in a run's body lets them pass. A body that
+swallows one all the same does not go on: its next operation raises it again, and what it returns
+does not count.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
             f'the code diverges from the journal at "{diverged.path}": expected '
             f"{diverged.expected}, found {diverged.found}{where}",
             path=diverged.path,
-            hint="mend the code and resume it, adopt the difference, or fork it",
+            hint="correct the code and resume it, adopt the difference, or fork it",
         )
     uncertain = [entry for entry in journal.uncertain() if entry.verdict == "unknown"]
     path = uncertain[0].path if uncertain else ""
@@ -207,7 +207,7 @@ class Engine:
             lease = self.own(id)
             if lease is None:
                 # Somebody took the lease and has not made the run: slow, paused or dead by now. It
-                # is made here, and whoever waits for it takes it over when the lease is free.
+                # is made here, and the worker that waits for it takes it when the lease is free.
                 marks = status_marks(id, "pending", self.log.clock.now_us())
                 return self._begin(id, journal, [created], marks, None)
             claimed = events.Claimed(lease.owner, lease.epoch)
@@ -256,7 +256,7 @@ class Engine:
         return True
 
     def resume(self, id: str) -> Run:
-        """Goes on with a run whose owner is dead or that waits; attaches to one that is alive."""
+        """Resumes a run whose owner is dead or that waits; attaches to one that runs elsewhere."""
         id = check_id(id)
         with self.only_one(id):
             if id in self.active:
@@ -287,8 +287,8 @@ class Engine:
                 run.look()
                 run.commit(status_marks(id, "running"), expected=read)
             except OwnerLost as lost:
-                # A commit of an earlier pass, of which nobody knew what became of it, under the
-                # same lease, landed since the journal was read: it is read again.
+                # A commit of an earlier pass, under the same lease and with an outcome that nobody
+                # knew, was written since the journal was read: it is read again.
                 if not isinstance(lost.cause, ConflictError):
                     raise lost.cause from lost
                 _logger.debug('run "%s" is read again: %s', id, lost.cause)
@@ -334,7 +334,7 @@ class Engine:
             assert self.launch_async is not None, "BUG: checked before"
             try:
                 self.launch_async(run)
-            except BaseException:  # a loop that was closed: nobody would ever let the run go
+            except BaseException:  # a loop that was closed: nobody would ever release the run
                 self.active.pop(run.id, None)
                 self.disown(run.lease)
                 raise
@@ -382,7 +382,7 @@ class Engine:
                     _logger.debug('the lease of run "%s" is left to run out: %s', run.id, error)
         try:
             if isinstance(control, Parked) and self._is_open:
-                # A stop that came while it was being parked found an owner, and left it to that.
+                # A stop that came while it was being parked was left to the owner: to this pass.
                 run.inbox.look()
                 if run.inbox.stop() is not None:
                     self.cancel(run.id)
@@ -408,7 +408,7 @@ class Engine:
                 self.send(parent, "steer", None, name=message_name("child", run.id), key=run.id)
 
     def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
-        """Starts a child, or goes on with it if it was started before the parent died."""
+        """Starts a child, or resumes it if it was started before the parent died."""
         inputs = self.storing(id)(spec.inputs)
         created = events.Created(spec.function.name, inputs, run.id, path, spec.policy)
         if self._create(id, spec.function, created, None):
@@ -417,7 +417,7 @@ class Engine:
         is_ours = (found.parent, found.path) == (parent, path)
         if not is_ours and (found.name, found.inputs) != (created.name, created.inputs):
             raise ExistsError(
-                f'run "{id}" exists already, and is another than the child that is wanted here',
+                f'run "{id}" exists already, and is not the child that is asked for here',
                 hint="give the child an id of its own, or none",
             )
         self.resume(id)
@@ -474,8 +474,8 @@ class Engine:
     def is_due(self, id: str, waits: events.Suspended) -> bool:
         """Says whether a suspended run has something to do: its time, or news for it.
 
-        Whoever waits for it asks: the process that had it suspended, and would have woken it, may
-        be dead.
+        Asked for everybody who waits for it: the process that suspended it, and would have woken
+        it, may be dead.
         """
         if (waits.until or 1 << 62) <= self.log.clock.now_us():
             return True

@@ -85,7 +85,7 @@ class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class StepDone(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An operation has its value. What follows `attempt` is empty behind an `Intended`."""
+    """An operation has its value. What follows `attempt` is empty after an `Intended`."""
 
     path: str
     value: Raw = ABSENT

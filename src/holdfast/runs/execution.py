@@ -3,10 +3,10 @@
 Durability (decision 0013, rule 7): `record` folds an event into the journal and puts it into the
 buffer; the next commit of the run takes the buffer along. So one commit carries the outcome of a
 step and the intent of the next, and a chain of effects costs one sync a step. Nothing leaves before
-its prefix is durable, because whatever acts commits first, commits are put in line under one lock,
-and one that finds its records taken along by another waits for that one to land. A commit that
-fails leaves memory ahead of the store: the run stops here, and whoever resumes it reads what there
-is.
+its prefix is durable, because every act commits first, commits are sent under one lock, and one
+that finds its records taken along by another waits for the answer of that one. A commit that fails
+leaves memory ahead of the store: the run stops here, and the worker that resumes it reads what is
+stored.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ register_layer(
 
 
 class AskingStore:
-    """The block of what asks the store for the run itself: its inbox, its blobs, its children.
+    """Surrounds what the engine itself asks the store for: the inbox, blobs, children of a run.
 
-    A store that cannot be reached is no outcome of the body, which might take it for one of its
-    own, catch it and go on, or fail for good. The run is left, and can be resumed.
+    A store that cannot be reached is no outcome of the body, which might take the error for one of
+    its own, catch it and go on, or fail for good. The run is left, and can be resumed.
     """
 
     def __init__(self, lost: Callable[[BaseException], Control]) -> None:
@@ -179,7 +179,7 @@ class Execution:
             self._buffer.append(NewEvent(events.TYPES[type(event)], codec.encode_plain(event)))
 
     def _closed(self) -> Stopped:
-        # Told to a branch that was left behind, and whose step ended only now.
+        # For a branch that was given up, and whose step ended only now.
         return Stopped(f'run "{self.id}" was left: nothing more is recorded')
 
     def take_buffer(
@@ -256,7 +256,7 @@ class Execution:
             self.look()
 
     def flush(self) -> None:
-        """Writes what nothing took along; a failure poisons the run, which will notice."""
+        """Writes what no commit took along; after a failure the next operation leaves the run."""
         if self._lock.acquire(blocking=False):
             try:
                 self.push()
@@ -266,7 +266,7 @@ class Execution:
                 self._lock.release()
 
     def listen(self) -> None:
-        """Reads the inbox while a step is at work, which commits nothing and would not be told."""
+        """Reads the inbox while a step runs: without a commit, no receipt tells of messages."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self.is_closed:
@@ -284,7 +284,7 @@ class Execution:
             interrupt()
 
     def push(self) -> None:
-        """Puts what is buffered in line, ahead of a commit that the caller makes next."""
+        """Submits what is buffered, ahead of a commit that the caller makes next."""
         self.put(self._submit)
 
     def commit_with(self, event: Struct, extra: ProposedCommit) -> CommitResult:
@@ -309,9 +309,9 @@ class Execution:
         return written
 
     def join(self, event: Struct, extra: ProposedCommit, send: Callable[[ProposedCommit], T]) -> T:
-        """Hands an event and other writes to `send` as one commit, behind what is buffered.
+        """Hands an event and other writes to `send` as one commit, after what is buffered.
 
-        In line under the lock: a branch that was left behind must not come behind the last event.
+        Sent under the lock: a branch that was given up must not write after the last event.
         """
         with self._lock:
             if self.is_closed:
@@ -334,7 +334,7 @@ class Execution:
         return news.get(self.inbox.stream, 0) > self.inbox.revision
 
     def look(self) -> None:
-        """Reads the inbox, and heeds a stop."""
+        """Reads the inbox, and stops the run if it says so."""
         with self._lock, self.asking_store:
             self.inbox.look()
             stop = self.inbox.stop()
@@ -368,27 +368,27 @@ class Execution:
         )
 
     def check_loss(self) -> None:
-        """Raises if a commit of the run failed, whoever made it."""
+        """Raises if a commit of the run failed, in any thread."""
         if self._loss is not None:
             raise self._loss
 
     def forked(self, count: int) -> None:
-        """Says how many more threads record for this run: their commits are put in line."""
+        """Counts the threads that record for this run besides its own; they submit commits."""
         with self._lock:
             self._branches += count
 
     def record_last(self, last: Struct) -> None:
-        """Records the last event of the pass: nothing comes behind it, whoever tries.
+        """Records the last event of the pass: no thread records anything after it.
 
-        A stop may be heard with the receipt of this very event. Behind `ended` it would make a run
-        that has ended look like one that has not.
+        A stop may be heard with the receipt of this very event. Recorded after `ended`, it would
+        make a run that has ended look like one that has not.
         """
         with self._lock:
             self.record(last)
             self.is_closed = True
 
     def close(self) -> None:
-        """Nothing more is recorded in this process, and what is buffered is let go."""
+        """Ends recording in this process, and drops what is buffered."""
         with self._lock:
             self.is_closed = True
             self._buffer.clear()
@@ -401,7 +401,7 @@ class Execution:
                 self.record(note)
 
     def swallowed(self, path: str, where: str) -> None:
-        """Notes the line that let a control exception not pass."""
+        """Notes the line that swallowed a control exception."""
         if not self.is_closed:
             self.note(path, f"a control exception was swallowed at {where}")
 
@@ -549,8 +549,8 @@ class BodyWriter:
             raise self._context._leave_with(run.diverge(answer))
         if answer.verdict == "execute":
             run.record(done_of(answer, "write", name, "idempotent", ABSENT, digest))
-        # In line before the write, so that what it may depend on is durable before it is; if that
-        # cannot be written, nor is this.
+        # Submitted before the write, so that what it may depend on is durable before it is; if that
+        # cannot be written, neither is this.
         run.push()
         # A write that a fork inherited keeps its key: it was made, and is not made again.
         origin = None if answer.entry is None else answer.entry.origin

@@ -359,7 +359,7 @@ class Block:
         return Answer(verdict, path, ordinal, entry, displaced=entry.displaced)
 
     def _answer_new(self, path: str, ordinal: int, effect: str, found: str) -> Answer:
-        """Answers a call that has no record: it may only act if no record can be its own."""
+        """Answers a call that has no record: it may only act if no record can be of this call."""
         holder = self._holder(ordinal)
         displaced = self.displaced or holder is not None
         if not displaced or (path, "new") in self.journal.adopted:
@@ -370,7 +370,7 @@ class Block:
         return Answer("diverged", path, ordinal, None, "new", expected, found)
 
     def _holder(self, ordinal: int) -> Entry | None:
-        """Returns the record that an operation without a record of its own stands in the way of."""
+        """Returns the record whose place a new operation would take; None if there is none."""
         journal = self.journal
         held = journal.ordinals.get(self.path)
         if held is None or ordinal not in held:

@@ -79,6 +79,6 @@ class Pool:
             try:
                 job.do()
             except BaseException:
-                # Told as any thread's end would be, and not ended: others are in line behind it.
-                told = (*sys.exc_info(), threading.current_thread())
-                threading.excepthook(threading.ExceptHookArgs(told))
+                # Reported as the end of any thread is. The thread goes on: other jobs wait for it.
+                report = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(report))

@@ -101,7 +101,7 @@ class Command:
         self.output_max = check_whole(output_max, "output_max", least=1)
         self.check = check
         self.dropped = threading.Event()
-        """Set by whoever awaited the step and no longer does."""
+        """Set when nobody awaits the step any more."""
 
     @property
     def name(self) -> str:
@@ -119,7 +119,9 @@ class Command:
         """Returns the command as a step; `check_wanted` raises when the process is to end."""
         effect = settings["effect"]
         if effect == "txn":
-            raise UsageError('a process has a class of its own act, not "txn", which is this store')
+            raise UsageError(
+                'a process cannot be of the class "txn": it does not write to this store'
+            )
 
         def execute(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Output:
             process = _Process(self, clock, {"HOLDFAST_RUN": ctx.run, "HOLDFAST_KEY": ctx.key})
@@ -173,7 +175,7 @@ class _Process:
         self._pipes = {"said": os.fdopen(said_read, "rb", buffering=0)}
 
     def run(self, check_wanted: Callable[[], None]) -> Output:
-        """Waits for the end of the process; whatever happens here, nothing of it is left behind."""
+        """Waits for the end of the process; nothing of it runs after this returns or raises."""
         warden = self._warden
         assert warden.stdout is not None, "BUG: no pipe"
         assert warden.stderr is not None, "BUG: no pipe"
@@ -220,7 +222,7 @@ class _Process:
 
     def _end(self) -> None:
         # The warden's number is also the group's, and is its own until it is waited for: what the
-        # command started and left behind is in there too.
+        # command started and left running is in it too.
         with suppress(ProcessLookupError):
             os.killpg(self._warden.pid, signal.SIGKILL)
         self._selector.close()
@@ -275,7 +277,7 @@ class _Process:
 
     def _output(self) -> Output:
         # What it wrote before it ended is in the pipes, and that is not much. Something that left
-        # the group, and holds a pipe, may write for ever: it is not listened to for ever.
+        # the group, and holds a pipe, may write for ever: only so much of it is read.
         rounds = 0
         while rounds < _LAST_ROUNDS and self._move(0):
             rounds += 1
@@ -284,7 +286,7 @@ class _Process:
             number = int(said[1:])
             raise OSError(number, f"{word} cannot be run: {os.strerror(number)}")
         out, err = (bytes(self._kept[name]).decode("utf-8", "replace") for name in ("out", "err"))
-        # A warden that said nothing was killed together with its command.
+        # A warden that reported nothing was killed together with its command.
         code = int(said[1:]) if said else -signal.SIGKILL
         return Output(code, out, err, self._cut)
 

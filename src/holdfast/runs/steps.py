@@ -1,4 +1,4 @@
-"""Performing a step: intent, attempts, outcome, and what a crash left behind. No I/O."""
+"""Performing a step: intent, attempts, outcome, and what a crash left open. No I/O."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
             )
             yield COMMIT
             if not run.is_sure():
-                # The process stood still for longer than its lease lasts. Another worker may have
+                # The process was paused for longer than its lease lasts. Another worker may have
                 # taken the run since the intent was written, asked the verifier, and acted.
                 yield Call(run.confirm, (), path=path)
         args = call.args
@@ -235,7 +235,7 @@ def _encode_other(
         return values.encode(value), None
     except ValueDomainError as error:
         if step.effect not in events.SAFE:
-            # It was done: that must be remembered, whatever became of its result.
+            # It was done: that is recorded even if its result cannot be.
             return b"null", values.text_of(error)
         fault = values.fault_of(error)
         failed = events.Failed(
@@ -277,10 +277,10 @@ def allowed(run: Execution, step: Step[Any], path: str) -> bool:
     if run.dry == "dry":
         return False
     source = f'the act "{step.name}"'
-    raise run.park_diverged(path, "effects", "a person's word before a fork acts", source, "")
+    raise run.park_diverged(path, "effects", "a person's approval before a fork acts", source, "")
 
 
-# --- what a crash left behind --------------------------------------------------------------------
+# --- what a crash left open ----------------------------------------------------------------------
 
 
 def begun(run: Execution, path: str) -> Begun:

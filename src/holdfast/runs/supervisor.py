@@ -23,7 +23,7 @@ _logger = logging.getLogger("holdfast.runs")
 
 
 class WakeCondition(Struct, frozen=True):
-    """What wakes a suspended run: a time, a message behind `seen`, the end of a child."""
+    """What wakes a suspended run: a time, a message after `seen`, the end of a child."""
 
     until: int | None
     seen: int
@@ -31,7 +31,7 @@ class WakeCondition(Struct, frozen=True):
 
 
 class Supervisor:
-    """What one process's runs need while their own threads are busy, or have gone home."""
+    """Does what the runs of one process need while their own threads are busy, or have ended."""
 
     def __init__(self, engine: Any) -> None:
         self.flush_s: float | None = FLUSH_S
@@ -64,7 +64,7 @@ class Supervisor:
         self._wake.set()
 
     def forget(self, id: str) -> None:
-        """Leaves a run alone that is no longer suspended."""
+        """Stops watching a run that is no longer suspended."""
         with self._mutex:
             self._waiting.pop(id, None)
 
@@ -73,12 +73,12 @@ class Supervisor:
         self._wake.set()
 
     def waking_marks(self, id: str) -> tuple[Mark, ...]:
-        """Returns the marks that make a run due now, for whoever claims such runs."""
+        """Returns the marks that make a run due now, for those who claim such runs."""
         engine = self._engine()
         return (Mark(DUE, id, engine.log.clock.now_us()),) if engine is not None else ()
 
     def close(self) -> None:
-        """Ends the thread; runs that wait are left to whoever resumes them."""
+        """Ends the thread; runs that wait are left to the worker that resumes them."""
         with self._mutex:
             self._is_open = False
             self._waiting.clear()
@@ -163,8 +163,8 @@ class Supervisor:
             children = self._grown(engine, waiting)
             heads = engine.log.heads(streams)
         except BaseException as error:
-            # This thread serves others too: whatever it was, it goes on, and asks again, also for
-            # what it was told of children and could not use.
+            # This thread serves other runs too, so it goes on after any error, and asks again, also
+            # about children that it could not act on.
             self._lengths.clear()
             self.report("runs that wait", error)
             return
@@ -176,13 +176,13 @@ class Supervisor:
                 if is_due or has_news or engine.any_ended(grown):
                     engine.resume(id)  # which makes this forget it
             except BaseException as error:
-                # Code that is gone, a journal that cannot be read: no other run is to wait for it.
+                # Missing code, or a journal that cannot be read: no other run waits for this one.
                 for child in grown:
                     self._lengths.pop(child, None)
                 self.report(f'run "{id}"', error)
 
     def report(self, subject: str, error: BaseException) -> None:
-        """Leaves a trace of what nobody foresaw, once, and not of what the store itself says."""
+        """Reports an unexpected error once; what the store itself raises is only logged."""
         engine = self._engine()
         report = f"{subject} could not be resumed: {type(error).__name__}: {error}"
         if engine is None or isinstance(error, HoldfastError):
@@ -221,7 +221,7 @@ def _live(supervisor_ref: ReferenceType[Supervisor], wake: threading.Event) -> N
         try:
             pause_s = supervisor.work()
         except BaseException as error:
-            # A thread that ended here would leave every run of the process that waits waiting.
+            # Without this thread, every run of the process that waits would wait for ever.
             supervisor.report("runs", error)
             pause_s = LOOK_S
         del supervisor

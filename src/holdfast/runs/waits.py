@@ -31,7 +31,7 @@ POLICIES = ("cancel", "leave", "wait")
 _logger = logging.getLogger("holdfast.runs")
 ID_BYTES_MAX = 400
 CHILD_LOOK_US = 30_000_000
-"""When a run that waits for a child is due for whoever claims runs, and looks first."""
+"""When a run that waits for a child is due for those who claim runs, so that one of them looks."""
 _RESERVED = ("answer/", "signal/", "child/")
 
 
@@ -97,7 +97,7 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
                 source=answer.source,
             )
         )
-        yield COMMIT  # others can see from now on what is asked
+        yield COMMIT  # from now on others can see what is asked
     entry = run.journal.entries[path]
     yield LOOK
     while entry.state == "open":
@@ -323,8 +323,9 @@ def child_id(id: str) -> str:
 def child_wait(id: str, seen: int) -> RunSuspended:
     """Returns the wait for a child, which tells its parent when it ends.
 
-    If it could not, because its worker died in between, whoever has the parent sees the child's
-    last event. The parent is not entered for a look: that would write to its journal each time.
+    If it could not, because its worker died in between, the worker that has the parent sees the
+    child's last event. The parent is not entered for a look: that would write to its journal each
+    time.
     """
     return RunSuspended(f"child {id}", None, seen, (id,))
 
