@@ -1,0 +1,51 @@
+"""What callers pass to the record, checked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+import holdfast
+from holdfast import UsageError
+from holdfast.core import arguments
+
+HOUR_US = 3_600_000_000
+
+
+def test_text_is_returned_as_plain_text():
+    class Text(str):
+        pass
+
+    found = arguments.check_text(Text("é"), "text")
+    assert (found, type(found)) == ("é", str)
+    assert arguments.check_text(None, "text", optional=True) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, "None"),
+        (3, "3"),
+        ("", "''"),
+        (" \n", "text of 2 characters"),
+        ("x" * (arguments.TEXT_CHARACTERS_MAX + 1), "text of 65537 characters"),
+    ],
+)
+def test_other_text_is_refused(text: object, found: str):
+    with pytest.raises(UsageError) as refused:
+        arguments.check_text(text, "note")
+    assert "note is text of 1 to 65536 characters" in str(refused.value)
+    assert found in str(refused.value)
+
+
+def test_a_scope_is_given_itself_or_by_its_name():
+    with holdfast.open("memory:") as store:
+        assert arguments.name_of(store.team("t")) == "team/t"
+    assert arguments.name_of("team/t") == "team/t"
+    with pytest.raises(UsageError, match="a scope is a scope or its name, found 3"):
+        arguments.name_of(3)
+
+
+def test_an_age_is_a_moment_before_now():
+    assert arguments.older_bound(2 * HOUR_US, "1h") == datetime(1970, 1, 1, 1, tzinfo=UTC)
