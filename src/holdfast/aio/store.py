@@ -183,7 +183,6 @@ class AsyncStore:
         self._store = store
         self.url = store.url
         self.worker = store.worker
-        self.levels = store._levels
         self._log = store._log
         self.lease_keeper = store.lease_keeper
         self._engine = store._engine

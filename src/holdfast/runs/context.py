@@ -87,10 +87,10 @@ class Variable:
                 hint="return the value from the branch, and set it after the parallel block",
             )
         self._context._begin()
-        self.assign("set", value, GivenNames(key, label, source))
+        self._assign("set", value, GivenNames(key, label, source))
         return self._value
 
-    def assign(self, kind: str, value: Any, names: GivenNames) -> None:
+    def _assign(self, kind: str, value: Any, names: GivenNames) -> None:
         """Records a value under the next path of its block, or takes the one recorded there."""
         context, run = self._context, self._context._execution
         encoded = values.encode(value)
@@ -277,7 +277,7 @@ class Operations:
         if place in self._variables:
             raise UsageError(f'variable "{name}" is declared twice in one block')
         variable = Variable(self, name, kind == "const")
-        variable.assign(kind, value, names)
+        variable._assign(kind, value, names)
         self._variables[place] = variable
         return variable
 

@@ -25,7 +25,7 @@ INLINE_US = 250_000
 """How long a wait may hold a thread; a longer one suspends the run."""
 
 
-class StepContext(Struct):
+class StepContext(Struct, eq=False):
     """What a step's function gets as its `ctx`: who it is, and whether it is still wanted."""
 
     _execution: Execution
