@@ -19,7 +19,7 @@ class Gate:
 
     def __call__(self, requests: list[Request]) -> None:
         self.entered.set()
-        assert self.open.wait(10)
+        assert self.open.wait(120)
         self.batches.append([request.work for request in requests])
         for request in requests:
             if isinstance(request.work, BaseException):
@@ -52,7 +52,7 @@ def test_what_gathers_while_one_is_written_goes_together() -> None:
 
     first = threading.Thread(target=caller, args=(0,))
     first.start()
-    gate.entered.wait(10)
+    gate.entered.wait(120)
     rest = [threading.Thread(target=caller, args=(n,)) for n in range(1, 6)]
     for thread in rest:
         thread.start()
@@ -60,7 +60,7 @@ def test_what_gathers_while_one_is_written_goes_together() -> None:
         threading.Event().wait(0.001)
     gate.open.set()
     for thread in (first, *rest):
-        thread.join(10)
+        thread.join(120)
     assert sorted(map(str, answers)) == ["0", "1", "2", "3", "4", "5"]
     assert [len(batch) for batch in gate.batches] == [1, 5]
     queue.close()
@@ -95,7 +95,7 @@ def test_an_interrupt_is_raised_where_it_happened_and_neighbours_learn_that_nobo
     def run(requests: list[Request]) -> None:
         if requests[0].work == "first":
             entered.set()
-            gathered.wait(10)
+            gathered.wait(120)
             requests[0].succeed(None)
         else:
             raise KeyboardInterrupt
@@ -111,7 +111,7 @@ def test_an_interrupt_is_raised_where_it_happened_and_neighbours_learn_that_nobo
 
     threads = [threading.Thread(target=caller, args=("first",))]
     threads[0].start()
-    entered.wait(10)
+    entered.wait(120)
     for _ in range(2):
         threads.append(threading.Thread(target=caller, args=("later",)))
         threads[-1].start()
@@ -119,7 +119,7 @@ def test_an_interrupt_is_raised_where_it_happened_and_neighbours_learn_that_nobo
         threading.Event().wait(0.001)
     gathered.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     kinds = sorted(type(error).__name__ for error in errors)
     assert kinds == ["KeyboardInterrupt", "UnavailableError"]
     unknown = next(error for error in errors if isinstance(error, UnavailableError))
@@ -139,7 +139,7 @@ def test_submitted_requests_are_led_in_the_background_and_keep_their_order() -> 
 
     for n in range(50):
         queue.submit(Request(n, waker))
-    assert done.wait(10)
+    assert done.wait(120)
     assert woken == list(range(50))
     assert [work for batch in gate.batches for work in batch] == list(range(50))
     queue.close()
@@ -178,7 +178,7 @@ def test_close_finishes_what_waits_and_refuses_the_rest() -> None:
     closer = threading.Thread(target=queue.close)
     closer.start()
     gate.open.set()
-    closer.join(10)
+    closer.join(120)
     assert all(request.answered for request in requests)
     with pytest.raises(UsageError, match="closed"):
         queue.commit(Request("late"))
@@ -214,6 +214,6 @@ def test_many_threads_of_both_kinds_are_all_answered() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sorted(results) == [(n, i) for n in range(8) for i in range(50)]  # pyright: ignore
     queue.close()

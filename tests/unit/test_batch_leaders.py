@@ -98,7 +98,7 @@ def test_a_leader_finishes_what_waits_when_the_queue_is_closed_meanwhile(
 
     turns.meanwhile = meanwhile
     assert queue.commit(Request("now")) == "now"
-    closer.join(10)
+    closer.join(120)
     assert not closer.is_alive()
     assert later.outcome() == "later"
     assert {name for name, _ in turns.led} == {threading.current_thread().name}
@@ -116,7 +116,7 @@ def test_a_queue_closed_while_a_lone_caller_commits_waits_for_it(
 
     turns.meanwhile = meanwhile
     assert queue.commit(Request("now")) == "now"
-    closer.join(10)
+    closer.join(120)
     assert not closer.is_alive()
 
 
@@ -138,7 +138,7 @@ def test_a_thread_that_waits_is_told_to_lead(turns: Turns, queue: CommitQueue) -
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     assert sorted(map(str, answers)) == ["committed", "submitted"]
     assert [(name, works) for name, works in turns.led[1:]] == [
         ("waiter", ["submitted", "committed"])
@@ -160,7 +160,7 @@ def test_who_waits_for_what_is_being_written_is_woken_when_it_is(
     turns.meanwhile = meanwhile
     queue.submit(request)
     until(lambda: waiter.ident is not None)
-    waiter.join(10)
+    waiter.join(120)
     assert answers == ["submitted"]
     assert turns.led == [(BACKGROUND, ["submitted"])]
     assert queue.wait(request) == "submitted"
@@ -260,20 +260,20 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
     def meanwhile() -> None:
         waiter.start()
         if not is_leading:
-            assert interrupted.wait(10)
+            assert interrupted.wait(120)
         until(lambda: is_gated(waiting) or interrupted.is_set())
 
     waiter = threading.Thread(target=wait)
     monkeypatch.setattr("holdfast.core.commit_queue.threading", Threading)
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
-    waiter.join(10)
+    waiter.join(120)
     assert interrupted.is_set()
     until(lambda: waiting.answered)  # in line it stays, and somebody leads it
     monkeypatch.undo()
     last = threading.Thread(target=lambda: queue.commit(Request("last")), daemon=True)
     last.start()
-    last.join(10)
+    last.join(120)
     assert not last.is_alive()
     assert [work for _, works in turns.led for work in works] == ["first", "waits", "last"]
     queue.close()
@@ -306,7 +306,7 @@ def test_all_who_wait_for_the_same_commit_are_answered(
     for waiter in waiters:
         if waiter.ident is None:
             until(lambda: submitted.answered)
-        waiter.join(10)
+        waiter.join(120)
     assert answers == ["submitted"] * 3
     queue.close()
 
@@ -331,6 +331,6 @@ def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
 
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
-    waiter.join(10)
+    waiter.join(120)
     assert answers == ["submitted"]
     queue.close()

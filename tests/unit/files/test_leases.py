@@ -35,7 +35,7 @@ class Looked:
 
     def end(self) -> None:
         for looker in self.lookers:
-            looker.join(10)
+            looker.join(120)
         assert self.lookers, "nobody looked"
         self.lookers.clear()
 

@@ -193,7 +193,7 @@ def test_wait_wakes_at_once_for_a_commit_of_the_same_process(
     thread = Thread(target=lambda: found.append(backend.wait(START, timeout_s=60)))
     thread.start()
     write(backend, build, "a")
-    thread.join(30)
+    thread.join(120)
     assert found == [1]
     backend.close()
 
@@ -212,9 +212,9 @@ def test_close_ends_a_wait(tmp_path: Path) -> None:
 
     thread = Thread(target=wait)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(120)
     backend.close()
-    thread.join(30)
+    thread.join(120)
     assert len(raised) == 1
 
 

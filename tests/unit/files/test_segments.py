@@ -44,7 +44,7 @@ def test_what_is_being_read_is_not_closed(tmp_path: Path, meanwhile: str) -> Non
             (lambda: segments.append(end, b"def\n")) if meanwhile == "append" else segments.close
         )
         assert segments.read(0, 4) == b"abc\n"
-        threads[0].join(10)
+        threads[0].join(120)
         assert segments.end() == (end + 4 if meanwhile == "append" else end)
     finally:
         segments.close()
