@@ -97,8 +97,8 @@ def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False, **extra: st
 
 def pytest(python: Path, *arguments: str, workers: int = 2, quiet: bool = False) -> None:
     """Runs pytest on both of the two processors that we can count on."""
-    many = ("-n", str(workers))
-    run(python, "-m", "pytest", "-q", *many, *arguments, quiet=quiet, HYPOTHESIS_PROFILE="ci")
+    words = ("-m", "pytest", "-q", "-n", str(workers), *arguments)
+    run(python, *words, quiet=quiet, HYPOTHESIS_PROFILE="ci")
 
 
 def style() -> None:
@@ -143,11 +143,21 @@ def tests() -> None:
 
 def repeat() -> None:
     """Runs what starts processes or threads again and again: a rare order comes up in the end."""
+    selected = ("--only-concurrent", "--ignore=tests/torture", "-p", "no:cacheprovider")
+    selected += ("--dist", "worksteal")
+    failed = 0
     for number in range(1, COUNT + 1):
         began = time.monotonic()
-        selected = ("--only-concurrent", "--ignore=tests/torture", "-p", "no:cacheprovider")
-        pytest(BIN / "python", "--dist", "worksteal", *selected, "tests", workers=3, quiet=True)
-        print(f"round {number} of {COUNT}: {time.monotonic() - began:.0f} s", flush=True)
+        try:
+            pytest(BIN / "python", *selected, "tests", workers=3, quiet=True)
+            result = "ok"
+        except GroupFailed:
+            failed += 1
+            result = "FAILED"
+        print(f"round {number} of {COUNT}: {result}, {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{COUNT} rounds, {failed} failed")
+    if failed:
+        raise GroupFailed
 
 
 def wheel() -> None:
