@@ -81,11 +81,11 @@ def unchecked_names(undo: contextlib.ExitStack) -> None:
 @plant
 def raw_terminal(undo: contextlib.ExitStack) -> None:
     """Stored text is printed as it is."""
-    from holdfast.cli import printing
+    from holdfast.render import text
 
     never = re.compile("(?!)")
-    replaced(undo, printing, "_UNSAFE", never)
-    replaced(undo, printing, "_UNSAFE_IN_JSON", never)
+    replaced(undo, text, "_UNSAFE", never)
+    replaced(undo, text, "_UNSAFE_IN_JSON", never)
 
 
 @plant

@@ -210,15 +210,13 @@ def update(
     lasts
         Extend the claim to this long from now: a heartbeat.
     """
-    fields: dict[str, Any] = {"title": title, "epic": epic, "note": note}
-    fields |= {"tags": tag, "depends_on": depends_on}
-    fields["priority"] = None if priority is None else parse_priority(priority)
+    fields: dict[str, Any] = {"title": title, "epic": epic, "note": note, "tags": tag}
+    fields |= {"depends_on": depends_on, "priority": priority and parse_priority(priority)}
     given = {name: value for name, value in fields.items() if value is not None}
     if not given and lasts is None and status is None:
         raise UsageError("there is nothing to change", hint="holdfast task update --help")
     with open_writing(options) as store:
-        tasks = find_scope(store, scope).tasks
-        name = owner or store._log.actor
+        tasks, name = find_scope(store, scope).tasks, owner or store._log.actor
         if lasts is not None:
             tasks.heartbeat(id, owner=name, lasts=lasts)
         if given:
