@@ -73,7 +73,7 @@ def _records(encoded: bytes) -> list[Record]:
         key = more[0] if more else None
         for revision, (kind, value, link, *names) in enumerate(events, first):
             checkpoint, subject, padding = (*names, *(None, None, ["", ""])[len(names) :])
-            # The payload's own bytes: from behind its type to before its link.
+            # The payload's own bytes: from after its type to before its link.
             rest = rest.split(json.dumps(kind).encode() + b",", 1)[1]
             payload, rest = rest.split(b',"' + link.encode(), 1)
             assert json.loads(payload) == value

@@ -82,7 +82,7 @@ class Pooler:
                 self._free.notify()
 
     def switch(self, server_socket: str) -> None:
-        """Goes over to another server, as a pooler does behind a failover; clients stay."""
+        """Goes over to another server, as a pooler does after a failover; clients stay."""
         with self._free:
             for line in self._lines:
                 line.close()
@@ -131,7 +131,7 @@ def _until_sync(client: socket.socket) -> bytes | None:
 
 
 def _relay(line: socket.socket, client: socket.socket) -> int:
-    """Passes an answer on; returns the state of the transaction behind it."""
+    """Passes an answer on; returns the state of the transaction after it."""
     while True:
         kind, message = _message(line)
         client.sendall(message)

@@ -130,7 +130,7 @@ class Server:
         self._process.wait(PATIENCE_S)
 
     def mend(self) -> None:
-        """Cuts what a power loss left behind the last whole command, as an operator must.
+        """Cuts what a power loss left after the last whole command, as an operator must.
 
         The server takes a file that ends too early, not one that ends in zeros.
         """

@@ -1,6 +1,6 @@
 """Clause 16: an epoch never repeats, also where the rows that knew it were lost.
 
-Redis behind a failover is in test_redis_faults.py; a wall clock that jumps is in the contract.
+Redis after a failover is in test_redis_faults.py; a wall clock that jumps is in the contract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """No server outlives the test process that started it, however that ends and whatever is deleted.
 
-Nobody has to tidy up behind a run that was killed: not its servers, not their processes, not their
+Nobody has to tidy up after a run that was killed: not its servers, not their processes, not their
 files. That holds for root and for an ordinary user.
 """
 

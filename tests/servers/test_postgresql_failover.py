@@ -1,4 +1,4 @@
-"""PostgreSQL behind a failover: what a handle was told and is gone is raised, by every call.
+"""PostgreSQL after a failover: what was acknowledged and is gone is raised, by every call.
 
 The standby is a real one that streams asynchronously and is cut off before it is promoted. Requests
 go through a proxy that turns from the old primary to the new one, as an address that moves does.
@@ -88,7 +88,7 @@ def test_a_failover_that_lost_nothing_goes_unnoticed(primary: Server) -> None:
 
 
 @pytest.mark.parametrize("what", ["events", "marks", "a key"])
-def test_older_data_behind_a_restart_are_noticed(primary: Server, what: str) -> None:
+def test_older_data_after_a_restart_are_noticed(primary: Server, what: str) -> None:
     """Somebody put a copy of the data in place: same system, same timeline, less in it."""
     build = RecordBuilder()
     writer, backend = _open(primary.url()), _open(primary.url())
@@ -117,7 +117,7 @@ def test_older_data_behind_a_restart_are_noticed(primary: Server, what: str) -> 
 
 
 def test_a_restart_of_the_same_server_is_no_loss(primary: Server) -> None:
-    """Also where another handle has gone on writing behind what this one was told."""
+    """Also where another handle has gone on writing after what was acknowledged to this one."""
     build = RecordBuilder()
     backends = [_open(primary.url()), _open(primary.url(), "process")]
     for backend in backends:

@@ -183,7 +183,7 @@ def test_positions_go_on_where_a_dump_was_restored(database: str, second: Server
     restored.close()
 
 
-def test_positions_go_on_behind_a_failover(second: Server) -> None:
+def test_positions_go_on_after_a_failover(second: Server) -> None:
     """A standby that had not got everything is promoted: ids that were lost are given again."""
     primary = second
     backend = _open(primary.url())

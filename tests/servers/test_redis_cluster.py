@@ -218,7 +218,7 @@ def test_a_failover_goes_on_or_says_what_was_lost(own_cluster: Cluster) -> None:
     assert later is not None
     assert later.epoch > lease.epoch
     # A handle that was told of more than is there goes no further.
-    backend._ack_tracker._tails["a"] = (22, bytes(32))
+    backend._ack_tracker._acked["a"] = (22, bytes(32))
     backend._checkout.pool.doubt()
     with pytest.raises(LostCommitsError, match="event 22"):
         backend.heads(["a"])

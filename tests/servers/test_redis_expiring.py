@@ -55,7 +55,7 @@ def test_redis_lets_go_by_itself(name: str) -> None:
         running.remove()
 
 
-def test_what_was_let_go_hides_nothing_behind_it() -> None:
+def test_what_was_dropped_hides_nothing_after_it() -> None:
     """Clauses 10 and 18: a page of the log of which nothing is left is not the end of the store."""
     application = "let-go-pages"
     running = redis.new_server(next(iter(redis.installations())))

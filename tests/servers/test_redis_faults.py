@@ -57,7 +57,7 @@ def test_a_server_that_goes_down_and_comes_back_loses_and_doubles_nothing(
 
 
 def test_everysec_is_waited_for_where_the_server_can(name: str) -> None:
-    """WAITAOF behind each write, in the same round trip; where there is none, `full` is refused."""
+    """WAITAOF after each write, in the same round trip; where there is none, `full` is refused."""
     running = new_server(name, "appendfsync everysec")
     build = RecordBuilder()
     try:
@@ -208,7 +208,7 @@ def test_an_emptied_database_is_never_an_empty_store(own_server: Server) -> None
 
 
 @pytest.mark.parametrize("told", ["written", "by its key"])
-def test_an_older_file_behind_a_restart_is_noticed(own_server: Server, told: str) -> None:
+def test_an_older_file_after_a_restart_is_noticed(own_server: Server, told: str) -> None:
     """A lost acknowledged commit is raised, and the handle goes no further.
 
     Also by a handle that wrote nothing itself, and learned of a commit that its key was there.

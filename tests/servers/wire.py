@@ -33,7 +33,7 @@ _ABORT = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens, on which way ("request", "reply"), behind how many bytes."""
+    """What happens, on which way ("request", "reply"), after how many bytes."""
 
     kind: str
     way: str
@@ -92,7 +92,7 @@ class Wire:
             assert pair.ended.wait(_PATIENCE_S), "the server did not answer what came late"
 
     def meter(self, way: str, data: bytes) -> tuple[bytes, Fault | None]:
-        """Returns what may pass of the bytes, and the fault that strikes behind it."""
+        """Returns what may pass of the bytes, and the fault that strikes after it."""
         with self._lock:
             fault = self._fault
             if fault is None or fault.way != way:

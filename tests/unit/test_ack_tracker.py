@@ -17,7 +17,7 @@ def test_a_commit_that_is_there_already_was_acknowledged_too() -> None:
     """Found by `t2-redis-everysec-power`: the answer to a key that was used before is "done"."""
     tracker = AckTracker("here")
     tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
-    assert tracker.told() == (0, [(STREAM, (2, None))])
+    assert tracker.acknowledged() == (0, [(STREAM, (2, None))])
 
 
 def test_what_is_known_better_stays() -> None:
@@ -25,10 +25,10 @@ def test_what_is_known_better_stays() -> None:
     tracker._remember(STREAM, 2, b"link")  # pyright: ignore[reportPrivateUsage]
     tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=2)])
     tracker.note([commit()], [Refusal("duplicate", STREAM, 3, revision=1)])
-    assert tracker.told() == (0, [(STREAM, (2, b"link"))])
+    assert tracker.acknowledged() == (0, [(STREAM, (2, b"link"))])
 
 
 def test_other_refusals_acknowledge_nothing() -> None:
     tracker = AckTracker("here")
     tracker.note([commit()], [Refusal("fenced", "lease")])
-    assert tracker.told() == (0, [])
+    assert tracker.acknowledged() == (0, [])

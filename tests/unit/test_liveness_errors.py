@@ -48,9 +48,9 @@ def test_a_worker_that_cannot_lock_its_file_is_not_held(
     mine = Workers(tmp_path / "workers")
     with monkeypatch.context() as patch:
         patch.setattr(liveness.fcntl, "flock", flock)
-        with pytest.raises(UnavailableError, match="cannot be told alive or dead: No locks"):
+        with pytest.raises(UnavailableError, match="cannot be examined: No locks"):
             mine.hold("w1")
-        with pytest.raises(UnavailableError, match="cannot be told alive or dead: No locks"):
+        with pytest.raises(UnavailableError, match="cannot be examined: No locks"):
             mine.is_alive("w1")
     assert not mine.is_alive("w1")
     mine.close()

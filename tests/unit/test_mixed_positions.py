@@ -55,7 +55,7 @@ def test_events_come_once_in_each_streams_order_and_go_on_from_any_of_them(store
         assert [one.stream for one in store.events(after=after)] == names[count:]
 
 
-def test_of_two_places_neither_need_be_the_later_one(backend: MixedBackend) -> None:
+def test_of_two_positions_neither_need_be_the_later_one(backend: MixedBackend) -> None:
     build = RecordBuilder()
     one = write(backend, build, "team/a").position
     other = write(backend, build, "conversation/a").position
@@ -72,7 +72,7 @@ def test_of_two_places_neither_need_be_the_later_one(backend: MixedBackend) -> N
 def test_a_follower_does_not_spin_where_one_backend_has_begun_anew() -> None:
     """Guarantee 5: a part in memory is empty again, and another has a commit without events.
 
-    So the newest place is neither behind the follower's nor at it.
+    So the newest position is neither after the follower's nor equal to it.
     """
     old = memories()
     write(old, RecordBuilder(), "conversation/c")

@@ -190,7 +190,7 @@ def _checkpoints(records: list[Record]) -> list[Found]:
 
 def test_checkpoints_are_found_on_both_sides_of_the_index(tmp_path: Path) -> None:
     backend, build = _open(tmp_path), RecordBuilder()
-    # Commits of sizes that end before, on and behind multiples of 256, and that pass several.
+    # Commits of sizes that end before, on and after multiples of 256, and that pass several.
     for count in (1, 254, 1, 1, 255, 2, 700, 3, 1, 64, 254, 1, 1):
         for stream in ("a", "b"):
             _write(backend, build, stream, count)
@@ -282,7 +282,7 @@ def test_a_conversation_takes_little_more_than_what_was_said(tmp_path: Path, siz
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "a\U0010ffff", "\U0010ffff", "\ud7ff", "a\uffff"])
-def test_the_end_of_a_prefix_is_behind_all_that_begin_with_it(prefix: str) -> None:
+def test_the_end_of_a_prefix_is_after_all_that_begin_with_it(prefix: str) -> None:
     end = prefix_end(prefix)
     if isinstance(end, str):
         assert end > prefix + "\U0010ffff" * 5

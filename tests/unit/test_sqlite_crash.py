@@ -264,7 +264,7 @@ def test_clause_13_a_forked_child_ends_in_peace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
 
 
-def test_a_wal_with_zeros_behind_its_end_is_replayed(tmp_path: Path) -> None:
+def test_a_wal_with_zeros_after_its_end_is_replayed(tmp_path: Path) -> None:
     """The WAL is kept ahead of what is written to it; recovery does not mistake zeros for data."""
     path, build = tmp_path / "state.db", RecordBuilder()
     backend = SqliteBackend(path, clock=FakeClock())

@@ -119,7 +119,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         """Returns the error to raise in place of a driver's, None if it is not a driver's."""
 
     def is_unreached(self, exc: BaseException) -> bool:
-        """Returns whether no server was reached; an answer of before then says more than this."""
+        """Returns whether no server was reached: then an earlier answer says more than this."""
         return False
 
     def is_fit(self, connection: C) -> bool:
@@ -133,7 +133,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         """Notes where the store is now, if the server said so; returns whether it did."""
         return False
 
-    one_spoils_all = True
+    closes_idle_on_failure = True
     """Whether idle connections are closed too when one has failed, though it can be used again."""
 
     # --- what all servers share ------------------------------------------------------------------
@@ -181,7 +181,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             # Without its cause: a driver's message may hold a secret.
             raise ours from None
 
-    def met(self, connection: C) -> None:
+    def note_process(self, connection: C) -> None:
         """Notes the server process that a new connection leads to: the one to use from now on.
 
         Connections to another process are closed. After a failover the old server may be alive and
@@ -194,7 +194,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             _log.warning("the server process was %s, now %s answers", before, connection.process)
             self.drop_idle()
 
-    def lose(self, exc: LostCommitsError) -> None:
+    def mark_lost(self, exc: LostCommitsError) -> None:
         """Ends the use of this pool: every later call raises the same error."""
         self._lost = exc
 
@@ -250,7 +250,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             return
         connection.close()
         self._forget_one()
-        if self.one_spoils_all or not fit:
+        if self.closes_idle_on_failure or not fit:
             # If the server went away, the others are broken too. New ones cost little.
             self.drop_idle()
 
@@ -412,7 +412,7 @@ STREAMS_MAX = 10_000
 AckedEvent = tuple[str, tuple[int, bytes | None]]
 """A stream, and the revision and link of the newest event that was acknowledged there.
 
-The link is None if the event was told of only as the one that has a commit's key already.
+The link is None if the event is known only as the one that already has a commit's key.
 """
 
 
@@ -427,7 +427,7 @@ class AckTracker:
     def __init__(self, where: str) -> None:
         self._where = where
         self._position = 0
-        self._tails: dict[str, tuple[int, bytes | None]] = {}
+        self._acked: dict[str, tuple[int, bytes | None]] = {}
         self._lock = Lock()
 
     def note(self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal]) -> None:
@@ -443,19 +443,19 @@ class AckTracker:
                 for append in commit.appends:
                     last = append.records[-1]
                     self._remember(append.stream, last.revision, last.link)
-            while len(self._tails) > STREAMS_MAX:
-                del self._tails[next(iter(self._tails))]
+            while len(self._acked) > STREAMS_MAX:
+                del self._acked[next(iter(self._acked))]
 
     def _remember(self, stream: str, revision: int, link: bytes | None) -> None:
-        known = self._tails.pop(stream, None)
+        known = self._acked.pop(stream, None)
         # Of two threads, the one that has the older event may come later.
         is_newer = known is None or revision + (link is not None) > known[0]
-        self._tails[stream] = known if known is not None and not is_newer else (revision, link)
+        self._acked[stream] = known if known is not None and not is_newer else (revision, link)
 
-    def told(self) -> tuple[int, list[AckedEvent]]:
+    def acknowledged(self) -> tuple[int, list[AckedEvent]]:
         """Returns the newest position, 0 if there is none, and the newest events."""
         with self._lock:
-            return self._position, list(self._tails.items())
+            return self._position, list(self._acked.items())
 
     def lost(
         self, what: str, stream: str | None = None, revision: int | None = None

@@ -143,7 +143,7 @@ class Workers:
 
     def _unavailable(self, exc: OSError) -> UnavailableError:
         return UnavailableError(
-            f'the workers in "{self._directory}" cannot be told alive or dead: {exc.strerror}'
+            f'the workers in "{self._directory}" cannot be examined: {exc.strerror}'
         )
 
 

@@ -87,9 +87,9 @@ class PositionVector(int):
         return self >= other and self.numbers != self._of(other)
 
     def _of(self, other: int) -> tuple[int, ...]:
-        return (
-            other.numbers if isinstance(other, PositionVector) else split(other, len(self.numbers))
-        )
+        if isinstance(other, PositionVector):
+            return other.numbers
+        return split(other, len(self.numbers))
 
 
 def split(number: int, width: int) -> tuple[int, ...]:
@@ -113,9 +113,9 @@ class MixedMoment(Moment, frozen=True):
 class PositionVectors:
     """Makes and reads the positions of one mix of backends.
 
-    `shape` says which levels are kept together. A digest of it stands in front of the numbers: a
-    position of another mix would be read as other numbers, and a follower would pass events over
-    in silence; it is refused instead.
+    `shape` says which levels are kept together. A digest of it stands before the numbers. Without
+    it a position of another mix would be read as other numbers, and a follower would silently miss
+    events; so it is refused.
     """
 
     def __init__(self, width: int, shape: str) -> None:
@@ -132,7 +132,7 @@ class PositionVectors:
         return Position(vector)
 
     def only(self, at: int, number: int) -> Position:
-        """Returns the place of a record in its own backend, without regard to the others."""
+        """Returns the position of a record in its own backend, 0 in all others."""
         return self.join([number if each == at else 0 for each in range(self._width)])
 
     def moment(self, parts: Sequence[Moment]) -> Moment:
@@ -159,8 +159,8 @@ class PositionVectors:
 class Watch:
     """Waits for several backends at once, each watched by a thread while anybody waits.
 
-    A backend's `wait` cannot be interrupted, so whoever waits does not call it but is told by the
-    threads; they look up every second whether they are still needed, and end if not.
+    A backend's `wait` cannot be interrupted. So whoever waits is woken by the threads, which call
+    it. They look every second whether they are still needed, and end if not.
     """
 
     def __init__(self, parts: Sequence[Backend]) -> None:
@@ -213,7 +213,8 @@ class Watch:
                 seen = self._seen[at]
             try:
                 newest = self._parts[at].wait(Position(seen), timeout_s=_GLANCE_S)
-            except Exception as error:  # whatever it is: who waits must be told
+            except Exception as error:  # whatever it is: it is raised to those who wait
+                _log.debug("a part of the store cannot be waited for: %s", error)
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()

@@ -121,7 +121,7 @@ def _store_of(path: Path, clock: FakeClock) -> str:
     return store
 
 
-def test_a_handle_whose_index_went_ahead_of_it_begins_behind_it(
+def test_a_handle_whose_index_went_ahead_of_it_begins_after_it(
     store: Path, clock: FakeClock, build: RecordBuilder
 ) -> None:
     """Between two looks another process may commit and bring the index up to date."""
@@ -314,7 +314,7 @@ def test_a_line_longer_than_what_is_read_at_once_is_read_whole(
     backend.close()
 
 
-def test_places_that_the_index_lacks_are_corruption_and_not_an_absence(
+def test_spans_that_the_index_lacks_are_corruption_and_not_an_absence(
     store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = FilesBackend(store, clock=clock)
@@ -340,7 +340,7 @@ def test_a_line_damaged_under_an_open_store_is_named(store: Path, clock: FakeClo
     backend.close()
 
 
-def test_a_place_of_another_stream_is_corruption(
+def test_a_span_of_another_stream_is_corruption(
     store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = FilesBackend(store, clock=clock)

@@ -124,7 +124,7 @@ def test_a_lock_that_cannot_be_had_is_unavailable_and_harmless(
 # --- neighbours, rings, leases -------------------------------------------------------------------
 
 
-def test_a_handle_that_closes_behind_a_dead_writer_leaves_recovery_to_the_next(
+def test_a_handle_that_closes_after_a_dead_writer_leaves_recovery_to_the_next(
     store: Path, backend: FilesBackend, clock: FakeClock
 ) -> None:
     backend.opened.page_words[directory.BUSY] = 1  # as a writer that was killed leaves it
@@ -289,7 +289,7 @@ def test_verify_finds_text_that_is_not_what_the_ring_holds(
     assert "the text differs from ring batch 1" in found
 
 
-def test_verify_goes_on_behind_a_damaged_line(
+def test_verify_goes_on_after_a_damaged_line(
     store: Path, backend: FilesBackend, build: RecordBuilder
 ) -> None:
     start = (store / SEGMENT).stat().st_size
@@ -353,7 +353,7 @@ def test_verify_finds_a_stream_that_the_index_lacks(
     assert _found(backend, read_all=read_all) == (expected if read_all else [])
 
 
-def test_verify_finds_places_that_differ_from_the_text(
+def test_verify_finds_spans_that_differ_from_the_text(
     store: Path, backend: FilesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.catalog.flush()

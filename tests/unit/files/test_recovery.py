@@ -173,7 +173,7 @@ def test_a_line_lost_and_renumbered_is_found_by_the_store_digest(
         FilesBackend(path, clock=clock)
 
 
-def test_whole_lines_behind_the_recorded_end_are_kept_and_a_torn_one_is_not(
+def test_whole_lines_after_the_recorded_end_are_kept_and_a_torn_one_is_not(
     tmp_path: Path, clock: FakeClock, build: RecordBuilder
 ) -> None:
     """A clone of a living store: text beyond head.json, and no ring."""

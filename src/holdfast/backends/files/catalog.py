@@ -50,7 +50,7 @@ class Tail:
     function. An interrupt in the middle of a line leaves the cursor where it was, and applying that
     line again does the rest: every step is one that may be done twice.
 
-    It has the heads, places, keys, checkpoints and marks of the lines between `base` and `cursor`.
+    It has the heads, spans, keys, checkpoints and marks of the lines between `base` and `cursor`.
 
     `heads` also caches heads that came from the index; each is current, because a line of that
     stream replaces it.
@@ -184,7 +184,7 @@ class Tail:
             self.marks[mark.index, mark.key] = None, line.n
 
     def spans_of(self, stream: str, after: int, until: int) -> list[LineSpan]:
-        """Returns the places of the lines that hold revisions after < revision <= until."""
+        """Returns the spans of the lines that hold revisions after < revision <= until."""
         spans = self.spans.get(stream)
         if spans is None or until <= after or until < spans[0][0]:
             return []
@@ -587,7 +587,7 @@ class Catalog:
         return records
 
     def _lines_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, int]]:
-        """Yields the line at each place; lines that touch each other are read in one go."""
+        """Yields the line of each span; lines that touch each other are read in one go."""
         begin = 0
         while begin < len(spans):
             offset = spans[begin][1]

@@ -1,8 +1,8 @@
 """The index: where in the text things are. It is disposable: if anything is wrong, it is rebuilt.
 
-SQLite through apsw, in `index.sqlite`. A row of `block` has the places of up to 256 revisions of
+SQLite through apsw, in `index.sqlite`. A row of `block` has the spans of up to 256 revisions of
 one stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8).
-The places are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths
+The spans are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths
 (4), first revisions within the block (1). `line` has the offset of every 64th line. A key is stored
 as 8 bytes of its digest; whoever finds one reads the record to be sure.
 
@@ -176,7 +176,7 @@ class Index:
         return Head(revision, link, time, Position(position), first)
 
     def spans(self, stream: str, after: int, until: int) -> list[LineSpan]:
-        """Returns the places of the lines that hold revisions after < revision <= until."""
+        """Returns the spans of the lines that hold revisions after < revision <= until."""
         number = self._number(stream)
         if number is None:
             return []
@@ -429,12 +429,12 @@ def _pack(block: int, spans: list[LineSpan]) -> bytes:
 
 
 def _first(block: int, packed: bytes) -> int:
-    """Returns the revision at which the block's first place begins."""
+    """Returns the revision at which the block's first span begins."""
     return (block << _BLOCK_BITS) + packed[len(packed) // 13 * 12]
 
 
 def _unpack(block: int, packed: bytes, after: int = -1, until: int = sys.maxsize) -> list[LineSpan]:
-    """Returns the block's places that may hold revisions after < revision <= until."""
+    """Returns the block's spans that may hold revisions after < revision <= until."""
     count = len(packed) // 13
     base = block << _BLOCK_BITS
     firsts = packed[12 * count :]

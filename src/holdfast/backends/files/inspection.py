@@ -146,7 +146,7 @@ class _Scan:
         self._catalog = backend.catalog
         self._end = end
         self._head = backend.directory.read_head()
-        # Of each stream, the newest revision and a checksum over the places of its lines. An index
+        # Of each stream, the newest revision and a checksum over the spans of its lines. An index
         # that a living writer brings up to date is compared up to its own base only.
         self._heads: dict[str, int] = {}
         self._spans: dict[str, int] = {}

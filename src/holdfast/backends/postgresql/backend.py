@@ -30,9 +30,9 @@ from holdfast.backends.postgresql.opening import open_pool
 from holdfast.backends.postgresql.rows import (
     BY_CHECKPOINT,
     BY_KEY,
+    BY_LINK,
     FIRST,
     HEADS,
-    LANDED,
     NEWEST,
     READ,
     READ_ALL,
@@ -159,35 +159,35 @@ class PostgresqlAckTracker(AckTracker):
         self._doubts = 0
         self._settled = 0
 
-    def meet(self, connection: PostgresqlConnection) -> None:
+    def note_server(self, connection: PostgresqlConnection) -> None:
         """Asks the server of a new connection which process it is."""
         [server] = connection.ask(_SERVER)
         if self._server is not None and (server != self._server or not self._is_full):
             self._doubts += 1
         self._server = connection.process = server
 
-    def weigh(
+    def compare(
         self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal], server: Row | None
     ) -> None:
-        """Remembers what a server acknowledged, and whether it fits what was told before."""
+        """Remembers what a server acknowledged; a doubt if it does not fit what came before."""
         position = self._position
         for outcome in outcomes:
             if isinstance(outcome, Receipt):
                 self._doubts += bool(position) and outcome.position > position + _FAR
-            elif outcome.reason == "conflict" and (told := self._tails.get(outcome.stream)):
-                self._doubts += outcome.head is None or outcome.head.revision < told[0]
+            elif outcome.reason == "conflict" and (acked := self._acked.get(outcome.stream)):
+                self._doubts += outcome.head is None or outcome.head.revision < acked[0]
         self.note(commits, outcomes)
         # Another thread connected to a new one meanwhile, and looked there before this was noted.
         self._doubts += server != self._server
 
-    def look(self, connection: PostgresqlConnection) -> None:
+    def check(self, connection: PostgresqlConnection) -> None:
         """Raises LostCommitsError if there is a doubt and something acknowledged is not there."""
         doubts = self._doubts
         if doubts == self._settled or connection.process != self._server:
             return  # a connection to the server before: what it holds settles nothing
-        position, tails = self.told()
-        for start in range(0, len(tails), _PAGE):
-            self._check_page(connection, tails[start : start + _PAGE])
+        position, acked = self.acknowledged()
+        for start in range(0, len(acked), _PAGE):
+            self._check_page(connection, acked[start : start + _PAGE])
         if position and not self._ask(connection, _IS_THERE, position=position)[0][0]:
             raise self.lost(f"the commit at position {position}")
         self._settled = doubts
@@ -428,7 +428,7 @@ class PostgresqlBackend:
         self._checkout = checkout = PostgresqlCheckout(server_url, pool, read_only=read_only)
         self._ack_tracker = PostgresqlAckTracker(server_url, is_full=durability == "full")
         if not read_only:
-            pool.on_connect, pool.on_use = self._ack_tracker.meet, self._ack_tracker.look
+            pool.on_connect, pool.on_use = self._ack_tracker.note_server, self._ack_tracker.check
         self._application = server_url.application.encode()
         self._commit_one = in_schema(COMMIT_ONE.decode(), server_url.schema).encode()
         self._commit_all = in_schema(COMMIT_ALL.decode(), server_url.schema).encode()
@@ -472,7 +472,7 @@ class PostgresqlBackend:
             return self._write_each(connection, batch, again=attempts > 1)
 
         outcomes = self._checkout.call(work)
-        self._ack_tracker.weigh(batch.commits, outcomes, server)
+        self._ack_tracker.compare(batch.commits, outcomes, server)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes
@@ -520,15 +520,15 @@ class PostgresqlBackend:
         settled: list[Receipt | Refusal] = []
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, Refusal) and commit.appends:
-                outcome = self._landed(connection, commit) or outcome
+                outcome = self._find_receipt(connection, commit) or outcome
             settled.append(outcome)
         return settled
 
-    def _landed(self, connection: PostgresqlConnection, commit: Commit) -> Receipt | None:
+    def _find_receipt(self, connection: PostgresqlConnection, commit: Commit) -> Receipt | None:
         """Returns the receipt of a commit whose own events are there."""
         first = commit.appends[0].records[0]
         values = (self._checkout.application, first.stream, first.revision, first.link)
-        rows = connection.ask(in_schema(LANDED, self.server_url.schema), values)
+        rows = connection.ask(in_schema(BY_LINK, self.server_url.schema), values)
         if not rows:
             return None
         heads = self._ask_heads(connection, commit.watch) if commit.watch else []

@@ -137,13 +137,13 @@ class Plan:
 
     def receipts(self, answer: bytes) -> list[Receipt]:
         """Returns the receipts of the batch, all of it accepted."""
-        server_url, before = json.decode(answer)
+        base, before = json.decode(answer)
         if before is None:
-            return [Receipt(Position(server_url + n)) for n in range(1, len(self._commits) + 1)]
+            return [Receipt(Position(base + n)) for n in range(1, len(self._commits) + 1)]
         stored: dict[str, int] = dict(zip(self._watched, before, strict=True))
         return [
             Receipt(
-                Position(server_url + number),
+                Position(base + number),
                 {name: news.get(name, stored[name]) for name in commit.watch},
             )
             for number, (commit, news) in enumerate(zip(self._commits, self._news, strict=True), 1)

@@ -324,7 +324,7 @@ def _ready(events: int, want: Wait) -> Ready:
 class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
     """Connections to a PostgreSQL server, or to the one of several that takes writes."""
 
-    one_spoils_all = False
+    closes_idle_on_failure = False
 
     def __init__(self, server_url: PostgresqlURL, *, writes: bool) -> None:
         super().__init__(server_url)
@@ -367,7 +367,7 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
             _connecting.deadline = float("inf")
         connection.deadline = deadline
         self._examine(connection, self.on_connect)
-        self.met(connection)
+        self.note_process(connection)
         return connection
 
     def before_use(self, connection: PostgresqlConnection) -> None:
@@ -384,7 +384,7 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         try:
             question(connection)
         except LostCommitsError as exc:
-            self.lose(exc)
+            self.mark_lost(exc)
             connection.close()
             raise
         except BaseException as exc:

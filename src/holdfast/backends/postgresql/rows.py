@@ -49,7 +49,7 @@ BY_CHECKPOINT = """SELECT revision, checkpoint, time FROM holdfast.events
  AND (%(checkpoint)s::text IS NULL OR checkpoint = %(checkpoint)s)
  ORDER BY revision DESC LIMIT %(limit)s"""
 
-LANDED = """SELECT position FROM holdfast.events
+BY_LINK = """SELECT position FROM holdfast.events
  WHERE application = %s AND stream = %s AND revision = %s AND link = %s"""
 
 NEWEST = "SELECT holdfast.newest(%(application)s)"

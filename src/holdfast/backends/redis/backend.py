@@ -67,15 +67,15 @@ class RedisAckTracker(AckTracker):
 
     def check(self, connection: RedisConnection) -> None:
         """Raises LostCommitsError if something that was acknowledged is not there."""
-        position, tails = self.told()
-        if not position and not tails:
+        position, acked = self.acknowledged()
+        if not position and not acked:
             return
         keys = self._checkout.keys
         store, newest = connection.ask(("HMGET", keys.root, "store", "position"))[0]
         if store != self._checkout.store.encode():
             raise self.lost("the whole store")
-        for start in range(0, len(tails), _CHECKED_AT_ONCE):
-            self._check_page(connection, tails[start : start + _CHECKED_AT_ONCE])
+        for start in range(0, len(acked), _CHECKED_AT_ONCE):
+            self._check_page(connection, acked[start : start + _CHECKED_AT_ONCE])
         if int(newest) < position:
             raise self.lost(f"everything after position {int(newest)} of {position}")
 
@@ -355,7 +355,7 @@ class RedisBackend:
                 raise missing(stream, expected, where)
 
     def _check_there(self, stream: str) -> None:
-        """Raises ExpiredError if the server has let the stream go, as it was told to."""
+        """Raises ExpiredError if the server has dropped the stream at its end."""
         text, there = self._checkout.ask(
             ("HGET", self._keys.heads, stream), ("EXISTS", self._keys.events(stream))
         )

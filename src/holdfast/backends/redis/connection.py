@@ -340,9 +340,9 @@ class RedisPool(ConnectionPool[RedisConnection]):
             try:
                 self.recheck(connection)
             except LostCommitsError as exc:
-                self.lose(exc)
+                self.mark_lost(exc)
                 raise
-        self.met(connection)
+        self.note_process(connection)
 
     def doubt(self) -> None:
         """Makes the next connection look for what was acknowledged, wherever it leads."""

@@ -55,9 +55,11 @@ def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
     refuse_network(path)
     if create and not os.path.lexists(path):
         _create(path, clock)
-    if not os.path.lexists(path):
-        raise NotFoundError(f'"{path}" does not exist', hint="check the path, or create the store")
-    if stat.S_ISDIR(check_private(path).st_mode):
+    try:
+        found = check_private(path)
+    except NotFoundError as exc:
+        raise NotFoundError(exc.message, hint="check the path, or create the store") from exc
+    if stat.S_ISDIR(found.st_mode):
         raise FormatError(
             f'"{path}" is a directory: expected a database file',
             hint="name a file, or leave out sqlite: if it is a store on plain files",
