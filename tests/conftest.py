@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.selection import CONCURRENT, starts_something, turn
+from tests.selection import CONCURRENT, ENUMERATIONS, starts_something, turn
 
 # One seed for all processes of a run, and the same at each run: what fails is what changed.
 # New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
@@ -55,7 +55,7 @@ def is_concurrent(item: pytest.Item) -> bool:
     """Says whether a test, or a fixture that it asks for, starts a process or a thread."""
     if item.nodeid.startswith(CONCURRENT):
         return True
-    if not isinstance(item, pytest.Function):
+    if item.nodeid.startswith(ENUMERATIONS) or not isinstance(item, pytest.Function):
         return False
     fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # no public way to the functions
     functions = [one.func for several in fixtures.values() for one in several]

@@ -31,6 +31,14 @@ STARTERS = re.compile(
 """
 CONCURRENT = ("tests/concurrency/", "tests/crash/")
 """All of these, whatever they call."""
+ENUMERATIONS = (
+    "tests/broken/",
+    "tests/runs/test_cuts.py",
+    "tests/runs/test_plants.py",
+    "tests/runs/test_same_journal.py",
+    "tests/unit/files/test_crash.py",
+)
+"""These do one thing hundreds of times already: `make test-all` does not repeat them."""
 SERVERS = ("tests.servers.ground", "tests.servers.postgresql", "tests.servers.redis")
 """They start the servers that many tests share: a test is not concurrent because of that."""
 
