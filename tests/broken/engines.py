@@ -14,8 +14,9 @@ from msgspec import Struct
 from holdfast.core import intent, leases
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
-from holdfast.runs import acts, context, events, execution, journal, steps
+from holdfast.runs import context, events, execution, journal, steps
 from holdfast.runs import execution as writers
+from holdfast.runs.operation import CommitNow
 
 Put = Callable[[Any, Any, Any], None]
 """Replaces an attribute of something, or an item of a dictionary."""
@@ -72,7 +73,7 @@ def _acts_early(put: Put) -> None:
     def nothing(*_: object) -> None:
         return None
 
-    put(context._PERFORM, acts.CommitNow, nothing)
+    put(context._PERFORM, CommitNow, nothing)
 
 
 def _name_only_keys(put: Put) -> None:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from holdfast.core import codec
 from holdfast.core.leases import LeaseKeeper
 from holdfast.runs import blocks, context, events, execution, steps, values, waits
-from holdfast.runs.acts import CommitNow
 from holdfast.runs.execution import BodyWriter
 from holdfast.runs.journal import Answer, Block
+from holdfast.runs.operation import CommitNow
 
 Plant = Callable[[], Any]
 

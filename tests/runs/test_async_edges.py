@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import RunFailedError, UsageError, aio
 from holdfast.aio.loop import shielded
-from holdfast.runs.control import OwnerLost
+from holdfast.runs.operation import OwnerLost
 from tests.runs.test_async import endless, on
 from tests.runs.test_endings import asked, types_of
 from tests.runs.witness import Witness

@@ -14,9 +14,9 @@ from holdfast import RunCancelledError, Store, UsageError
 from holdfast.aio.store import looping
 from holdfast.core.commit import ProposedCommit
 from holdfast.runs import events
-from holdfast.runs.control import Stopped
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Journal
+from holdfast.runs.operation import Stopped
 from holdfast.runs.pool import Pool, PoolCall
 from tests.runs.corpus import post, small
 from tests.runs.corpus_steps import cry

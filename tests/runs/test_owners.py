@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, StillRunningError, Store
-from holdfast.runs.control import OwnerLost
+from holdfast.runs.operation import OwnerLost
 from tests.runs.corpus import pay, post
 from tests.runs.witness import Witness
 

@@ -21,9 +21,9 @@ from holdfast.core.tree import set_op
 from holdfast.errors import UnavailableError
 from holdfast.runs import events
 from holdfast.runs.context import Context
-from holdfast.runs.control import OwnerLost
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, Journal
+from holdfast.runs.operation import OwnerLost
 from tests.runs.cuts import PATIENCE_S
 
 

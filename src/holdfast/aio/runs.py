@@ -16,16 +16,27 @@ from holdfast.core.arguments import check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
-from holdfast.runs import acts
-from holdfast.runs.acts import Operation
 from holdfast.runs.blocks import ParallelJoin, Progress, branch_body, life
 from holdfast.runs.context import Operations
-from holdfast.runs.control import Cancelled, Control, Stopped
 from holdfast.runs.define import CURRENT, RunFunction, Step
 from holdfast.runs.engine import SLICE_S, Engine, Run, result_of
 from holdfast.runs.events import Status
 from holdfast.runs.execution import Execution, InFlightCommit, StepWriter
 from holdfast.runs.journal import Block, Journal
+from holdfast.runs.operation import (
+    Call,
+    Cancelled,
+    CommitNow,
+    CommitWith,
+    Control,
+    Enter,
+    Finish,
+    Fork,
+    Look,
+    Operation,
+    Pause,
+    Stopped,
+)
 from holdfast.runs.pool import PoolCall
 
 _logger = logging.getLogger("holdfast.aio")
@@ -107,10 +118,10 @@ class AsyncContext(Operations):
 
     # --- acts ------------------------------------------------------------------------------------
 
-    async def _commit(self, act: acts.CommitNow) -> None:
+    async def _commit(self, act: CommitNow) -> None:
         await self._put(())
 
-    async def _finish(self, act: acts.Finish) -> None:
+    async def _finish(self, act: Finish) -> None:
         await self._put(act.marks)
 
     async def _put(self, marks: tuple[Any, ...]) -> None:
@@ -140,7 +151,7 @@ class AsyncContext(Operations):
             await self._home.hop(run.in_flight.wait)
         run.check_loss()
 
-    async def _commit_with(self, act: acts.CommitWith) -> Any:
+    async def _commit_with(self, act: CommitWith) -> Any:
         run = self._execution
         try:
             task = run.join(act.event, act.extra, self._home.enqueue)
@@ -155,7 +166,7 @@ class AsyncContext(Operations):
             await self._home.hop(run.look)
         return written
 
-    async def _call(self, act: acts.Call) -> Any:
+    async def _call(self, act: Call) -> Any:
         inside = CURRENT.set(None)
         writing = WRITER.set(StepWriter(self._execution, act.path))
         try:
@@ -206,7 +217,7 @@ class AsyncContext(Operations):
                 future.exception()  # retrieved: the cancellation counts
             raise
 
-    async def _enter(self, act: acts.Enter) -> Any:
+    async def _enter(self, act: Enter) -> Any:
         inside = CURRENT.set(act.context)
         writing = WRITER.set(act.context._writer)
         try:
@@ -239,16 +250,16 @@ class AsyncContext(Operations):
         finally:
             self._inside.pop()
 
-    async def _pause(self, act: acts.Pause) -> None:
+    async def _pause(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
             self._execution.check()
             await asyncio.sleep(min(left / 1e6, SLICE_S))
 
-    async def _look(self, act: acts.Look) -> None:
+    async def _look(self, act: Look) -> None:
         await self._home.hop(self._execution.look)
 
-    async def _fork(self, act: acts.Fork) -> None:
+    async def _fork(self, act: Fork) -> None:
         joining: ParallelJoin = act.joining
         names = {
             asyncio.create_task(context._live(name, joining)): name
@@ -283,14 +294,14 @@ def _error_of(done: asyncio.Task[Any]) -> BaseException | None:
 
 
 _PERFORM: dict[type, Any] = {
-    acts.CommitNow: AsyncContext._commit,  # pyright: ignore[reportPrivateUsage]
-    acts.CommitWith: AsyncContext._commit_with,  # pyright: ignore[reportPrivateUsage]
-    acts.Call: AsyncContext._call,  # pyright: ignore[reportPrivateUsage]
-    acts.Enter: AsyncContext._enter,  # pyright: ignore[reportPrivateUsage]
-    acts.Pause: AsyncContext._pause,  # pyright: ignore[reportPrivateUsage]
-    acts.Finish: AsyncContext._finish,  # pyright: ignore[reportPrivateUsage]
-    acts.Look: AsyncContext._look,  # pyright: ignore[reportPrivateUsage]
-    acts.Fork: AsyncContext._fork,  # pyright: ignore[reportPrivateUsage]
+    CommitNow: AsyncContext._commit,  # pyright: ignore[reportPrivateUsage]
+    CommitWith: AsyncContext._commit_with,  # pyright: ignore[reportPrivateUsage]
+    Call: AsyncContext._call,  # pyright: ignore[reportPrivateUsage]
+    Enter: AsyncContext._enter,  # pyright: ignore[reportPrivateUsage]
+    Pause: AsyncContext._pause,  # pyright: ignore[reportPrivateUsage]
+    Finish: AsyncContext._finish,  # pyright: ignore[reportPrivateUsage]
+    Look: AsyncContext._look,  # pyright: ignore[reportPrivateUsage]
+    Fork: AsyncContext._fork,  # pyright: ignore[reportPrivateUsage]
 }
 
 

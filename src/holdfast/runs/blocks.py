@@ -14,20 +14,25 @@ from msgspec import Raw, Struct
 from holdfast.core import codec
 from holdfast.errors import StepError, UsageError, show_value
 from holdfast.runs import events, values, waits
-from holdfast.runs.acts import COMMIT, Call, Enter, Finish, Fork, Operation
-from holdfast.runs.control import (
+from holdfast.runs.define import RunFunction, Signature, is_run, is_step
+from holdfast.runs.events import Fault
+from holdfast.runs.execution import Execution, children_to_cancel, open_children, status_marks
+from holdfast.runs.journal import Answer, Block, Entry, Journal, digest_of, escape, iteration
+from holdfast.runs.operation import (
+    COMMIT,
+    Call,
     Cancelled,
     Control,
+    Enter,
+    Finish,
+    Fork,
+    Operation,
     OwnerLost,
     Parked,
     RunSuspended,
     Stopped,
     passed_through,
 )
-from holdfast.runs.define import RunFunction, Signature, is_run, is_step
-from holdfast.runs.events import Fault
-from holdfast.runs.execution import Execution, children_to_cancel, open_children, status_marks
-from holdfast.runs.journal import Answer, Block, Entry, Journal, digest_of, escape, iteration
 
 
 class LoopPosition(Struct, frozen=True):

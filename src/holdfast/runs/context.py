@@ -25,13 +25,26 @@ from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER
 from holdfast.core.tree import MISSING, Map, get
 from holdfast.errors import UsageError, show_value
-from holdfast.runs import acts, blocks, events, processes, steps, values, waits
-from holdfast.runs.acts import Operation
+from holdfast.runs import blocks, events, processes, steps, values, waits
 from holdfast.runs.blocks import Branch, ParallelJoin, branch_body
-from holdfast.runs.control import Control, Stopped, calling_line, passed_through
 from holdfast.runs.define import CURRENT, ONCE, RunFunction, Signature, Step, is_run, is_step
 from holdfast.runs.execution import BodyWriter, Execution, StepWriter
 from holdfast.runs.journal import Answer, Block, Entry, block_of, digest_of, done_of, iteration
+from holdfast.runs.operation import (
+    Call,
+    CommitNow,
+    CommitWith,
+    Control,
+    Enter,
+    Finish,
+    Fork,
+    Look,
+    Operation,
+    Pause,
+    Stopped,
+    calling_line,
+    passed_through,
+)
 from holdfast.runs.pool import PoolCall
 from holdfast.scope import Scope
 
@@ -813,13 +826,13 @@ class Context(Operations):
         """Returns the context of a branch."""
         return Context(self._execution, block, self, self._engine)
 
-    def _commit(self, act: acts.CommitNow) -> None:
+    def _commit(self, act: CommitNow) -> None:
         self._execution.commit()
 
-    def _commit_with(self, act: acts.CommitWith) -> Any:
+    def _commit_with(self, act: CommitWith) -> Any:
         return self._execution.commit_with(act.event, act.extra)
 
-    def _call(self, act: acts.Call) -> Any:
+    def _call(self, act: Call) -> Any:
         if act.is_async:
             raise UsageError(
                 f'step "{act.path}" is async and was called in a sync run',
@@ -833,7 +846,7 @@ class Context(Operations):
             WRITER.reset(writing)
             CURRENT.reset(inside)
 
-    def _enter(self, act: acts.Enter) -> Any:
+    def _enter(self, act: Enter) -> Any:
         inside = CURRENT.set(act.context)
         writing = WRITER.set(act.context._writer)
         try:
@@ -842,31 +855,31 @@ class Context(Operations):
             WRITER.reset(writing)
             CURRENT.reset(inside)
 
-    def _pause(self, act: acts.Pause) -> None:
+    def _pause(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
             self._execution.check()
             clock.sleep(min(left / 1e6, SLICE_S))
 
-    def _finish(self, act: acts.Finish) -> None:
+    def _finish(self, act: Finish) -> None:
         self._execution.commit(act.marks)
 
-    def _look(self, act: acts.Look) -> None:
+    def _look(self, act: Look) -> None:
         self._execution.look()
 
-    def _fork(self, act: acts.Fork) -> None:
+    def _fork(self, act: Fork) -> None:
         _Branches(self, act.joining).run()
 
 
 _PERFORM: dict[type, Any] = {
-    acts.CommitNow: Context._commit,  # pyright: ignore[reportPrivateUsage]
-    acts.CommitWith: Context._commit_with,  # pyright: ignore[reportPrivateUsage]
-    acts.Call: Context._call,  # pyright: ignore[reportPrivateUsage]
-    acts.Enter: Context._enter,  # pyright: ignore[reportPrivateUsage]
-    acts.Pause: Context._pause,  # pyright: ignore[reportPrivateUsage]
-    acts.Finish: Context._finish,  # pyright: ignore[reportPrivateUsage]
-    acts.Look: Context._look,  # pyright: ignore[reportPrivateUsage]
-    acts.Fork: Context._fork,  # pyright: ignore[reportPrivateUsage]
+    CommitNow: Context._commit,  # pyright: ignore[reportPrivateUsage]
+    CommitWith: Context._commit_with,  # pyright: ignore[reportPrivateUsage]
+    Call: Context._call,  # pyright: ignore[reportPrivateUsage]
+    Enter: Context._enter,  # pyright: ignore[reportPrivateUsage]
+    Pause: Context._pause,  # pyright: ignore[reportPrivateUsage]
+    Finish: Context._finish,  # pyright: ignore[reportPrivateUsage]
+    Look: Context._look,  # pyright: ignore[reportPrivateUsage]
+    Fork: Context._fork,  # pyright: ignore[reportPrivateUsage]
 }
 
 

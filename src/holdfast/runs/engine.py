@@ -35,7 +35,6 @@ from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
 from holdfast.runs.blocks import Progress, life
 from holdfast.runs.context import Context
-from holdfast.runs.control import OwnerLost, Parked, RunSuspended
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.execution import (
     Execution,
@@ -46,6 +45,7 @@ from holdfast.runs.execution import (
     stored,
 )
 from holdfast.runs.journal import Block, Journal
+from holdfast.runs.operation import OwnerLost, Parked, RunSuspended
 from holdfast.runs.pool import Pool, PoolCall
 from holdfast.runs.supervisor import Supervisor, WakeCondition
 from holdfast.runs.waits import ChildSpec, check_id, message_name

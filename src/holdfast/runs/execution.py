@@ -33,10 +33,10 @@ from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
-from holdfast.runs.control import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 from holdfast.runs.define import RunFunction
 from holdfast.runs.events import ABSENT
 from holdfast.runs.journal import Answer, Journal, digest_of, done_of
+from holdfast.runs.operation import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
 
 # --- commits in flight ----------------------------------------------------------------------------
 #

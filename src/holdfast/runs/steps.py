@@ -13,11 +13,10 @@ from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.transaction import PendingCommit
 from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
 from holdfast.runs import events, values
-from holdfast.runs.acts import COMMIT, Call, CommitWith, Operation, Pause
-from holdfast.runs.control import RunSuspended
 from holdfast.runs.define import ONCE, Step
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry
+from holdfast.runs.operation import COMMIT, Call, CommitWith, Operation, Pause, RunSuspended
 
 CONFLICTS_MAX = 1000
 _logger = logging.getLogger("holdfast.runs")

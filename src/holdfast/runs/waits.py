@@ -20,11 +20,10 @@ from holdfast.core.tree import MISSING
 from holdfast.errors import ExistsError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.runs import events, values
-from holdfast.runs.acts import COMMIT, LOOK, Call, Operation, Pause
-from holdfast.runs.control import RunSuspended
 from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Answer, Entry, digest_of, done_of
+from holdfast.runs.operation import COMMIT, LOOK, Call, Operation, Pause, RunSuspended
 from holdfast.runs.steps import INLINE_US, pause
 
 POLICIES = ("cancel", "leave", "wait")
