@@ -273,7 +273,7 @@ def test_a_key_decides_once(hf: Store) -> None:
     chat = hf.conversation("c")
     d = chat.decide("refund", key="run/1:pay", action="POST")
     assert (d.key, d.id) == ("run/1:pay", "run/1:pay@conversation/c")
-    with pytest.raises(ExistsError, match="made already"):
+    with pytest.raises(ExistsError, match="exists already"):
         chat.decide("refund", key="run/1:pay", action="POST")
     same = chat.decide("refund", key="run/1:pay", action="POST", if_exists="attach")
     assert same.stored == d.stored

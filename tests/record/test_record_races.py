@@ -187,7 +187,7 @@ def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(Decisions, "_read", looked)
-    with pytest.raises(holdfast.ExistsError, match="made already"):
+    with pytest.raises(holdfast.ExistsError, match="exists already"):
         chat.decide("second", key="k")
     assert [d.decision for d in hf.decisions(scope=chat)] == ["first"]
 

@@ -199,7 +199,7 @@ def test_bad_ids_and_dependencies_are_refused(hf: Store) -> None:
     tasks = hf.team("t").tasks
     for id, after in (("a", []), ("b", ["a"]), ("c", ["b"])):
         tasks.add(id, id=id, depends_on=after)
-    with pytest.raises(ExistsError, match='has a task "a" already'):
+    with pytest.raises(ExistsError, match='already has a task "a"'):
         tasks.add("other", id="a")
     with pytest.raises(NotFoundError, match='cannot depend on "z"'):
         tasks.add("d", depends_on=["z"])

@@ -157,7 +157,7 @@ class Audit:
         if self._reads is None:
             raise UsageError(
                 f'no reads of "{self.name}" were observed: the audit was not begun',
-                hint="let the work run in its block: with store.audit(scope) as audit: …",
+                hint="run the work in its block: with store.audit(scope) as audit: …",
             )
         return self._reads
 
@@ -190,7 +190,7 @@ class Audit:
             )
         if not place:
             raise UsageError(
-                f"an item is a part of the state, found {show_value(path)}: the whole state"
+                f"an item is a part of the state, found the whole state: {show_value(path)}"
             )
         if tree.get(self._root(), place, MISSING) is MISSING:
             raise NotFoundError(

@@ -220,7 +220,7 @@ def _readable(event: Event) -> Generator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptError(
-            f'event {event.revision} of "{event.stream}" is not what "{event.type}" holds',
+            f'event {event.revision} of "{event.stream}" has no valid data of "{event.type}"',
             stream=event.stream,
             revision=event.revision,
         ) from error
@@ -406,6 +406,9 @@ PAGE = 200
 IfExists = Literal["raise", "attach"]
 
 
+# --- the decisions of a store ---------------------------------------------------------------------
+
+
 class Decisions:
     """The decisions of one store."""
 
@@ -560,13 +563,13 @@ class Decisions:
         is_own = found.place is not None and found.place == data.get("place")
         if if_exists == "raise" and not is_own:
             raise ExistsError(
-                f'decision "{found.id}" was made already',
+                f'decision "{found.id}" exists already',
                 hint='use a new key, or if_exists="attach"',
             )
         if (found.decision, found.planned_action) != (data["decision"], data.get("planned_action")):
             raise UsageError(
-                f'decision "{found.id}" is another one: it says {show_value(found.decision)}, '
-                f"and as its action {show_value(found.planned_action)}",
+                f'decision "{found.id}" is another one: its text is {show_value(found.decision)}, '
+                f"its action {show_value(found.planned_action)}",
                 hint="use a new key",
             )
         while found.is_open and found.owner != self.context.worker:
@@ -859,6 +862,7 @@ class OpenDecision:
     def __init__(self, decisions: Decisions, entry: Decision) -> None:
         self._decisions = decisions
         self.stored = entry
+        """The decision as it was last read or written."""
         self.id = entry.id
         self.key = entry.key
         self._was_closed = entry.status == "closed"

@@ -433,7 +433,7 @@ def _data(context: RecordContext, record: Record) -> dict[str, Any]:
     required = ("name", "value", "by") if record.type == STATED else ("name", "of", "by")
     if not isinstance(data, dict) or not all(field in data for field in required):
         raise CorruptError(
-            f'event {record.revision} of "{record.stream}" is not what "{record.type}" holds',
+            f'event {record.revision} of "{record.stream}" has no valid data of "{record.type}"',
             stream=record.stream,
             revision=record.revision,
         )

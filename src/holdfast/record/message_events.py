@@ -266,7 +266,7 @@ def _foreign_field(fields: dict[str, Any], name: str) -> Any:
     return cast("dict[str, Any]", foreign).get(name) if isinstance(foreign, dict) else None
 
 
-# --- what callers give ---------------------------------------------------------------------------
+# --- checking fields -----------------------------------------------------------------------------
 
 
 def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -416,7 +416,7 @@ def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
     return sha256(place + codec.encode(fields)).hexdigest()[:26]
 
 
-# --- bytes ---------------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 
 def encode(fields: dict[str, Any], spill: Spill) -> bytes:

@@ -382,5 +382,5 @@ def check_messages_kept(scan: Scan) -> None:
             f'the messages of scope "{scan.stream}" were dropped when it was closed at revision '
             f"{scan.dropped_at}",
             stream=scan.stream,
-            hint=f"messages.at({scan.dropped_at - 1}) still reads what they were",
+            hint=f"messages.at({scan.dropped_at - 1}) still reads them",
         )

@@ -74,7 +74,7 @@ def check_names(by: object) -> tuple[str, ...] | None:
         if found and all(isinstance(name, str) and name.strip() for name in found):
             return cast("tuple[str, ...]", found)
     raise UsageError(
-        f"messages are chosen by a function that scores one, or by names, found {show_value(by)}"
+        f"messages are chosen by a function that scores them, or by names, found {show_value(by)}"
     )
 
 
@@ -332,7 +332,7 @@ class History(Sequence[Message]):
         """
         check_whole(limit, "limit", least=1)
         if sum((before is not None, after is not None, check_flag(oldest, "oldest"))) > 1:
-            raise UsageError("a page is the one before, the one after, or the oldest: found two")
+            raise UsageError("a page takes one of before, after and oldest: found two")
         scan = self._scan()
         with scan.mutex:
             if after is not None or oldest:
@@ -373,7 +373,9 @@ class History(Sequence[Message]):
         until = self._scope.revision_of(moment)
         newest = self._scope.revision
         if not 0 <= until <= newest:
-            raise NotFoundError(f'scope "{self.name}" has no revision {until}: it has {newest}')
+            raise NotFoundError(
+                f'scope "{self.name}" has no revision {until}: its newest is {newest}'
+            )
         return History(self._scope, self._context, until=until, is_original=self._is_original)
 
     def original(self) -> History:
@@ -805,7 +807,7 @@ class Messages(History):
         """
         return OpenTurn(self, self._log, self._context.lease_keeper)
 
-    # --- changing ---
+    # --- changing --------------------------------------------------------------------------------
 
     def edit(self, message: Message | str, **fields: Any) -> Message:
         """Sets fields of a message, removes those given as None, and returns it as it is now.

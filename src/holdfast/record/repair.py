@@ -62,7 +62,7 @@ def repair(history: Iterable[Any]) -> Repaired:
 class _Repair:
     def __init__(self, history: list[Any]) -> None:
         self._history = history
-        self._mended: list[Fix] = []
+        self._fixes: list[Fix] = []
         self._calls: dict[str, int] = {}
         self._results: dict[str, _ToolResult] = {}
         self._items: list[tuple[int, Any]] = []  # what is passed on, without results
@@ -74,17 +74,17 @@ class _Repair:
                 item = cast("_Item", item)
                 id = item.get("id")
                 if isinstance(id, str) and id in seen:
-                    self._note("duplicate", index, id)
+                    self._record_fix("duplicate", index, id)
                     continue
                 if isinstance(id, str):
                     seen.add(id)
             self._take_item(index, item)
         self._drop_orphans()
-        return Repaired(self._assemble(), sorted(self._mended, key=lambda one: one.index))
+        return Repaired(self._assemble(), sorted(self._fixes, key=lambda one: one.index))
 
-    def _note(self, what: Literal["duplicate", "orphan", "moved", "missing"], index: int,
+    def _record_fix(self, what: Literal["duplicate", "orphan", "moved", "missing"], index: int,
               id: str) -> None:  # fmt: skip
-        self._mended.append(Fix(what, index, id))
+        self._fixes.append(Fix(what, index, id))
 
     # --- taking apart ----------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class _Repair:
 
     def _take_result(self, index: int, id: str, value: _Item, *, is_block: bool) -> None:
         if id in self._results:
-            self._note("duplicate", index, id)
+            self._record_fix("duplicate", index, id)
         else:
             self._results[id] = _ToolResult(index, value, is_block, len(self._results))
 
@@ -111,7 +111,7 @@ class _Repair:
         for number, id in enumerate(call_ids(item)):
             if id in self._calls:
                 repeated.add(number)
-                self._note("duplicate", index, id)
+                self._record_fix("duplicate", index, id)
             else:
                 self._calls[id] = index
         if not repeated:
@@ -144,7 +144,7 @@ class _Repair:
     def _drop_orphans(self) -> None:
         for id, found in list(self._results.items()):
             if id not in self._calls:
-                self._note("orphan", found.index, id)
+                self._record_fix("orphan", found.index, id)
                 del self._results[id]
 
     # --- putting together ------------------------------------------------------------------------
@@ -189,14 +189,14 @@ class _Repair:
             found = self._results.get(id)
             is_block = "tool_calls" not in item and "call_id" not in item
             if found is None:
-                self._note("missing", index, id)
+                self._record_fix("missing", index, id)
                 made = _missing_result(item, id)
                 (blocks if is_block else results).append((len(self._history), made))
             elif "call_id" in found.value and found.index > index:
                 continue
             else:
                 if not self._is_in_place(found, index):
-                    self._note("moved", found.index, id)
+                    self._record_fix("moved", found.index, id)
                 (blocks if found.is_block else results).append((found.number, found.value))
         ordered = [
             [value for _, value in sorted(some, key=lambda one: one[0])]

@@ -223,6 +223,9 @@ def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore |
 TaskChange = tuple[str, dict[str, Any]]
 
 
+# --- the tasks of one scope -----------------------------------------------------------------------
+
+
 class Tasks:
     """The tasks of one scope; a fork's inherited ones included."""
 
@@ -276,7 +279,7 @@ class Tasks:
         newest = 0 if head is None else head.revision
         if check_whole(revision, "at") > newest:
             raise NotFoundError(
-                f'scope "{self._stream}" has no revision {revision}: it has {newest}'
+                f'scope "{self._stream}" has no revision {revision}: its newest is {newest}'
             )
         return table.at(revision)
 
@@ -314,7 +317,7 @@ class Tasks:
             name = _free_id(table.tasks) if id is None else id
             if name in table.tasks:
                 raise ExistsError(
-                    f'"{self._stream}" has a task "{name}" already', hint="use another id"
+                    f'"{self._stream}" already has a task "{name}"', hint="use another id"
                 )
             self._check_dependencies(table, name, data.get("dependencies", []))
             return task_events.ADDED, {"id": name, **data}
@@ -327,7 +330,7 @@ class Tasks:
             fields["dependencies"] = fields.pop("depends_on")
         data = check_fields(fields)
         if not data:
-            raise UsageError("update was given nothing to change")
+            raise UsageError("update needs a field to change: there is nothing to change")
 
         def make(table: TaskTable) -> TaskChange:
             known = self._find(table, task)
