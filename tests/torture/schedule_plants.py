@@ -56,7 +56,12 @@ def checked_before_the_lock() -> AbstractContextManager[None]:
     """Commits are judged first, and written under the lock later."""
 
     def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        lookups = backend._heads.get, backend._key_of, backend._leases.fence_holds
+        lookups = (
+            backend._heads.get,
+            backend._key_of,
+            backend._leases.fence_holds,
+            backend._checkout.clock.now_us,
+        )
         refusals = [judge(one, *lookups) for one in commits]
         with backend._checkout.writing():
             written = [

@@ -28,7 +28,6 @@ import holdfast
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Lease
-from holdfast.core import log
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.store import Store
@@ -321,16 +320,16 @@ def merged_by_time() -> Iterator[None]:
 @contextlib.contextmanager
 def times_as_they_come() -> Iterator[None]:
     """The writer's time is stored, though the stream has a later one."""
-    lay = log.lay
+    base_of = Log._base
 
-    def unmoved(request: Any, before: Any, **options: Any) -> Any:
-        return lay(request, tuple(replace(one, time=0) for one in before), **options)
+    def unmoved(self: Log, write: Any, overlay: Any) -> Any:
+        return replace(base_of(self, write, overlay), time=0)
 
-    log.lay = unmoved
+    Log._base = unmoved  # type: ignore[method-assign]
     try:
         yield
     finally:
-        log.lay = lay
+        Log._base = base_of  # type: ignore[method-assign]
 
 
 PLANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
