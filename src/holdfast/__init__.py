@@ -3,17 +3,23 @@
 from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
+from holdfast.backends.protocol import Lease, Mark, Position
 from holdfast.contrib.task_lifetimes import job
-from holdfast.core.consumers import Delivery, Group
+from holdfast.core.check import Report
+from holdfast.core.commit import CommitResult
+from holdfast.core.consumers import Delivery, Group, GroupStatus
+from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import Worker
-from holdfast.core.tree import MISSING
+from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
     ExistsError,
+    ExpiredError,
     FormatError,
     HoldfastError,
     LeaseLostError,
@@ -30,17 +36,30 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
-from holdfast.record.audit import Audit
+from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
-from holdfast.record.decisions import Decision, Link, UndecidedWarning
-from holdfast.record.facts import Contradicted, Fact, Holds
+from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.facts import Contradicted, Fact, Facts, Holds
+from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
+from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
-from holdfast.record.sessions import Session
+from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
+from holdfast.record.tasks import Tasks
 from holdfast.record.verifier_commands import load_verifiers
 from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
-from holdfast.scope import ConversationState, GlobalState, Scope, State, TeamState, WorkflowState
+from holdfast.runs.admin import RunSummary
+from holdfast.scope import (
+    ConversationState,
+    Edit,
+    GlobalState,
+    Recalled,
+    Scope,
+    State,
+    TeamState,
+    WorkflowState,
+)
 from holdfast.store import Store
 from holdfast.store import open_store as open
 
@@ -52,9 +71,12 @@ _getLogger("holdfast").addHandler(_NullHandler())
 __all__ = [
     "MISSING",
     "Audit",
+    "AuditItem",
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommitResult",
+    "Comparison",
     "ConflictError",
     "Context",
     "Contradicted",
@@ -63,32 +85,54 @@ __all__ = [
     "Decision",
     "Delivery",
     "Done",
+    "Draft",
+    "Edit",
     "Event",
     "ExistsError",
+    "ExpiredError",
     "Fact",
+    "Facts",
     "FileChange",
     "FormatError",
     "GlobalState",
     "Group",
+    "GroupStatus",
     "HoldfastError",
     "Holds",
+    "Lease",
     "LeaseLostError",
     "Link",
+    "List",
     "LostCommitsError",
+    "Map",
+    "Mark",
+    "Memory",
+    "MemoryItem",
+    "MemorySection",
     "Message",
+    "Messages",
     "NeedsAttentionError",
     "NotDone",
     "NotFoundError",
+    "OpenDecision",
+    "OpenTurn",
     "OtherStoreError",
     "Outcome",
     "Output",
+    "PendingCommit",
+    "PendingScope",
+    "Policy",
+    "Position",
     "Progress",
+    "Recalled",
     "Recovered",
     "Recovery",
+    "Report",
     "Retry",
     "Run",
     "RunCancelledError",
     "RunFailedError",
+    "RunSummary",
     "Scope",
     "Session",
     "Stale",
@@ -97,6 +141,7 @@ __all__ = [
     "StillRunningError",
     "Store",
     "Task",
+    "Tasks",
     "TeamState",
     "UnavailableError",
     "UndecidedError",
@@ -104,6 +149,7 @@ __all__ = [
     "Unknown",
     "UsageError",
     "ValueDomainError",
+    "View",
     "Worker",
     "WorkflowState",
     "act",
