@@ -1,0 +1,42 @@
+"""What users may lean on: every type that a public call returns has a public name."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import holdfast
+
+# Looked at by the command line; a run's handle shows it for those who know its events.
+INTERNAL = {"Entry", "Journal", "Op", "Vector"}
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type):
+        yield hint
+    for argument in typing.get_args(hint):
+        yield from classes_in(argument)
+
+
+def returned_by(cls: type) -> Iterator[type]:
+    names = {**vars(sys.modules[cls.__module__]), **vars(holdfast)}
+    for name, member in vars(cls).items():
+        function = member.fget if isinstance(member, property) else member
+        if not name.startswith("_") and callable(function):
+            yield from classes_in(typing.get_type_hints(function, names).get("return"))
+
+
+def test_every_type_that_a_public_call_returns_is_public() -> None:
+    exported = {getattr(holdfast, name) for name in holdfast.__all__}
+    missing = {
+        f"{found.__name__}, which {cls.__name__} returns"
+        for cls in exported
+        if isinstance(cls, type)
+        for found in returned_by(cls)
+        if found.__module__.startswith("holdfast")
+        and found not in exported
+        and found.__name__ not in INTERNAL
+    }
+    assert not missing
