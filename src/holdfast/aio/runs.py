@@ -16,7 +16,7 @@ from holdfast.core.arguments import check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
-from holdfast.runs.blocks import ParallelJoin, Progress, branch_body, life
+from holdfast.runs.blocks import ParallelJoin, Progress, branch_body, perform_pass
 from holdfast.runs.context import Operations
 from holdfast.runs.define import CURRENT, RunFunction, Step
 from holdfast.runs.engine import SLICE_S, Engine, Run, result_of
@@ -262,7 +262,7 @@ class AsyncContext(Operations):
     async def _fork(self, act: Fork) -> None:
         joining: ParallelJoin = act.joining
         names = {
-            asyncio.create_task(context._live(name, joining)): name
+            asyncio.create_task(context._run_branch(name, joining)): name
             for name, context in joining.contexts.items()
         }
         waiting = set(names)
@@ -276,7 +276,7 @@ class AsyncContext(Operations):
             # Whatever is cancelled meanwhile: no branch is at work when the block is left.
             await shielded(asyncio.gather(*waiting, return_exceptions=True))
 
-    async def _live(self, name: str, joining: ParallelJoin) -> None:
+    async def _run_branch(self, name: str, joining: ParallelJoin) -> None:
         """The task of one branch."""
         run = self._execution
         run.contexts.append(self)
@@ -328,7 +328,7 @@ class AsyncRuns:
             ) from error
 
     def _begin(self, run: Execution) -> None:
-        task = self.loop.loop.create_task(self._live(run))
+        task = self.loop.loop.create_task(self._execute(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -342,7 +342,7 @@ class AsyncRuns:
         except RuntimeError as error:
             _logger.debug('run "%s" is not stopped, its loop is closed: %s', run.id, error)
 
-    async def _live(self, run: Execution) -> None:
+    async def _execute(self, run: Execution) -> None:
         # Only now: a task that is cancelled before its first step runs nothing, not even `finally`.
         task = asyncio.current_task()
         assert task is not None, "BUG: a run outside a task"
@@ -351,11 +351,13 @@ class AsyncRuns:
         run.contexts.append(context)
         control: BaseException | None = None
         try:
-            control = await context._drive(life(context))
+            control = await context._drive(perform_pass(context))
         except BaseException as error:
             control = run.lost(error)
         finally:
-            await shielded(asyncio.ensure_future(self.loop.hop(self.engine.left, run, control)))
+            await shielded(
+                asyncio.ensure_future(self.loop.hop(self.engine.finish_pass, run, control))
+            )
 
     async def close(self) -> None:
         """Stops every run where it is; each can be resumed."""

@@ -93,7 +93,7 @@ class HeldRun:
 def hold(engine: Engine, id: str) -> Generator[HeldRun]:
     """Takes a run's lease for a moment; LeaseLostError if somebody executes it."""
     with engine.only_one(id):
-        lease = None if id in engine.active else engine.own(id)
+        lease = None if id in engine.active else engine.acquire_lease(id)
         if lease is None:
             raise LeaseLostError(
                 f'run "{id}" is running', lease=f"run/{id}", epoch=0, hint="wait until it rests"
@@ -101,7 +101,7 @@ def hold(engine: Engine, id: str) -> Generator[HeldRun]:
         try:
             yield HeldRun(engine, id, lease)
         finally:
-            engine.disown(lease)
+            engine.release_lease(lease)
 
 
 def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:

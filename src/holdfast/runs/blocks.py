@@ -418,7 +418,7 @@ def _rebuilt(run: Execution, joining: ParallelJoin, name: str, entry: Entry) -> 
 
 
 def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
-    """The whole life of one branch: its body, its end, and the record of both."""
+    """Runs one branch: its body, its end, and the record of both."""
     run: Execution = context._execution
     branch = joining.branches[name]
     path = context._block.path
@@ -447,7 +447,7 @@ def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
     return error, fault
 
 
-def life(context: Any) -> Operation:
+def perform_pass(context: Any) -> Operation:
     """Runs the body and records how it was left; returns the control it was left with, if any."""
     run: Execution = context._execution
     encoded = b"null"

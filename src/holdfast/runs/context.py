@@ -900,7 +900,7 @@ class _Branches:
         """Returns when the joining is decided, or when no branch is at work any more."""
         pool = self._context._engine.pool
         jobs = [
-            PoolCall(partial(_in, copy_context(), self._live, name, context))
+            PoolCall(partial(_in, copy_context(), self._run_branch, name, context))
             for name, context in self._joining.contexts.items()
         ]
         self._context._execution.forked(len(jobs))
@@ -921,7 +921,7 @@ class _Branches:
                     finally:
                         self._changed.acquire()
 
-    def _live(self, name: str, context: Context) -> None:
+    def _run_branch(self, name: str, context: Context) -> None:
         run, joining = context._execution, self._joining
         context._move_here()
         run.contexts.append(context)

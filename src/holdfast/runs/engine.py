@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.names import check_name, new_id
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
-from holdfast.runs.blocks import Progress, life
+from holdfast.runs.blocks import Progress, perform_pass
 from holdfast.runs.context import Context
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.execution import (
@@ -175,7 +175,7 @@ class Engine:
         if_exists: str = "error",
         queue: str | None = None,
     ) -> Run:
-        """Commits `created` and runs it in this process; with a queue it is only put in line."""
+        """Commits `created` and runs it in this process; with a queue it is only queued."""
         defined = self._check_function(function, queue)
         if if_exists not in ("error", "attach"):
             raise UsageError(f'if_exists is "error" or "attach", found {show_value(if_exists)}')
@@ -204,7 +204,7 @@ class Engine:
             if queue is not None:
                 marks = status_marks(id, "pending", self.log.clock.now_us())
                 return self._begin(id, journal, [created], marks, None)
-            lease = self.own(id)
+            lease = self.acquire_lease(id)
             if lease is None:
                 # Somebody took the lease and has not made the run: slow, paused or dead by now. It
                 # is made here, and the worker that waits for it takes it when the lease is free.
@@ -215,10 +215,10 @@ class Engine:
                 marks = status_marks(id, "running")
                 is_new = self._begin(id, journal, [created, claimed], marks, lease)
             except BaseException:
-                self.disown(lease)
+                self.release_lease(lease)
                 raise
             if not is_new:
-                self.disown(lease)
+                self.release_lease(lease)
                 return False
             self._launch(Execution(self.log, id, function, journal, lease))
             return True
@@ -261,7 +261,7 @@ class Engine:
         with self.only_one(id):
             if id in self.active:
                 return Run(self, id)
-            lease = None if self.ended(id) is not None else self.own(id)
+            lease = None if self.ended(id) is not None else self.acquire_lease(id)
             if lease is None:
                 self.supervisor.forget(id)  # it has ended, or another worker has it
                 return Run(self, id)
@@ -270,7 +270,7 @@ class Engine:
                 run = self._claim(id, lease)
             finally:
                 if run is None:
-                    self.disown(lease)
+                    self.release_lease(lease)
             self.supervisor.forget(id)
             if run is not None:
                 self._launch(run)
@@ -296,7 +296,7 @@ class Engine:
                 return run
         return None
 
-    def own(self, id: str) -> Lease | None:
+    def acquire_lease(self, id: str) -> Lease | None:
         """Takes the run's lease and keeps it; None if another worker has it.
 
         Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
@@ -304,7 +304,7 @@ class Engine:
         self._check_open()
         return self.store.lease_keeper.hold(f"run/{id}", ttl_s=LEASE_S)
 
-    def disown(self, lease: Lease) -> None:
+    def release_lease(self, lease: Lease) -> None:
         """Gives a run's lease back."""
         self.store.lease_keeper.drop(lease)
         self.log.leases.release(lease)
@@ -336,10 +336,10 @@ class Engine:
                 self.launch_async(run)
             except BaseException:  # a loop that was closed: nobody would ever release the run
                 self.active.pop(run.id, None)
-                self.disown(run.lease)
+                self.release_lease(run.lease)
                 raise
             return
-        job = PoolCall(lambda: ContextVars().run(self._live, run))
+        job = PoolCall(lambda: ContextVars().run(self._execute, run))
         self.jobs[run.id] = job
         self.pool.submit(job)
 
@@ -355,19 +355,19 @@ class Engine:
         except BaseException as error:
             raise run.lost(error) from error
 
-    def _live(self, run: Execution) -> None:
+    def _execute(self, run: Execution) -> None:
         context = Context(run, Block(run.journal), None, self)
         run.contexts.append(context)
         control: BaseException | None = None
         try:
-            control = context._drive(life(context))
+            control = context._drive(perform_pass(context))
         except BaseException as error:
             control = run.lost(error)
         finally:
-            self.left(run, control)
+            self.finish_pass(run, control)
 
-    def left(self, run: Execution, control: BaseException | None) -> None:
-        """Lets a run go after a pass: what it waits for is looked after, its parent is told."""
+    def finish_pass(self, run: Execution, control: BaseException | None) -> None:
+        """Releases a run after a pass: what wakes it is watched, its parent is told."""
         run.close()
         run.outcome = control
         if isinstance(control, RunSuspended):
@@ -377,7 +377,7 @@ class Engine:
             self.jobs.pop(run.id, None)
             if self._is_open:
                 try:
-                    self.disown(run.lease)
+                    self.release_lease(run.lease)
                 except HoldfastError as error:
                     _logger.debug('the lease of run "%s" is left to run out: %s', run.id, error)
         try:
@@ -561,7 +561,7 @@ class Engine:
                 run.stop_wanted = True
                 run.interrupt()
                 return
-            lease = self.own(id)
+            lease = self.acquire_lease(id)
             if lease is None:
                 return  # its owner hears of it with its next commit
             try:
@@ -571,7 +571,7 @@ class Engine:
                     self.append(id, lease, [events.Ended("cancelled")], marks)
                 self.supervisor.forget(id)
             finally:
-                self.disown(lease)
+                self.release_lease(lease)
         for child in children_to_cancel(journal, is_cancelled=True):
             self.cancel_child(id, child)
 

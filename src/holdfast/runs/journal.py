@@ -458,5 +458,5 @@ def done_of(
 
 
 def digest_of(encoded: bytes) -> str:
-    """Returns what two equal inputs have in common."""
+    """Returns the digest of encoded inputs, by which two calls are compared."""
     return blake2b(encoded, digest_size=16).hexdigest()

@@ -57,7 +57,7 @@ class Pool:
                 self._work.notify()
             elif self._threads < self._threads_max:
                 self._threads += 1
-                threading.Thread(target=self._live, name=self._name, daemon=True).start()
+                threading.Thread(target=self._work_on, name=self._name, daemon=True).start()
 
     @property
     def is_full(self) -> bool:
@@ -65,7 +65,7 @@ class Pool:
         with self._lock:
             return self._threads >= self._threads_max and not self._idle
 
-    def _live(self) -> None:
+    def _work_on(self) -> None:
         while True:
             with self._lock:
                 while not self._waiting:

@@ -125,13 +125,13 @@ class Command:
 
         def execute(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Output:
             process = _Process(self, clock, {"HOLDFAST_RUN": ctx.run, "HOLDFAST_KEY": ctx.key})
-            return self.judged(process.run(check_wanted))
+            return self.checked(process.run(check_wanted))
 
         made = step(**settings)(execute)
         made.drop = self.dropped.set
         return made
 
-    def judged(self, output: Output) -> Output:
+    def checked(self, output: Output) -> Output:
         """Returns the output, or raises it if the command failed and that is to be an error."""
         if self.check and output.code:
             data = {"code": output.code, "out": output.out, "err": output.err}

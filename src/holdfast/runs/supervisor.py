@@ -52,7 +52,7 @@ class Supervisor:
         with self._mutex:
             if self._thread is None and self._is_open:
                 self._thread = threading.Thread(
-                    target=_live, args=(ref(self), self._wake), name="holdfast-runs", daemon=True
+                    target=_watch, args=(ref(self), self._wake), name="holdfast-runs", daemon=True
                 )
                 self._thread.start()
         self._wake.set()
@@ -216,7 +216,7 @@ def _active(engine: Any) -> list[tuple[str, Any]]:
     return list(engine.active.items())
 
 
-def _live(supervisor_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
+def _watch(supervisor_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
     while (supervisor := supervisor_ref()) is not None and supervisor.is_open:
         try:
             pause_s = supervisor.work()
