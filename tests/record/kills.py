@@ -25,10 +25,9 @@ from tests.crash.children import Child, tell
 from tests.selection import this_turn
 
 HEARTBEAT_S = 0.2
-"""Of a child: on a server its death is known when three of these are over."""
+"""Of a child: on a server its death is known after three of these."""
 WATCHED_S = 0.7
-"""The same of one that is to be seen alive before: its heart must not miss three beats on a machine
-that has much else to do."""
+"""Of a child that must be seen alive first: it must not miss three of these on a busy machine."""
 PATIENCE_S = 120.0
 TURNS = 4
 """In how many commits of the history `make test` has been to every place, on a server."""
@@ -46,7 +45,7 @@ class Kill(Struct, frozen=True):
 
 
 class _Counting:
-    """A backend around a backend that counts commits, and ends the process at one of them."""
+    """Wraps a backend, counts commits, and kills the process at one of them."""
 
     def __init__(self, inner: Any, kill: tuple[int, str] | None) -> None:
         self._inner = inner
@@ -57,7 +56,7 @@ class _Counting:
         return getattr(self._inner, name)
 
     def commit(self, commits: Any) -> Any:
-        if _is_of_heart(commits):
+        if _is_of_lease_keeper(commits):
             return self._inner.commit(commits)
         self.commits += 1
         if self._kill == (self.commits, "before"):
@@ -68,9 +67,12 @@ class _Counting:
         return answers
 
 
-def _is_of_heart(commits: Any) -> bool:
-    """Says whether a batch is no part of the work: a heart that missed its time on a busy machine
-    says that it is back, now and then, and places that are counted must be the same each time."""
+def _is_of_lease_keeper(commits: Any) -> bool:
+    """Says whether a batch comes from the lease keeper, not from the work.
+
+    On a busy machine a lease keeper that was late records that it is back. Such commits are not
+    counted, because the places of kills must be the same each time.
+    """
     types = [record.type for one in commits for append in one.appends for record in append.records]
     return types == [RETURNED]
 
@@ -119,12 +121,12 @@ def kill_everywhere(
 
 
 def open_dying(url: str) -> Store:
-    """Opens a store in a child whose death others must soon know of."""
+    """Opens a store in a child whose death others must notice soon."""
     return holdfast.open(url, heartbeat_s=HEARTBEAT_S)
 
 
 def open_watched(url: str) -> Store:
-    """Opens a store in a child that others must see alive, and whose end they must know of."""
+    """Opens a store in a child that others must see alive, and whose death they must notice."""
     return holdfast.open(url, heartbeat_s=WATCHED_S)
 
 
@@ -132,5 +134,5 @@ def await_deaths(store: Store) -> None:
     """Returns when every worker but this one is known to be dead."""
     ends = time.monotonic() + PATIENCE_S
     while any(worker.alive and worker.id != store.worker for worker in store.workers()):
-        assert time.monotonic() < ends, "a worker that was killed is still held to be alive"
+        assert time.monotonic() < ends, "a worker that was killed still counts as alive"
         time.sleep(0.02)

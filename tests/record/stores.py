@@ -1,4 +1,4 @@
-"""A store of a test's own on every backend."""
+"""A new store for a test, on every backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = count(1)
 
 
 def new_url(backend: str, place: Path) -> str:
-    """Returns the URL of a store that is not there yet; on disk it lies below `place`."""
+    """Returns the URL of a store that does not exist yet; on disk it is below `place`."""
     number = next(_numbers)
     if backend == "memory":
         return "memory:"

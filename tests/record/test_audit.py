@@ -124,7 +124,7 @@ def test_a_commit_to_several_scopes_reports_what_it_reads(hf: Store) -> None:
 
 
 def test_an_observed_read_returns_what_is_there(hf: Store) -> None:
-    """A state whose readers are noted is equal to the plain one, and written as it."""
+    """A state that reports its readers equals the plain one, and is encoded like it."""
     team = fill(hf)
     with hf.audit(team):
         noted = team.state
@@ -157,7 +157,7 @@ def test_an_observed_read_returns_what_is_there(hf: Store) -> None:
 
 
 def test_reading_costs_nothing_extra_without_an_audit(hf: Store) -> None:
-    """While none is open, a reader is handed what the log holds by the very function that was."""
+    """While none is open, a reader gets the state of the log by the same function as before."""
     team = fill(hf)
     plain = team.state
     assert hf._log.show is state_of

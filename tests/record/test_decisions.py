@@ -33,7 +33,7 @@ def was_done(decision: holdfast.Decision) -> holdfast.Unknown:
 
 
 def test_a_decision_is_there_before_its_act_and_closed_by_its_outcome(hf: Store) -> None:
-    """BOOT-39, 40, 41: the attributes have the names of the text. RALPH-12: with its rationale."""
+    """BOOT-39, 40, 41: the attributes have the required names. RALPH-12: with its rationale."""
     chat = hf.conversation("c", parent=hf.team("t"))
     chat.set("stage", "triage")
     with chat.decide(
@@ -101,7 +101,7 @@ def test_a_block_without_an_outcome_says_so(hf: Store) -> None:
 
 
 def test_closing_twice_an_unknown_id_and_bad_ids_are_clear_errors(hf: Store) -> None:
-    """BOOT-47: what was said is never replaced."""
+    """BOOT-47: an outcome is never replaced."""
     chat = hf.conversation("c")
     d = chat.decide("x")
     d.outcome("done")
@@ -292,7 +292,7 @@ def test_a_fork_carries_what_was_decided(hf: Store) -> None:
     d = chat.decide("x")
     fork = chat.fork("what-if")
     d.outcome("done")
-    # One act in the world: what has become of it by now counts in the fork too.
+    # It is one act in the world: its state now counts in the fork too.
     assert [(e.id, e.status) for e in hf.decisions(scope=fork)] == [(d.id, "closed")]
     fork.decide("y")
     assert [e.decision for e in hf.decisions(scope=fork)] == ["y", "x"]

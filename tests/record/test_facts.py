@@ -36,7 +36,7 @@ from tests.record.witness import lines, note
 
 @holdfast.verifier(name="facts:asked")
 def asked(fact: Fact) -> object:
-    """Says what the fact's value tells it to say, and is counted outside."""
+    """Answers what the fact's value says, and is counted outside of the store."""
     if fact.about is not None:
         note(fact.about, "asked", fact.name)
     answer = fact.value
@@ -272,7 +272,7 @@ def test_bad_arguments_write_nothing(hf: Store) -> None:
     assert hf.conversation("c").revision == 0
 
 
-# --- BOOT-71: the three examples of the text ------------------------------------------------------
+# --- BOOT-71: the three required examples ---------------------------------------------------------
 
 
 def git(place: Path, *words: str) -> None:
@@ -413,7 +413,7 @@ def test_events_with_unexpected_data_are_reported() -> None:
                 hf.conversation("c").facts.get("f")
 
 
-# --- what happens while a verifier looks ---------------------------------------------------------
+# --- what happens during a verification ----------------------------------------------------------
 
 
 looking: list[Any] = []
@@ -421,7 +421,7 @@ looking: list[Any] = []
 
 @holdfast.verifier(name="facts:looking")
 def looks(fact: Fact) -> object:
-    """Something happens, and then it says what it saw of the fact that it was asked about."""
+    """Lets something happen, and then answers about the fact."""
     then, answer = looking.pop()
     then()
     return answer
@@ -445,7 +445,7 @@ def test_a_verdict_about_one_statement_does_not_count_for_the_next(
 
 
 def test_a_scope_that_expires_during_a_verification_hides_no_other_fact() -> None:
-    """Clause 18, and guarantee 7: the others are stale, and told so."""
+    """Clause 18, and guarantee 7: the others are stale, and listed."""
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as hf:
         short, closing, last = hf.conversation("a", ttl_s=5), hf.team("b"), hf.team("c")

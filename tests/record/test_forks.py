@@ -17,7 +17,7 @@ def never(fact: Any) -> bool:
 
 
 def test_tasks_at_a_revision_within_the_commit_that_added_one(hf: Store) -> None:
-    """The key of a commit stands on its first event, which may be that of the scope's parent."""
+    """The key of a commit is on its first event, which may be that of the scope's parent."""
     chat = hf.conversation("c", parent=hf.team("t"))
     chat.tasks.add("x")
     assert (chat.revision, chat.tasks.list(at=1)) == (2, [])
@@ -53,7 +53,7 @@ def test_every_list_agrees_on_a_decision_that_a_fork_inherited(hf: Store) -> Non
 
 
 def test_a_fork_keeps_the_standing_orders_of_its_past(hf: Store) -> None:
-    """BOOT-38: amnesia is no better at the boundary of a fork."""
+    """BOOT-38: nothing is forgotten at a fork."""
     team = hf.team("a")
     rule = team.decide("never promise a date", standing=True)
     fork = team.fork("what-if")
@@ -66,7 +66,7 @@ def test_a_fork_keeps_the_standing_orders_of_its_past(hf: Store) -> None:
 
 
 def test_a_key_decides_once_in_a_fork_too(hf: Store) -> None:
-    """The key is what the act was done with outside: a second decision would be taken for it."""
+    """The key is what the act was done with outside: a second decision would be mistaken for it."""
     chat = hf.conversation("a")
     d = chat.decide("refund", key="order-7")
     fork = chat.fork("b")

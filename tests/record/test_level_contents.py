@@ -123,7 +123,7 @@ def test_vic_21_the_global_scope_holds_what_all_share(hf: Store) -> None:
 
 
 def test_vic_1_26_one_store_for_all_of_it(hf: Store) -> None:
-    """Turns, tool calls, a workflow, a team and checkpoints; what was held does not change."""
+    """Turns, tool calls, a workflow, a team and checkpoints; what was stored does not change."""
     chat, team = hf.conversation("c"), hf.team("red")
     assert isinstance(chat, ConversationState)
     with chat.turn() as turn:

@@ -55,7 +55,7 @@ def test_each_kind_is_kept_for_its_own_time(hf: Store) -> None:
     assert after.results.get("unit tests").value == {"passed": 41, "failed": 1}
     assert after.errors.get(error.name).value["done"] == "waited longer"
     assert after.settings.get("language").value == "de"
-    # What is for the project is another project's no more than its state is.
+    # What is kept for a project is not visible in another project.
     other = hf.conversation("c3", parent=hf.team("other")).memory
     assert other.notes.list() == []
     assert other.settings.get("language").value == "de"

@@ -30,7 +30,7 @@ def contents(messages: Any) -> list[str | None]:
 
 
 def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that the number of records of every read is put into."""
+    """Returns a list to which the number of records of every read is added."""
     counts: list[int] = []
     backend = store._log._backend
     genuine = backend.read
@@ -213,7 +213,7 @@ def test_edits_deletions_pops_and_clears_are_events(hf: Store) -> None:
 
 
 def test_an_undo_reverts_a_change_and_leaves_messages_alone(hf: Store) -> None:
-    """Only a restore carries messages back, and an undo of one brings them again."""
+    """Only a restore goes back in messages, and an undo of it brings them back."""
     chat = hf.conversation("c")
     chat.set("stage", 1)
     mark = chat.checkpoint("early")
@@ -242,7 +242,7 @@ def test_a_summary_is_found_by_a_new_scan(hf: Store) -> None:
         chat.say(f"{number}")
     summary = chat.messages.compact("of eight", keep_last=2)
     last = [chat.say(f"later {number}") for number in range(100)]
-    chat.messages.rewind(last[90])  # so that nothing that was looked at before counts
+    chat.messages.rewind(last[90])  # so that the earlier scan no longer counts
     assert chat.messages.edit(summary, content="of the first eight").text == "of the first eight"
     chat.messages.rewind(last[80])
     chat.messages.delete(summary)
@@ -250,7 +250,7 @@ def test_a_summary_is_found_by_a_new_scan(hf: Store) -> None:
 
 
 def test_restore_and_fork_carry_the_messages(hf: Store) -> None:
-    """One truth per scope: time travel of the scope is that of its messages, by reference."""
+    """Restoring and forking a scope applies to its messages too, by reference."""
     chat = hf.conversation("c")
     chat.say("a")
     mark = chat.checkpoint("here")

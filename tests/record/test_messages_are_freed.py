@@ -12,7 +12,7 @@ SAID = 200
 
 
 def test_a_message_that_was_read_leaves_no_reference_cycle(tmp_path: Path) -> None:
-    # VIC-18: a long history is read whole, again and again, by whoever builds a prompt from it.
+    # VIC-18: a long history is read again and again to build prompts from it.
     with holdfast.open(tmp_path / "store") as hf:
         chat = hf.conversation("c1")
         chat.messages.add_many([{"role": "user", "content": f"{n}"} for n in range(SAID)])

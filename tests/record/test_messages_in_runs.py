@@ -48,7 +48,7 @@ def die_in(function: Any, url: str) -> None:
 
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
 def test_a_resumed_run_adds_no_message_twice(backend: str, tmp_path: Path) -> None:
-    """On servers the same, after the dead owner's lease; the kinds differ in nothing else here."""
+    """On servers it is the same once the dead owner's lease has lapsed."""
     url = new_url(backend, tmp_path)
     die_in(talks, url)
     with holdfast.open(url) as hf:

@@ -22,7 +22,7 @@ Seen = list[tuple[int, str]]
 
 
 class Conversations(RuleBasedStateMachine):
-    """A few conversations of one store, beside lists."""
+    """A few conversations of one store, compared with lists."""
 
     @initialize(chunk=st.integers(1, 5), kept=st.sampled_from([0, 2_000, 32 << 20]))
     def begin(self, chunk: int, kept: int) -> None:
@@ -182,7 +182,7 @@ class Conversations(RuleBasedStateMachine):
             assert chat.revision == len(seen) - 1
             assert contents(chat.messages) == seen[-1][0]
             assert len(chat.messages) == len(seen[-1][0])
-            # What was kept since the last look, and what a look of nobody's finds, are the same.
+            # The scan that was kept and a new scan find the same.
             assert contents(chat.messages.at(chat.revision)) == seen[-1][0]
             assert contents(chat.messages.original()) == seen[-1][1]
 

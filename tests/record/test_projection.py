@@ -23,7 +23,7 @@ def write_old(hf: Store, stream: str, *events: tuple[str, dict[str, Any]]) -> No
 
 
 def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
-    """BOOT-68: both versions of the text, and ours, in one stream."""
+    """BOOT-68: both older versions, and today's, in one stream."""
     chat = hf.conversation("c")
     write_old(
         hf,
@@ -81,7 +81,7 @@ def test_events_with_unexpected_data_are_reported(type: str, data: Any) -> None:
 
 
 class Model:
-    """What decisions should be, kept in a dict by one who was told of every call."""
+    """What decisions should be, in a dict that is updated at every call."""
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
@@ -91,7 +91,7 @@ class Model:
 
 
 def play(hf: Store, model: Model, dice: random.Random) -> None:
-    """Makes one random call, and tells the model."""
+    """Makes one random call, and updates the model."""
     scope = hf.conversation(dice.choice("ab"))
     alive = model.keys("open", "standing")
     verb = dice.choice(["decide", "decide", "order", "close", "raise", "prioritise", "supersede"])
@@ -121,7 +121,7 @@ def play(hf: Store, model: Model, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_decisions_agree_with_a_model(kind: str, tmp_path: Path) -> None:
-    """Single reads, lists by scope, lists by mark: all tell the same, and what the model tells."""
+    """Single reads, lists by scope, lists by mark: all agree with the model."""
     print(f"seed {SEED}")
     dice = random.Random(SEED)
     for trial in range(6):

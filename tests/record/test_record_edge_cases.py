@@ -52,7 +52,7 @@ def leave(url: str, verify: object, act: object = None) -> str:
 
 
 def test_a_decision_closed_within_its_block_keeps_that_outcome(hf: Store) -> None:
-    """Leaving it said "no outcome stated" on top of that, and raised ExistsError."""
+    """Leaving the block once tried to close it again, and raised ExistsError."""
     chat = hf.conversation("c")
     with chat.decide("by its id") as one:
         hf.outcome(one.id, "done")
@@ -90,7 +90,7 @@ def test_a_turn_that_cannot_be_ended_does_not_hide_why_it_failed(hf: Store) -> N
 
 
 def test_an_act_that_failed_is_tried_again_by_the_next_recovery(tmp_path: Path) -> None:
-    """The worker that tried lives, and counted as its owner: nobody came back to it."""
+    """The worker that tried is alive and counts as its owner, yet the act is tried again."""
     url = new_url("sqlite", tmp_path)
     id = leave(url, not_done, act)
     DID.clear()
@@ -123,7 +123,7 @@ def test_two_workers_that_attach_with_one_key_at_once_get_one_decision(
 
 @pytest.mark.parametrize("kind", ["memory", "files", "sqlite"])
 def test_marks_of_scopes_that_expired_are_swept(kind: str, tmp_path: Path) -> None:
-    """Servers end scopes by clocks of their own; the marks are the same there."""
+    """Servers expire scopes by their own clocks; the marks are the same there."""
     clock = FakeClock()
     with holdfast.open(new_url(kind, tmp_path), clock=clock) as hf:
         short = hf.conversation("short", ttl_s=1)
@@ -179,7 +179,7 @@ def test_a_fact_is_not_believed_for_years_because_a_clock_was_wrong() -> None:
 
 
 def test_a_foreign_item_that_was_merged_is_known_by_its_id(hf: Store) -> None:
-    """Sent again it was added again: a merge had written it elsewhere, without its key."""
+    """Sent again it is not added again, though a merge wrote it elsewhere, without its key."""
     here, there = hf.conversation("a"), hf.conversation("b")
     item = {"role": "user", "content": "q"}
     other = {"role": "user", "content": "r"}

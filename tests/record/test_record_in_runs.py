@@ -51,7 +51,7 @@ def decides(ctx: holdfast.Context) -> list[str]:
 def test_a_resumed_run_decides_nothing_twice(
     backend: str, place: str, recovers: bool, tmp_path: Path
 ) -> None:
-    """A decision's id comes from the run's path, and the new worker takes it up."""
+    """A decision's id comes from the run's path, and the new worker continues with it."""
     url = new_url(backend, tmp_path)
     holdfast.open(url).close()
 
@@ -91,7 +91,7 @@ def waits(ctx: holdfast.Context) -> str:
 def test_a_run_that_waits_in_the_block_of_a_decision_continues_with_another_worker(
     url: str, tmp_path: Path
 ) -> None:
-    """The wait leaves the block with an exception that is none of the act's: it stays open."""
+    """The wait leaves the block with an exception that is not the act's: it stays open."""
     if url == "memory:":
         url = new_url("sqlite", tmp_path)
     with holdfast.open(url) as one, holdfast.open(url) as two:
@@ -129,7 +129,7 @@ def refused(ctx: holdfast.Context, what: str) -> str:
 
 @pytest.mark.parametrize("what", ["turn", "fact", "withdraw", "check", "claim", "update", "memory"])
 def test_what_a_replay_cannot_repeat_is_refused_in_a_body(what: str) -> None:
-    """It says who and when, so a body that is entered again would diverge because of it."""
+    """It contains who and when, so a body that is entered again would diverge."""
     with holdfast.open("memory:") as hf:
         STORES.append(hf)
         hf.conversation("c").tasks.add("x")

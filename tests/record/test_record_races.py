@@ -159,7 +159,7 @@ def test_a_decision_in_a_closed_scope_is_reported(tmp_path: Path) -> None:
 def test_an_undo_never_reverts_a_change_that_it_did_not_see(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guarantee 3: what another writer was told is written meanwhile is the newest change then."""
+    """Guarantee 3: a change that another writer made meanwhile is the newest then."""
     chat = hf.conversation("c")
     chat.set("a", 1)
     chat.set("a", 2)
@@ -192,13 +192,13 @@ def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.Mon
     assert [d.decision for d in hf.decisions(scope=chat)] == ["first"]
 
 
-# --- recoveries at once, and answers that were lost ----------------------------------------------
+# --- concurrent recoveries, and results that were lost -------------------------------------------
 
 
 def test_threads_of_one_worker_that_recover_at_once_act_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BOOT-42: both would make the decision theirs by the very same event."""
+    """BOOT-42: both would take the decision over with the same event."""
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
@@ -223,7 +223,7 @@ def test_threads_of_one_worker_that_recover_at_once_act_once(
 def test_threads_that_listed_a_decision_before_act_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that comes late knows the decision as it was before the other took it."""
+    """A late thread knows the decision as it was before the other took it over."""
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
@@ -245,7 +245,7 @@ def test_threads_that_listed_a_decision_before_act_once(
 def test_a_recovery_whose_result_was_lost_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """It is the living owner then, and no other recovery would ever come to the decision."""
+    """This worker owns the decision then, and no other recovery would ever take it."""
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
@@ -270,7 +270,7 @@ def test_a_recovery_whose_result_was_lost_is_continued(
 
 
 def test_an_unfinished_recovery_is_not_taken_from_a_living_worker(tmp_path: Path) -> None:
-    """Another took it over, while this worker was taken for dead, and is at work on it."""
+    """Another worker took it over while this one seemed dead, and works on it."""
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf, holdfast.open(url) as other:
@@ -285,7 +285,7 @@ def test_an_unfinished_recovery_is_not_taken_from_a_living_worker(tmp_path: Path
 
 
 def test_a_decision_whose_scope_expires_while_its_verifier_is_asked() -> None:
-    """Clause 18: the others are recovered all the same."""
+    """Clause 18: the others are recovered anyway."""
     clock = FakeClock()
     with holdfast.open("memory:", clock=clock) as hf:
         for scope in (hf.conversation("short", ttl_s=5), hf.conversation("long")):

@@ -136,7 +136,7 @@ def test_a_decision_whose_functions_are_not_registered_is_left_open(
 
 
 def test_many_workers_that_recover_at_once_act_once(durable: str, tmp_path: Path) -> None:
-    """Every decision is done again by one of four processes, told by the outside witness."""
+    """Every decision is done again by one of four processes, as the outside witness counts."""
     url = new_url(durable, tmp_path)
     keys = [f"k{number}" for number in range(12)]
 
@@ -241,7 +241,7 @@ def newest(place: Path) -> Path:
 
 
 def test_a_recovery_killed_anywhere_is_finished_by_the_next(durable: str, tmp_path: Path) -> None:
-    """The second crash is as harmless as the first: the act is done exactly once all the same."""
+    """The second crash is as harmless as the first: the act is done exactly once."""
 
     def fresh() -> str:
         place = tmp_path / f"trial-{len(list(tmp_path.iterdir()))}"

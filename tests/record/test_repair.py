@@ -158,7 +158,7 @@ ITEM = st.one_of(
 
 
 def of_form(form: int) -> Any:
-    """One history speaks one form: an id that is a call in two would be two calls."""
+    """One history uses one form: an id that is a call in two forms would be two calls."""
     items = {
         0: (chat_call, chat_result),
         1: (item_call, item_result),

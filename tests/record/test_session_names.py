@@ -12,7 +12,7 @@ from tests.record.stores import new_url
 
 
 def fill(hf: Store) -> str:
-    """One session of the text: two messages, a decision, a tool result, one decision left open."""
+    """One session: two messages, a decision, a tool result, one decision left open."""
     chat = hf.conversation("s1")
     chat.say("fix the bug")
     chat.say("which one?", role="assistant")
@@ -42,7 +42,7 @@ def test_boot_12_each_part_of_a_session_has_a_name(hf: Store) -> None:
 
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
 def test_boot_13_a_session_is_rebuilt_from_its_place(backend: str, tmp_path: Path) -> None:
-    """Also one without tool results: nothing is there, and nothing is amiss."""
+    """A session without tool results is rebuilt too."""
     url = new_url(backend, tmp_path)
     with holdfast.open(url) as hf:
         fill(hf)

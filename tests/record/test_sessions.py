@@ -62,7 +62,7 @@ def statuses(hf: Store) -> list[tuple[str, str, bool]]:
 
 
 def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_path: Path) -> None:
-    """A kept one until somebody goes on with it: then it is active, and completed at its end."""
+    """A kept session is crashed until it is continued; then active, and completed at its end."""
     url = new_url(durable, tmp_path)
     holdfast.open(url).close()
     child = enter(kept(url))
@@ -144,7 +144,7 @@ def test_a_crashed_session_that_was_dropped_stays_crashed(durable: str, tmp_path
 def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
     durable: str, tmp_path: Path
 ) -> None:
-    """Without a session: the open turn tells, until `recover` has taken note of it."""
+    """Without a session: the open turn shows it, until `recover` has swept its mark."""
     url = new_url(durable, tmp_path)
     holdfast.open(url).close()
 

@@ -156,7 +156,7 @@ class Tasks(RuleBasedStateMachine):
 
     @rule()
     def fork(self) -> None:
-        """Goes on in the fork, where no claim counts."""
+        """Continues in the fork, where no claim counts."""
         if not self.scope.revision or self.forks == 3:
             return
         self.forks += 1

@@ -270,7 +270,7 @@ def test_boot_71_the_task_of_a_killed_owner_is_found_and_taken_over(
         tasks = hf.team("t").tasks
         if durable in ("redis", "postgresql"):
             until(lambda: tasks.get("t1").suspect)
-        # On one host the kernel tells at once.
+        # On one host the death is known at once, by the kernel.
         [task] = tasks.list(suspect=True)
         assert (task.owner, task.status) == (owner.lines[0]["worker"], "in_progress")
         assert [found.id for found in hf.stale()] == ["t1"]
@@ -331,7 +331,7 @@ def test_every_operation_killed_anywhere_happens_fully_or_not_at_all(
 
 
 def go_on(hf: Store, found: dict[str, Task]) -> None:
-    """The same key adds no second task, and every task can be brought to its end."""
+    """The same key adds no second task, and every task can be closed."""
     tasks = hf.team("t").tasks
     if "one" in found:
         assert tasks.add("one", id="one", key="k1").id == "one"

@@ -60,7 +60,7 @@ def test_boot_79_a_task_goes_from_open_through_in_progress_to_completed(hf: Stor
 
 
 def bare(task: Task) -> Task:
-    """A task without what only the moment of reading can tell."""
+    """Returns a task without the fields that are known only when it is read."""
     return replace(task, scope="", suspect=False, heartbeat=None, waits_for=())
 
 
@@ -228,7 +228,7 @@ def test_task_numbers_guard_tasks_whatever_else_is_written(hf: Store, url: str) 
     """The scope's state and other records do not get in the way, and ids stay distinct."""
     team = hf.team("t", parent=hf.global_())
     with holdfast.open(url) as other:
-        # What is in memory is one handle's own.
+        # A store in memory has only one handle.
         theirs = (hf if url == "memory:" else other).team("t").tasks
         for n in range(5):
             team.set("n", n)
@@ -280,7 +280,7 @@ def test_a_restore_restores_tasks_but_no_claims(hf: Store) -> None:
     with pytest.raises(LeaseLostError):
         tasks.close(gone, "done twice")
     assert tasks.close(held, "done").status == "completed"
-    # And forth again, to where it was: nothing was rewritten.
+    # And forward again: nothing was rewritten.
     team.restore(revision)
     assert {task.id: task.status for task in tasks.list()} == {
         "t1": "open",
@@ -294,7 +294,7 @@ def test_a_restore_restores_tasks_but_no_claims(hf: Store) -> None:
     assert {id: bare(task) for id, task in project(team.history()).items()} == {
         task.id: bare(task) for task in tasks.list()
     }
-    # Taking back one change of the state says nothing about tasks.
+    # Undoing one change of the state leaves tasks alone.
     team.set("stage", "third")
     tasks.add("newest", id="newest")
     team.undo()
@@ -342,7 +342,7 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
 
 
 def test_the_tasks_of_an_expired_scope_are_gone(hf: Store) -> None:
-    """Decision 0010: its marks stay, and lead nowhere."""
+    """Decision 0010: its marks stay, and are passed over."""
     chat, ends = begun_and_seen(hf, 0.3)
     while hf._log._backend.now_us(chat.name) <= from_datetime(ends):
         select.select([], [], [], 0.02)
@@ -416,7 +416,7 @@ def test_tasks_are_found_in_a_long_stream_without_reading_it(
 
 
 def test_a_claim_by_name_lasts_its_time(url: str) -> None:
-    """For somebody who is no process: a person, or a command that has ended."""
+    """For an owner that is not a process: a person, or a command that has ended."""
     clock = FakeClock()
     with holdfast.open(url, clock=clock) as hf:
         tasks = hf.team("t").tasks

@@ -64,7 +64,7 @@ def test_a_turn_that_was_open_at_a_fork_or_a_restore_is_interrupted_there(hf: St
 
 
 def lose_answers(hf: Store, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
-    """Makes the next commit with an event of that type one whose answer never comes."""
+    """Loses the result of the next commit with an event of that type."""
     commit = hf._log._backend.commit
 
     def lost(commits: Any) -> Any:
@@ -212,7 +212,7 @@ def texts(hf: Store) -> list[str]:
 
 
 def test_killed_while_adding_one_message(durable: str, tmp_path: Path) -> None:
-    """Acknowledged or not there at all; and sent again, it is there once."""
+    """Acknowledged or not there at all; sent again, it is there once."""
     for kill in kills(say_one, durable, tmp_path):
         found = judged(kill, texts)
         assert found in ([], ["item 0"], ["item 0", "keyed"]), kill
@@ -283,7 +283,7 @@ def merge(url: str) -> None:
 
 
 def test_killed_while_merging_no_item_is_added_twice(durable: str, tmp_path: Path) -> None:
-    """Whoever goes on sends the items again, merges again, or both, in either order."""
+    """The next process sends the items again, merges again, or both, in either order."""
 
     def fresh() -> str:
         url = new_url(durable, tmp_path)

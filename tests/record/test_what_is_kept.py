@@ -28,7 +28,7 @@ def texts(messages: Any) -> list[str]:
 
 
 def test_boot_35_of_a_conversation_a_summary_and_the_key_messages(hf: Store) -> None:
-    """What the next prompt is made of is short; what was really said stays readable."""
+    """The next prompt is short; the original messages stay readable."""
     chat = hf.conversation("c")
     for number in range(50):
         metadata = {"key": True} if number in (7, 30) else None
@@ -106,7 +106,7 @@ def test_boot_35_of_intermediates_what_was_expensive(
     assert lines(tmp_path, "expensive") == ["2"]
 
 
-# --- let die -------------------------------------------------------------------------------------
+# --- dropped -------------------------------------------------------------------------------------
 
 
 def test_boot_36_what_is_transient_is_gone_with_its_turn(hf: Store) -> None:
@@ -196,7 +196,7 @@ def test_boot_94_by_entity(hf: Store) -> None:
 
 
 def test_boot_94_by_retrieval(hf: Store) -> None:
-    """Scored by whatever the caller has; of equals the newest, and in the order of saying."""
+    """Scored by whatever the caller has; of equals the newest, in their order."""
     chat = talk(hf)
     words = {"lamp", "broken", "order"}
 
