@@ -1,4 +1,4 @@
-"""The levels of scopes: which stands above which, and whether state outlives its scope."""
+"""Names: ids that sort by time, names that users choose, levels of scopes, URLs as they are shown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from msgspec import Struct
 
 from holdfast.clock import Clock
 from holdfast.errors import ExistsError, UsageError, show_value
-
-# --- ids ------------------------------------------------------------------------------------------
-#
-# Ids that sort by time, and the rule for names that users choose.
-
 
 NAME_BYTES_MAX = 512
 
@@ -150,10 +145,7 @@ def split_name(name: str) -> tuple[str, str | None]:
     return level, id if slash else None
 
 
-# --- url ------------------------------------------------------------------------------------------
-#
-# URLs of stores: how one is shown, and the numbers that it may hold.
-
+# URLs of stores: how one is shown, and the numbers in it.
 
 _SECRETS = ("password", "sslpassword", "ssl_password", "oauth_client_secret")
 
