@@ -15,7 +15,7 @@ from holdfast.core.snapshot import pack, unpack
 from holdfast.core.tree import (
     EMPTY,
     MISSING,
-    Change,
+    Difference,
     Lazy,
     List,
     Map,
@@ -62,8 +62,8 @@ def test_values_are_equal_by_what_they_hold_and_to_nothing_else() -> None:
         True,
         False,
     )
-    assert Change(("a",), 1, 2) == Change(("a",), 1, 2)
-    assert Change(("a",), 1, 2) != (("a",), 1, 2)
+    assert Difference(("a",), 1, 2) == Difference(("a",), 1, 2)
+    assert Difference(("a",), 1, 2) != (("a",), 1, 2)
 
 
 def test_a_frozen_value_is_its_own_copy() -> None:
@@ -267,5 +267,5 @@ def test_lists_of_a_snapshot_and_of_the_log_are_compared_item_by_item() -> None:
     assert diff(one, other, is_same_stream=True) == []
     assert diff(one, by_value) == []
     assert diff(one, apply(other, [set_op(("l", 3), "new")], revision=200)) == [
-        Change(("l", 3), items[3], "new")
+        Difference(("l", 3), items[3], "new")
     ]
