@@ -1,4 +1,4 @@
-"""Names: ids that sort by time, names that users choose, levels of scopes, URLs as they are shown."""
+"""Ids that sort by time, names that users choose, levels of scopes, and URLs as they are shown."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ class Scope:
 
         Its open decisions and standing orders are closed as abandoned first, each in a commit of
         its own; tasks that are not closed are cancelled, and what was kept for the session is let
-        go. With `keep=False` the state is let go too: reading it raises ClosedError, earlier
+        go. With `keep=False` the state is dropped too: reading it raises ClosedError, earlier
         revisions can still be read until retention removes them. None asks the level's policy.
         """
         keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")

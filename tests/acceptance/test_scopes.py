@@ -227,7 +227,7 @@ def test_a_closed_scope_refuses_writes_and_lets_go_by_policy_vic_22(hf: Store) -
     other = hf.conversation("d")
     other.set("a", 1)
     other.close(keep=False)
-    with pytest.raises(ClosedError, match="let go"):
+    with pytest.raises(ClosedError, match="dropped"):
         _ = other.state
     assert other.at(1) == {"a": 1}
     assert chat.fork("e").set("a", 2) == 4

@@ -196,7 +196,7 @@ def test_boot_6_a_session_is_gone_at_its_end(durable: str, tmp_path: Path) -> No
 
     assert (work.position, work.run(4)) == ("session", 5)
     with holdfast.open(url) as hf:
-        with pytest.raises(ClosedError, match="let go"):
+        with pytest.raises(ClosedError, match="dropped"):
             _ = hf.scope(seen[0].name).state
         assert hf.marks("session") == []
         assert hf.workers() == []

@@ -9,7 +9,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   "undo": true                      the state alone did, by one change
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
-    closed        {"keep": true}                    no more writes; if not keep, state was let go
+    closed        {"keep": true}                    no more writes; if not keep, state is dropped
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
@@ -208,7 +208,7 @@ class StreamState(Struct, frozen=True):
     root: Map
     parent: str | None = None
     closed_at: int = 0  # the revision that closed the scope, 0 while it is open
-    dropped: bool = False  # the state was let go when the scope was closed
+    dropped: bool = False  # the state was dropped when the scope was closed
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
 
 
@@ -224,10 +224,10 @@ EMPTY = StreamState(revision=0, link=ORIGIN, time=0, root=NOTHING)
 
 
 def state_of(state: StreamState, name: str) -> Map:
-    """Returns the state, or raises ClosedError if it was let go: never empty by accident."""
+    """Returns the state, or raises ClosedError if it was dropped: never empty by accident."""
     if state.dropped:
         raise ClosedError(
-            f'the state of scope "{name}" was let go when it was closed at revision '
+            f'the state of scope "{name}" was dropped when it was closed at revision '
             f"{state.closed_at}",
             stream=name,
             hint=f"at({state.closed_at - 1}) still reads what it was",
