@@ -217,3 +217,19 @@ def test_many_threads_of_both_kinds_are_all_answered() -> None:
         thread.join(120)
     assert sorted(results) == [(n, i) for n in range(8) for i in range(50)]  # pyright: ignore
     queue.close()
+
+
+def test_an_error_in_the_background_fails_what_was_submitted_and_the_next_is_written() -> None:
+    def run(requests: list[Request]) -> None:
+        if requests[0].work == "bad":
+            raise RuntimeError("a bug")
+        requests[0].succeed("done")
+
+    queue = CommitQueue(run)
+    bad, good = Request("bad"), Request("good")
+    queue.submit(bad)
+    with pytest.raises(RuntimeError, match="a bug"):
+        queue.wait(bad)
+    queue.submit(good)
+    assert queue.wait(good) == "done"
+    queue.close()

@@ -58,3 +58,13 @@ def test_a_layer_takes_nothing_from_another():
         with pytest.raises(ExistsError):
             register_layer(taken)
     assert "node" in reserved_prefixes()
+
+
+def test_what_is_swept_and_what_may_be_stale_is_found_in_the_table():
+    def stale(context: object, verify: bool) -> list[object]:
+        return [verify]
+
+    register_layer(Layer(name="nodes", indexes=("node", "edge"), swept=("edge",), stale=stale))
+    assert "edge" in layers.swept_indexes()
+    assert "node" not in layers.swept_indexes()
+    assert stale in layers.stale_sources()

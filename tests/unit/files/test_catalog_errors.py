@@ -463,3 +463,36 @@ def test_a_line_that_does_not_continue_its_streams_is_bad(build: RecordBuilder) 
     with pytest.raises(BadLine, match="its position is 3: expected 2"):
         tail.apply(*_line(build, 3, "a", b"2", behind=first))
     assert tail.cursor.position == 1
+
+
+def test_a_commit_stands_though_the_index_cannot_be_brought_up_to_date(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FilesBackend(tmp_path / "s", clock=clock)
+
+    def fails() -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(backend.catalog, "flush", fails)
+    monkeypatch.setattr(backend.catalog, "flush_at", 0)
+    accepted(backend, build.commit(build.append("s", b"1")))
+    assert revisions(backend.read("s")) == [1]
+    monkeypatch.undo()
+    backend.close()
+
+
+def test_an_index_of_another_process_that_cannot_be_used_yet_is_left(
+    store: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would know stays in memory."""
+    backend = FilesBackend(store, clock=clock)
+
+    def fails(*_: object) -> None:
+        raise apsw.BusyError
+
+    monkeypatch.setattr(backend.catalog, "_index", None)
+    monkeypatch.setattr(backend.catalog, "_adopt_index", fails)
+    backend.catalog._trim(0)
+    monkeypatch.undo()
+    assert len(revisions(backend.read("s00"))) == 20
+    backend.close()
