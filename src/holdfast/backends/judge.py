@@ -101,7 +101,7 @@ class Overlay:
     def accept(self, commit: Commit, position: Position) -> None:
         """Counts the commit, which `judge` let pass, among those that will be written."""
         for append in commit.appends:
-            before = self.head_of(append.stream)
+            before = self._heads.get(append.stream) or self._head_of(append.stream)
             self._heads[append.stream] = head_after(append, before, position)
             first = append.records[0]
             if first.key is not None:
@@ -109,7 +109,11 @@ class Overlay:
 
     def news(self, commit: Commit) -> dict[str, int]:
         """Returns what the receipt says of the streams that the commit watches."""
-        return {stream: _revision(self.head_of(stream)) for stream in commit.watch}
+        news: dict[str, int] = {}
+        for stream in commit.watch:
+            head = self._heads.get(stream) or self._head_of(stream)
+            news[stream] = 0 if head is None else head.revision
+        return news
 
 
 def _revision(head: Head | None) -> int:

@@ -1015,8 +1015,10 @@ def _without_aborted(prepared: list[PreparedCommit]) -> list[PreparedCommit]:
     Asked when they are sent and not when they were prepared: what one depends on may have failed
     since, a moment ago, in the same batch.
     """
+    is_whole = True
     for one in prepared:
         abort_if = one.request.work.abort_if
         if abort_if is not None and (error := abort_if()) is not None:
             one.request.fail(error)
-    return [one for one in prepared if not one.request.answered]
+            is_whole = False
+    return prepared if is_whole else [one for one in prepared if not one.request.answered]

@@ -182,16 +182,13 @@ class Execution:
         # For a branch that was given up, and whose step ended only now.
         return Stopped(f'run "{self.id}" was left: nothing more is recorded')
 
-    def take_buffer(
-        self, marks: Marks = (), expected: int | None = None, *, is_alone: bool = False
-    ) -> ProposedCommit | None:
+    def take_buffer(self, marks: Marks = (), expected: int | None = None) -> ProposedCommit | None:
         """Returns what is recorded and not sent yet as one commit; None if there is nothing.
 
         Called under the lock, which the caller holds until the commit is sent, so that commits are
         in the order of the records. A commit that fails breaks the journal's prefix: whoever sends
         for the log is told in that moment (`lost`), and nothing of the run that is in line after it
-        is written any more (`abort_if`). A commit that is alone, sent while none is in flight by
-        the only thread of the run, has nothing before it that could fail.
+        is written any more (`abort_if`).
         """
         if not self._buffer and not marks:
             return None
@@ -200,9 +197,8 @@ class Execution:
         self.generation += 1
         marks, self._marks = marks or self._marks, ()
         writes = (StreamWrite(self.stream, new_events, expected),) if new_events else ()
-        abort_if = None if is_alone and self._loss is None else self.abort_if
         return ProposedCommit(
-            writes, (), self.fence, marks, (self.inbox.stream,), abort_if, self.lost
+            writes, (), self.fence, marks, (self.inbox.stream,), self.abort_if, self.lost
         )
 
     def put(
@@ -238,8 +234,7 @@ class Execution:
                 written = None if request is None else self.log.wait(request)
             else:
                 with self._lock:
-                    is_alone = not self.in_flight.pending
-                    proposed = self.take_buffer(marks, expected, is_alone=is_alone)
+                    proposed = self.take_buffer(marks, expected)
                     if proposed is not None:
                         try:
                             written = self.log.commit(proposed)
