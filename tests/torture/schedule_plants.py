@@ -145,12 +145,16 @@ def unlocked_before_the_sync() -> AbstractContextManager[None]:
 def old_after_waiting() -> AbstractContextManager[None]:
     """Whoever waited for the lock goes on with what was true before."""
 
-    def lock(opened: Any) -> None:
-        if opened.page.words[2] != opened.catalog.tail.cursor.end:
-            opened.fresh()
-        opened.disk.lock(opened._lock_fd, fcntl.LOCK_EX)
+    commit_of = FilesBackend.commit
 
-    return replaced((Opened, "lock", lock))
+    def commit(backend: Any, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        backend.opened.fresh()
+        return commit_of(backend, commits)
+
+    def stay(opened: Any) -> None:
+        return None
+
+    return replaced((FilesBackend, "commit", commit), (Opened, "catch_up", stay))
 
 
 def fenced_before_the_lock() -> AbstractContextManager[None]:
@@ -163,7 +167,7 @@ def claims_from_memory() -> AbstractContextManager[None]:
     claim_of = FileMarks.claim
 
     def claim(marks: Any, *arguments: Any, **named: Any) -> list[Mark]:
-        with replaced((FileLeases, "load", lambda leases: leases._context)):
+        with replaced((FileLeases, "load", lambda leases: leases._table)):
             return claim_of(marks, *arguments, **named)
 
     return replaced((FileMarks, "claim", claim))
