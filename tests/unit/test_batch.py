@@ -225,11 +225,18 @@ def test_an_error_in_the_background_fails_what_was_submitted_and_the_next_is_wri
             raise RuntimeError("a bug")
         requests[0].succeed("done")
 
+    answered = threading.Semaphore(0)
+
+    def waker(_: object) -> None:
+        answered.release()
+
     queue = CommitQueue(run)
-    bad, good = Request("bad"), Request("good")
+    bad, good = Request("bad", waker), Request("good", waker)
     queue.submit(bad)
+    assert answered.acquire(timeout=120)
     with pytest.raises(RuntimeError, match="a bug"):
         queue.wait(bad)
     queue.submit(good)
+    assert answered.acquire(timeout=120)
     assert queue.wait(good) == "done"
     queue.close()

@@ -65,6 +65,6 @@ def test_what_is_swept_and_what_may_be_stale_is_found_in_the_table():
         return [verify]
 
     register_layer(Layer(name="nodes", indexes=("node", "edge"), swept=("edge",), stale=stale))
-    assert "edge" in layers.swept_indexes()
+    assert "edge" in list(layers.swept_indexes())
     assert "node" not in layers.swept_indexes()
-    assert stale in layers.stale_sources()
+    assert stale in list(layers.stale_sources())

@@ -220,3 +220,20 @@ def test_an_undo_finds_its_change_behind_many_events_that_change_nothing() -> No
             chat.say(f"message {n}")
         chat.undo()
         assert (chat.state, len(list(chat.messages))) == ({}, 2 * BACK_CHUNK + 1)
+
+
+def test_the_newest_revision_of_a_scope_that_has_ended_is_gone(clock: FakeClock) -> None:
+    """Also where its state is still in memory."""
+    hf = store_on(MemoryBackend(clock=clock), clock)
+    chat = hf.conversation("c", ttl_s=60)
+    chat.set("n", 1)
+    revision = chat.revision
+    assert chat.at(revision) == {"n": 1}
+    clock.advance(61)
+    with pytest.raises(NotFoundError):
+        chat.at(revision)
+
+
+def test_a_batch_for_one_backend_is_not_cut(clock: FakeClock) -> None:
+    log = Log(MemoryBackend(clock=clock), clock=clock, actor="tester")
+    assert log.routes.split([]) == [[]]

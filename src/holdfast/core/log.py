@@ -335,8 +335,6 @@ class Log:
                     break
             else:
                 return
-            if not prepared:
-                return
             pending = [request for request in pending if not request.answered]
             _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
         for request in pending:

@@ -115,6 +115,11 @@ def test_a_time_that_no_calendar_has_is_refused() -> None:
         format_time(1 << 62)
 
 
+def test_times_of_one_second_differ_in_their_fraction() -> None:
+    assert format_time(1_700_000_000_000_001) == b"2023-11-14T22:13:20.000001Z"
+    assert format_time(1_700_000_000_999_999) == b"2023-11-14T22:13:20.999999Z"
+
+
 def test_clause_12_every_flipped_bit_is_noticed() -> None:
     encoded, _ = encode_line(_commit(b'{"a":[1,2,"three"]}'), 7)
     for place in range(len(encoded)):
