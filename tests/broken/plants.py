@@ -44,7 +44,7 @@ class Plant:
 
 def _no_lock(backend: Any) -> Any:
     with tempfile.TemporaryFile() as own:
-        backend.opened._lock_fd = os.dup(own.fileno())
+        backend.opened.store_lock._lock_fd = os.dup(own.fileno())
     return backend
 
 

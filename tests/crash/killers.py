@@ -17,8 +17,8 @@ import apsw
 from holdfast.backends import liveness
 from holdfast.backends.files import directory
 from holdfast.backends.files.disk import Disk
+from holdfast.backends.sqlite import connection as wal
 from holdfast.backends.sqlite import opening
-from holdfast.backends.sqlite import opening as wal
 
 How = Literal["before", "within", "after"]
 HOWS: tuple[How, ...] = ("before", "within", "after")
