@@ -20,8 +20,8 @@ import holdfast
 from holdfast.backends import liveness
 from holdfast.backends.files import directory, journal, objects, recovery
 from holdfast.backends.files.backend import FilesBackend
+from holdfast.backends.files.catalog import Tail
 from holdfast.backends.files.disk import Disk, write_all
-from holdfast.backends.files.tail import Tail
 from holdfast.backends.protocol import Commit, Receipt, Refusal
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import connection as driver
