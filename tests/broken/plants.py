@@ -71,7 +71,7 @@ def _forks_at(shift: int | None) -> Callable[[Any], Any]:
 
 
 def _views_now(backend: Any) -> Any:
-    View._folded = lambda self, scope: self._log.newest(scope.name)  # type: ignore[method-assign]
+    View._state_of = lambda self, scope: self._log.newest(scope.name)  # type: ignore[method-assign]
     return backend
 
 
