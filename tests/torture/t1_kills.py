@@ -31,7 +31,7 @@ PROMISE = "what was acknowledged survives SIGKILL, once; the store opens again"
 BOTH = {"early": 30, "forgetful": 30, "no-takeover": 20, "replays-twice": 30, "lease-kept": 20}
 EVERY = {"halves": 150, "key-lost": 180, "in-place": 80}
 PLANTS = {
-    "files": {**BOTH, "no-lock": 60, "cuts-whole": 30},
+    "files": {**BOTH, "no-lock": 300, "cuts-whole": 30},
     "files-every": {**EVERY, "cuts-whole": 120},
     "files-twice": {"no-takeover": 5, "cuts-whole": 5},
     "sqlite": {**BOTH, "wal-removed": 30},
