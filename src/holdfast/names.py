@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import unquote
+from urllib.parse import SplitResult, unquote
 
 from msgspec import Struct
 
@@ -148,23 +148,65 @@ def split_name(name: str) -> tuple[str, str | None]:
 # URLs of stores: how one is shown, and the numbers in it.
 
 _SECRETS = ("password", "sslpassword", "ssl_password", "oauth_client_secret")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/*)")  # two letters at least: "C:" is a drive
+_PATHS = ("file", "files", "memory", "sqlite")
+_SETTINGS = "host|hostaddr|port|dbname|user|passfile|service|sslmode|" + "|".join(_SECRETS)
+_CONNECTION_STRING = re.compile(rf"\s*({_SETTINGS})\s*=", re.IGNORECASE)
+_SECRET_PARAMETER = re.compile(rf"[?&]({'|'.join(_SECRETS)})=", re.IGNORECASE)
+_SECRET_SETTING = re.compile(
+    rf"\b({'|'.join(_SECRETS)})\s*=\s*('(?:[^'\\]|\\.)*'?|\S+)", re.IGNORECASE
+)
+
+
+def is_connection_string(text: str) -> bool:
+    """Says whether a text is what PostgreSQL's own clients take in place of a URL: `host=h …`."""
+    return _CONNECTION_STRING.match(text) is not None
+
+
+def unwrapped(text: str) -> str:
+    """Returns a text without the space and the quotes around it."""
+    return text.strip().strip("'\"").strip()
 
 
 def without_secrets(url: str) -> str:
-    """Returns the URL as it may be shown, whatever else is wrong with it; a path stays as it is."""
-    head, mark, query = url.partition("?")
-    scheme, separator, rest = head.partition("://")
-    if not separator:
+    """Returns the URL as it may be shown, whatever else is wrong with it; a path stays as it is.
+
+    A password with a character that should have been escaped may look like a part of the host, the
+    path or the query. So everything up to the last `@` counts as the login, and of that only a name
+    is shown which cannot be a part of the password: rather less of the URL is shown than a secret.
+    """
+    bare = unwrapped(url)
+    if is_connection_string(bare):
+        return _SECRET_SETTING.sub(r"\1=***", bare)
+    found = _SCHEME.match(bare)
+    if found is None or found.group(1).lower() in _PATHS:
         return url
-    if "@" in query and "@" not in rest and ":" in rest:
-        # A password with a question mark in it, which should have been escaped: what looks like
-        # the query may be the rest of it. Rather the host is not shown than that.
-        rest, mark, query = f"{rest}?{query}", "", ""
-    login, at, where = rest.rpartition("@")
-    login = login.partition(":")[0]
-    at = at if login else ""
-    pairs = [pair for pair in query.split("&") if pair and not _is_secret(pair)]
-    return f"{scheme}://{login}{at}{where}{mark if pairs else ''}{'&'.join(pairs)}"
+    # What follows a password in the query may be the rest of it, if an & was not escaped.
+    rest = _SECRET_PARAMETER.split(bare[found.end() :], maxsplit=1)[0]
+    head, _, query = rest.partition("?")
+    if "@" in query and (":" in head or "@" in head):
+        login, at, where = rest.rpartition("@")
+        where, _, query = where.partition("?")
+    else:
+        login, at, where = head.rpartition("@")
+    name = login.partition(":")[0]
+    if not re.fullmatch(r"[\w.~-]*", name):
+        name = ""
+    pairs = [pair for pair in query.split("&") if "=" in pair and not _is_secret(pair)]
+    shown = f"{found.group()}{name}{at if name else ''}{where}"
+    return f"{shown}?{'&'.join(pairs)}" if pairs else shown
+
+
+def check_login(url: str, parts: SplitResult) -> None:
+    """Raises UsageError for a URL whose password would be read as a host, a path or a query."""
+    head = url.partition("?")[0]
+    is_split = "@" in parts.path or "@" in parts.fragment
+    if "://" not in url or is_split or (":" in head and "@" in parts.query and "@" not in head):
+        raise UsageError(
+            f'"{without_secrets(url)}" cannot be read: a password with a special character in it, '
+            "or not // after the scheme",
+            hint="write %40 for @, %2F for /, %3F for ?, %23 for # and %25 for % in a password",
+        )
 
 
 def without(secrets: Sequence[str], text: str) -> str:

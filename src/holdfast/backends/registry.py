@@ -24,7 +24,7 @@ from holdfast.backends.protocol import (
     Objects,
 )
 from holdfast.errors import UsageError, show_value
-from holdfast.names import without_secrets
+from holdfast.names import is_connection_string, unwrapped, without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -91,6 +91,7 @@ def open_backend(
             + show_value(without_secrets(url) if isinstance(url, str) else cast("object", url)),
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
+    _check_spelling(url)
     found = _SCHEME.match(url)
     if found is None:
         return _load(_FILES)(url, **options), url
@@ -99,6 +100,22 @@ def open_backend(
     if built_in is None:
         return _open_foreign(scheme, url, options)
     return _open_built_in(built_in, scheme, url, options)
+
+
+def _check_spelling(url: str) -> None:
+    """Raises UsageError for a URL that would become the name of a folder, password and all."""
+    bare = unwrapped(url)
+    if is_connection_string(bare):
+        raise UsageError(
+            "a store is named by a path or a URL, found the connection string of a PostgreSQL "
+            f"client: {without_secrets(url)}",
+            hint='write it as "postgresql://user@host/database"',
+        )
+    if bare != url and (found := _SCHEME.match(bare)) and "/" in bare[found.end() :][:1]:
+        raise UsageError(
+            f"a URL has no space or quotes around it, found them around {without_secrets(url)}",
+            hint="remove them; a folder of that name is written with ./ before it",
+        )
 
 
 def _can_be_a_path(url: str) -> bool:

@@ -225,7 +225,7 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
     for word in words:
-        message = message.replace(word, without_secrets(word)) if "://" in word else message
+        message = message.replace(word, without_secrets(word)) if word else message
     verbs = {name for name, _, _ in VERBS}
     typed = " ".join(words[: verb_length(words)])
     family = words[0] if words and words[0] in _FAMILIES else ""

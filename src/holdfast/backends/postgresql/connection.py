@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotFoundError,
     UsageError,
 )
-from holdfast.names import check_name, number, without, without_secrets
+from holdfast.names import check_login, check_name, number, without, without_secrets
 
 # --- the URL --------------------------------------------------------------------------------------
 #
@@ -81,6 +81,7 @@ def parse_url(url: str) -> PostgresqlURL:
     theirs: list[tuple[str, str]] = []
     try:
         parts = urlsplit(url)
+        check_login(url, parts)
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name in ("application", "schema", "timeout", "pool"):
                 ours[name] = value
@@ -92,7 +93,8 @@ def parse_url(url: str) -> PostgresqlURL:
         _check_values(found)
     except (ProgrammingError, ValueError) as exc:
         raise UsageError(
-            f'"{without_secrets(url)}" is not a URL of a PostgreSQL database: {_reason(exc)}',
+            f'"{without_secrets(url)}" is not a URL of a PostgreSQL database'
+            + ("" if "@" in url else f": {_reason(exc)}"),  # libpq repeats pieces of a password
             hint='write it as "postgresql://user@host/database" or '
             '"postgresql://user@/database?host=/var/run/postgresql"',
         ) from None

@@ -28,7 +28,7 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.names import check_name, number, without, without_secrets
+from holdfast.names import check_login, check_name, number, without, without_secrets
 
 # --- the URL --------------------------------------------------------------------------------------
 #
@@ -89,6 +89,7 @@ def parse_url(url: str) -> RedisURL:
     theirs: list[tuple[str, str]] = []
     try:
         parts = urlsplit(url)
+        check_login(url, parts)
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name in _OURS:
                 ours[name] = value
