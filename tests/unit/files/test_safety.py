@@ -32,6 +32,18 @@ def _bytes_below(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
+def test_directories_made_above_a_store_are_their_owners_alone(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    mask = os.umask(0)
+    try:
+        FilesBackend(tmp_path / "a" / "b" / "c" / "s", clock=clock).close()
+    finally:
+        os.umask(mask)
+    for made in ("a", "a/b", "a/b/c", "a/b/c/s"):
+        assert stat.S_IMODE((tmp_path / made).stat().st_mode) == 0o700, made
+
+
 def test_a_store_that_is_not_there_is_not_found(tmp_path: Path, clock: FakeClock) -> None:
     for options in ({"create": False}, {"read_only": True}):
         with pytest.raises(NotFoundError):

@@ -307,10 +307,22 @@ def open_directory(
 
 def _make(name: str, disk: Disk) -> None:
     parent, last = os.path.split(name)
-    os.makedirs(parent, mode=0o700, exist_ok=True)
+    _make_above(parent)
     fd = os.open(parent, _FOLDER | os.O_CLOEXEC)
     try:
         with contextlib.suppress(FileExistsError):
             disk.mkdir(last, at=fd)
     finally:
         os.close(fd)
+
+
+def _make_above(path: str) -> None:
+    """Makes a directory and those above it that are missing, each for its owner alone.
+
+    `os.makedirs` gives its mode to the last one only; the others would be open to whomever the
+    umask lets in, and whoever may write to a directory above a store can put another in its place.
+    """
+    if not os.path.isdir(path):
+        _make_above(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
