@@ -39,7 +39,7 @@ def selftest(
     """
     from holdfast import selftest as torture
 
-    screen = Progress(is_shown=not json and sys.stderr.isatty())
+    screen = SelftestProgress(is_shown=not json and sys.stderr.isatty())
     try:
         report = torture.run(
             disk,
@@ -62,7 +62,7 @@ def selftest(
     return 0 if report.ok else 1
 
 
-class Progress:
+class SelftestProgress:
     """Prints results, and on a terminal a last line that says what goes on."""
 
     def __init__(self, *, is_shown: bool) -> None:

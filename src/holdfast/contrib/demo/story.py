@@ -13,7 +13,7 @@ Command = Callable[[str, str], str]
 """Returns the command to type for a verb and the place of a store."""
 
 
-class Claim(Struct):
+class ShownClaim(Struct):
     """Something that the demo claims, and whether the data agree."""
 
     claim: str
@@ -25,7 +25,7 @@ class Scene(Struct):
 
     title: str
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    claims: list[Claim] = field(default_factory=list[Claim])
+    claims: list[ShownClaim] = field(default_factory=list[ShownClaim])
     commands: list[str] = field(default_factory=list[str])
 
 
@@ -59,7 +59,7 @@ class Story:
 
     def claim(self, text: str, ok: bool) -> None:
         """Claims something that was compared with the data."""
-        self.scenes[-1].claims.append(Claim(text, ok))
+        self.scenes[-1].claims.append(ShownClaim(text, ok))
         self._show(f"   {'✓' if ok else '✗ NOT SO:'} {text}", "green" if ok else "bold red")
 
     def suggest(self, *verbs: str) -> None:
