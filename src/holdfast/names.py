@@ -148,7 +148,7 @@ def split_name(name: str) -> tuple[str, str | None]:
 # URLs of stores: how one is shown, and the numbers in it.
 
 _SECRETS = ("password", "sslpassword", "ssl_password", "oauth_client_secret")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/*)")  # two letters at least: "C:" is a drive
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/*)")  # two letters at least: "C:" is a drive
 _PATHS = ("file", "files", "memory", "sqlite")
 _SETTINGS = "host|hostaddr|port|dbname|user|passfile|service|sslmode|" + "|".join(_SECRETS)
 _CONNECTION_STRING = re.compile(rf"\s*({_SETTINGS})\s*=", re.IGNORECASE)
@@ -178,7 +178,7 @@ def without_secrets(url: str) -> str:
     bare = unwrapped(url)
     if is_connection_string(bare):
         return _SECRET_SETTING.sub(r"\1=***", bare)
-    found = _SCHEME.match(bare)
+    found = SCHEME.match(bare)
     if found is None or found.group(1).lower() in _PATHS:
         return url
     # What follows a password in the query may be the rest of it, if an & was not escaped.

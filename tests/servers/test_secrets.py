@@ -68,7 +68,7 @@ def test_no_misspelt_url_shows_its_password(
             holdfast.open(url)
         error = caught.value
         told = [str(error), repr(error), str(error.hint), *traceback.format_exception(error)]
-        if any(shows(text.replace(repr(url), "")) for text in told):
+        if any(shows(text) for text in told):
             leaks.append((url, str(error)))
     assert not leaks, f"seed {SEED}"
     assert list(tmp_path.iterdir()) == []  # nor was a folder named after one

@@ -9,7 +9,6 @@ a backend. The schemes of the table cannot be taken over.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from holdfast.backends.protocol import (
     Objects,
 )
 from holdfast.errors import UsageError, show_value
-from holdfast.names import is_connection_string, unwrapped, without_secrets
+from holdfast.names import SCHEME, is_connection_string, unwrapped, without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -59,8 +58,6 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "unix": _REDIS,
 }
 OPTIONS = frozenset(("clock", "durability", "create", "read_only", "reach", "disk"))
-# Two letters at least: "C:" is a drive.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def open_backend(
@@ -92,7 +89,7 @@ def open_backend(
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
     _check_spelling(url)
-    found = _SCHEME.match(url)
+    found = SCHEME.match(url)
     if found is None:
         return _load(_FILES)(url, **options), url
     scheme = found.group(1)
@@ -111,7 +108,7 @@ def _check_spelling(url: str) -> None:
             f"client: {without_secrets(url)}",
             hint='write it as "postgresql://user@host/database"',
         )
-    if bare != url and (found := _SCHEME.match(bare)) and "/" in bare[found.end() :][:1]:
+    if bare != url and (found := SCHEME.match(bare)) and found.group(2):
         raise UsageError(
             f"a URL has no space or quotes around it, found them around {without_secrets(url)}",
             hint="remove them; a folder of that name is written with ./ before it",
