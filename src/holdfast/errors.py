@@ -186,14 +186,22 @@ class LostCommitsError(CorruptError):
 class StepError(HoldfastError):
     """A step or a branch of a run failed for good; the same live and replayed.
 
-    `kind` is the name of the exception's class, `text` its message, `data` what it carried.
+    `kind` is the name of the exception's class, `text` its message, `data` what it carried, and
+    `traceback` the text of its traceback. In the process where it was raised it is the `__cause__`.
     `outcome` says what is known of an effect that failed: "not done", or "unknown".
     """
 
     exit_code = 11
 
     def __init__(
-        self, kind: str, text: str, data: object = None, *, path: str = "", outcome: str = "unknown"
+        self,
+        kind: str,
+        text: str,
+        data: object = None,
+        *,
+        path: str = "",
+        outcome: str = "unknown",
+        traceback: str = "",
     ) -> None:
         super().__init__(f'step "{path}" failed: {kind}: {text}' if path else f"{kind}: {text}")
         self.kind = kind
@@ -201,19 +209,27 @@ class StepError(HoldfastError):
         self.data = data
         self.path = path
         self.outcome = outcome
+        self.traceback = traceback
 
 
 class RunFailedError(HoldfastError):
-    """A run ended with an error of its own (`kind`, `text`, `data`): look, then fork it."""
+    """A run ended with an error of its own (`kind`, `text`, `data`): look, then fork it.
+
+    `traceback` says where the program failed, also in another process and after a restart. In the
+    process where it failed, the exception itself is the `__cause__`.
+    """
 
     exit_code = 12
 
-    def __init__(self, run: str, kind: str, text: str, data: object = None) -> None:
+    def __init__(
+        self, run: str, kind: str, text: str, data: object = None, *, traceback: str = ""
+    ) -> None:
         super().__init__(f'run "{run}" failed: {kind}: {text}')
         self.run = run
         self.kind = kind
         self.text = text
         self.data = data
+        self.traceback = traceback
 
 
 class NeedsAttentionError(HoldfastError):

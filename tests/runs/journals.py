@@ -66,6 +66,8 @@ def _data(program: Program, data: dict[str, Any]) -> dict[str, Any]:
             data["value"] = data["digest"] = "by chance"
     if kind == "inbox":
         data["value"] = [message["value"] for message in data["value"]]
+    if leaf.startswith("parallel") and "error" in data:
+        data["error"].pop("traceback", None)  # which of two branches failed first
     if leaf.startswith("parallel") and isinstance(data.get("value"), list):
         data["value"] = sorted(data["value"])  # the order in which branches ended
     return data

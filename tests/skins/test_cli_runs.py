@@ -162,13 +162,19 @@ def test_an_async_run_and_a_queue(place: str, tiny: Path, cli: Any):
 
 
 def test_a_failed_run_is_tried_again(
-    place: str, tiny: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+    place: str, tiny: Path, cli: Any, screen: Any, monkeypatch: pytest.MonkeyPatch
 ):
     failed = cli("runs", "start", "tiny.py:fails", "--id", "r1", code=12)
-    assert failed.err.splitlines() == [
-        'error: run "r1" failed: ValueError: no good',
-        "hint: holdfast runs retry r1 tiny.py:fails",
-    ]
+    *told, error, hint = failed.err.splitlines()
+    assert error == 'error: run "r1" failed: ValueError: no good'
+    assert hint == "hint: holdfast runs retry r1 tiny.py:fails"
+    assert told[0] == "Traceback (most recent call last):"
+    assert '    raise ValueError("no good")' in told
+    shown = cli("runs", "show", "r1").out
+    assert "\n".join(told) in shown, "in another process, too"
+    assert 'raise ValueError("no good")' in screen("runs", "show", "r1")
+    document = cli("runs", "show", "r1", "--json").document["error"]
+    assert document["traceback"].splitlines() == told
     cli("runs", "retry", "r1", "tiny.py", code=12)
     monkeypatch.setenv("TINY_MENDED", "1")
     again = cli("runs", "retry", "r1", "tiny.py", "--json").document

@@ -403,7 +403,7 @@ class AsyncRun:
             run = engine.active.get(self.id)
             ended = await self._loop.hop(engine.look_at, self.id, run)
             if ended is not None:
-                return result_of(engine, self.id, ended)
+                return result_of(engine, self.id, ended, self.sync._failure)
             if left_s is not None and left_s <= 0:
                 raise StillRunningError(self.id, await self.status)
             slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)

@@ -58,6 +58,7 @@ from holdfast.render.runs import (
     RunView,
     TreeNode,
     event_text,
+    failure_lines,
     journal_tree,
     node_symbol,
     node_text,
@@ -289,6 +290,9 @@ def wait_and_print(
         error.hint = f"holdfast {again}"
         raise
     except RunFailedError as error:
+        if error.traceback and not (options.json or is_terminal()):
+            # On a terminal the tree shows it; a document has it.
+            print(clean(error.traceback.rstrip(), keep="\n"), file=sys.stderr, flush=True)
         error.hint = error.hint or f"holdfast runs retry {again.removeprefix('runs resume ')}"
         raise
     except HoldfastError as error:
@@ -405,6 +409,8 @@ def show(id: str, /, *, options: Options = DEFAULTS) -> None:
             print_facts(run_facts(run))
             for cells in tree_rows(journal_tree(run.journal), run):
                 print_line("\t".join(clean(cell) for cell in cells))
+            for line in failure_lines(run):
+                print_line(line)
 
 
 def tail(
@@ -774,7 +780,8 @@ def draw(run: RunView, *, most: int = CHILDREN_MAX) -> RenderableType:
     above = [Text.assemble((name.ljust(width), "bold"), clean(value)) for name, value in facts]
     tree = Tree(Text("", style="bold"), hide_root=True)
     grow(tree, journal_tree(run.journal))
-    return Group(*above, tree)
+    below = [Text(line, style="dim") for line in failure_lines(run)]
+    return Group(*above, tree, *below)
 
 
 class LiveTree:

@@ -192,6 +192,21 @@ def run_facts(run: RunView) -> list[tuple[str, str]]:
     return facts
 
 
+def failure_lines(run: RunView) -> list[str]:
+    """Returns the traceback of a run that failed, or of the newest attempt that will be repeated.
+
+    Empty if nothing failed.
+    """
+    ended = run.journal.ended
+    if ended is not None:
+        fault = ended.error
+    else:
+        failed = [entry for entry in run.journal.entries.values() if entry.error is not None]
+        newest = max(failed, key=lambda entry: entry.revision, default=None)
+        fault = None if newest is None else newest.error
+    return [] if fault is None else [clean(line) for line in fault.traceback.splitlines()]
+
+
 def divergence_text(diverged: events.Diverged) -> str:
     """Returns in a line what the journal expected and what the code asked for."""
     where = f" at {diverged.source}" if diverged.source else ""
@@ -277,7 +292,12 @@ def entry_document(entry: Entry, run: RunView) -> dict[str, Any]:
 def fault_document(fault: events.Fault, run: RunView) -> dict[str, Any]:
     """Returns an error of a step or a run."""
     data = run.load(fault.data) if fault.data else None
-    return {"kind": fault.kind, "message": fault.message, "data": encode_value(data)}
+    return {
+        "kind": fault.kind,
+        "message": fault.message,
+        "data": encode_value(data),
+        "traceback": fault.traceback or None,
+    }
 
 
 def event_text(event: Any, load: Load) -> tuple[str, str]:

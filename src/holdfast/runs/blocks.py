@@ -510,6 +510,7 @@ def _leave(
     if isinstance(control, Cancelled):
         ended = events.Ended("cancelled")
     elif error is not None:
+        run.failure.error = error
         ended = events.Ended("failed", error=values.fault_of(error))
     else:
         ended = events.Ended("completed", run.store(encoded))

@@ -38,6 +38,7 @@ from holdfast.runs.context import Context
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.execution import (
     Execution,
+    Failure,
     Marks,
     children_to_cancel,
     new_event,
@@ -55,9 +56,10 @@ from holdfast.scope import Scope
 class Run:
     """One run of a store, wherever it is executed. Holding one holds nothing open."""
 
-    def __init__(self, engine: Engine, id: str) -> None:
+    def __init__(self, engine: Engine, id: str, failure: Failure | None = None) -> None:
         self.id = id
         self._engine = engine
+        self._failure = failure
 
     @property
     def status(self) -> events.Status:
@@ -88,7 +90,8 @@ class Run:
         Raises RunFailedError, RunCancelledError, NeedsAttentionError when the run is parked, and
         StillRunningError when `timeout` seconds were not enough.
         """
-        return result_of(self._engine, self.id, self._engine.await_end(self.id, timeout))
+        ended = self._engine.await_end(self.id, timeout)
+        return result_of(self._engine, self.id, ended, self._failure)
 
     def cancel(self) -> None:
         """Asks the run to stop; see `Store.cancel`."""
@@ -98,13 +101,16 @@ class Run:
         return f"<Run {self.id}>"
 
 
-def result_of(engine: Engine, id: str, ended: events.Ended) -> Any:
-    """Returns or raises what a run ended with."""
+def result_of(engine: Engine, id: str, ended: events.Ended, failure: Failure | None) -> Any:
+    """Returns or raises what a run ended with; `failure` is known where it ended."""
     if ended.status == "cancelled":
         raise RunCancelledError(id)
     if ended.error is not None:
         data = engine.load(ended.error.data)
-        raise RunFailedError(id, ended.error.kind, ended.error.message, data)
+        fault, cause = ended.error, None if failure is None else failure.error
+        raise RunFailedError(
+            id, fault.kind, fault.message, data, traceback=fault.traceback
+        ) from cause
     return engine.load(ended.value)
 
 
@@ -185,8 +191,9 @@ class Engine:
         inputs = defined.signature.inputs(args, kwargs)
         id = check_id(new_id(self.log.clock) if id is None else id)
         created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
-        if self._create(id, defined, created, queue):
-            return Run(self, id)
+        failure = Failure()
+        if self._create(id, defined, created, queue, failure):
+            return Run(self, id, failure)
         if if_exists == "error":
             raise ExistsError(
                 f'run "{id}" exists already', hint='resume it, or start with if_exists="attach"'
@@ -194,7 +201,12 @@ class Engine:
         return self.resume(id)
 
     def _create(
-        self, id: str, function: RunFunction[Any], created: events.Created, queue: str | None
+        self,
+        id: str,
+        function: RunFunction[Any],
+        created: events.Created,
+        queue: str | None,
+        failure: Failure | None = None,
     ) -> bool:
         """Makes a run, and launches it unless it is queued; False if there is one of that id."""
         with self.only_one(id):
@@ -220,7 +232,7 @@ class Engine:
             if not is_new:
                 self.release_lease(lease)
                 return False
-            self._launch(Execution(self.log, id, function, journal, lease))
+            self._launch(Execution(self.log, id, function, journal, lease, failure))
             return True
 
     @contextlib.contextmanager
@@ -259,8 +271,8 @@ class Engine:
         """Resumes a run whose owner is dead or that waits; attaches to one that runs elsewhere."""
         id = check_id(id)
         with self.only_one(id):
-            if id in self.active:
-                return Run(self, id)
+            if (active := self.active.get(id)) is not None:
+                return Run(self, id, active.failure)
             lease = None if self.ended(id) is not None else self.acquire_lease(id)
             if lease is None:
                 self.supervisor.forget(id)  # it has ended, or another worker has it
@@ -274,7 +286,7 @@ class Engine:
             self.supervisor.forget(id)
             if run is not None:
                 self._launch(run)
-        return Run(self, id)
+        return Run(self, id, None if run is None else run.failure)
 
     def _claim(self, id: str, lease: Lease) -> Execution | None:
         """Reads a run's journal and records who owns it now; None if it has ended."""

@@ -41,6 +41,7 @@ class Fault(Struct, frozen=True, omit_defaults=True, gc=False):
     message: str = ""
     data: Raw = ABSENT
     outcome: Literal["unknown", "not done"] = "unknown"
+    traceback: str = ""
 
 
 class Created(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -127,11 +127,27 @@ class AskingStore:
             raise self._lost(error) from error
 
 
+class Failure(Struct, eq=False):
+    """The exception that a run failed with in this process, for those who ask for its result.
+
+    A handle of the run keeps it, so that it goes when the handle does: an exception holds on to
+    every variable of its frames.
+    """
+
+    error: BaseException | None = None
+
+
 class Execution:
     """A run in the hands of its owner."""
 
     def __init__(
-        self, log: Log, id: str, function: RunFunction[Any], journal: Journal, lease: Lease
+        self,
+        log: Log,
+        id: str,
+        function: RunFunction[Any],
+        journal: Journal,
+        lease: Lease,
+        failure: Failure | None = None,
     ) -> None:
         self.log = log
         self.id = id
@@ -154,6 +170,7 @@ class Execution:
         self.record_context: RecordContext | None = None  # its policy: must effects be decided?
         self.before_effect: Callable[[str], None] = lambda _: None  # asks it: may refuse the effect
         self.outcome: BaseException | None = None  # what this process's pass ended with
+        self.failure = Failure() if failure is None else failure
         self._lock = RLock()
         self._buffer: list[NewEvent] = []
         self._marks: Marks = ()  # to be set with what is buffered

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
+from traceback import StackSummary, TracebackException
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from holdfast.core import codec
-from holdfast.errors import StepError, UsageError, ValueDomainError, show_value
+from holdfast.errors import (
+    HoldfastError,
+    StepError,
+    UsageError,
+    ValueDomainError,
+    show_value,
+)
 from holdfast.names import NAME_BYTES_MAX
 from holdfast.runs.events import ABSENT, Fault
 
 KEPT_TYPES = (bytes, bytearray, datetime)
 TEXT_MAX = 2000
+TRACEBACK_MAX = 6000
+CHAIN_MAX = 8
+"""How many exceptions of a chain of causes are told."""
 _logger = logging.getLogger("holdfast.runs")
 BlobReader = Callable[[str, int], bytes]
 
@@ -67,13 +78,75 @@ def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
     kind, text = type(error).__name__, text_of(error)
     if isinstance(error, StepError):
         kind, text, outcome = text_of(error.kind), text_of(error.text), error.outcome
-    return Fault(kind, text, data, outcome)  # type: ignore[arg-type]
+    return Fault(kind, text, data, outcome, traceback_of(error))  # type: ignore[arg-type]
 
 
 def error_of(fault: Fault, path: str) -> StepError:
     """Returns the error that a fault is raised as, the same live and replayed."""
     data = codec.decode(fault.data) if fault.data else None
-    return StepError(fault.kind, fault.message, data, path=path, outcome=fault.outcome)
+    return StepError(
+        fault.kind,
+        fault.message,
+        data,
+        path=path,
+        outcome=fault.outcome,
+        traceback=fault.traceback,
+    )
+
+
+# --- tracebacks -----------------------------------------------------------------------------------
+#
+# A run fails in one process and is looked at in another, so where it failed is stored as text: as
+# Python prints it, with the frames of the user's code. Our own frames between them say nothing to
+# a reader. Values of variables are never stored: they may be secrets.
+
+_OWN_CODE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Returns the traceback of an exception and of its causes as text that can be stored."""
+    parts: list[str] = []
+    found: BaseException | None = error
+    joint = ""
+    for _ in range(CHAIN_MAX):
+        if found is None:
+            break
+        parts.insert(0, _traceback_of_one(found) + joint)
+        if isinstance(found, StepError) and found.traceback:
+            # What the step failed with. A replay has no exception to show, only this text, so it
+            # is taken here too.
+            parts.insert(0, found.traceback + _CAUSE)
+            break
+        joint = _CAUSE
+        earlier = found.__cause__
+        if earlier is None and not found.__suppress_context__:
+            earlier, joint = found.__context__, _CONTEXT
+        found = earlier
+    text = "".join(parts).encode("utf-8", "backslashreplace").decode()
+    if len(text) > TRACEBACK_MAX:
+        # The end says what happened, the beginning where it came from.
+        first, last = TRACEBACK_MAX // 4, TRACEBACK_MAX - TRACEBACK_MAX // 4
+        left_out = len(text) - first - last
+        text = f"{text[:first]}\n… {left_out:,} characters are left out …\n{text[-last:]}"
+    return text
+
+
+def _traceback_of_one(error: BaseException) -> str:
+    """Returns the traceback of one exception without its causes."""
+    told = TracebackException(type(error), error, error.__traceback__, compact=True)
+    _keep_user_frames(told, is_ours=isinstance(error, HoldfastError))
+    return "".join(told.format(chain=False))
+
+
+def _keep_user_frames(told: TracebackException, *, is_ours: bool) -> None:
+    """Drops our own frames, unless nothing else is left of an error that is not one of ours."""
+    frames = [frame for frame in told.stack if not frame.filename.startswith(_OWN_CODE)]
+    if frames or is_ours:
+        told.stack = StackSummary.from_list(frames)
+    for one in told.exceptions or ():
+        _keep_user_frames(one, is_ours=is_ours)
 
 
 def check_name_text(value: object, what: str) -> str:
