@@ -30,7 +30,7 @@ MACHINE = re.compile(
     r"(?<![\w.])/(?:" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot"]) + r")/\w"
 )
 REGISTRY = re.compile("|".join(["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.org"]))
-ENTRANCES = ["holdfast", "holdfast.aio", "holdfast.cli", "holdfast.testing"]
+ENTRANCES = ["holdfast", "holdfast.aio", "holdfast.__main__", "holdfast.cli", "holdfast.testing"]
 ENTRANCES += ["holdfast.advise", "holdfast.compat", "holdfast.copy"]
 """What users import or start; every other module must be reached from one of these."""
 ALONE = {

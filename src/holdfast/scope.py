@@ -342,6 +342,7 @@ class Scope:
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
+        name = check_name(name, "checkpoint name")
         result = self._commit(self._checkpoint_write(name, expected, None))
         after = result.after[0]
         return Checkpoint(name, self.name, after.revision, event.to_datetime(after.time))

@@ -284,3 +284,19 @@ def test_reprs_name_store_and_scope(url: str) -> None:
 
     run(url, body)
     assert holdfast.open is not aio.open
+
+
+def test_bad_arguments_of_asyncio_are_refused_as_they_are_of_the_sync_api() -> None:
+    async def main() -> None:
+        async with await aio.open("memory:") as store:
+            chat = store.conversation("c")
+            await chat.set("a", 1)
+            with pytest.raises(UsageError, match="is a function, found 5"):
+                await chat.edit(5)  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="retries"):
+                await chat.edit(lambda draft: None, retries=-1)
+            with pytest.raises(UsageError, match="checkpoint name"):
+                await chat.checkpoint(None)  # type: ignore[arg-type]
+            assert await chat.revision == 1
+
+    asyncio.run(main())

@@ -1,11 +1,14 @@
 """Code written against the four-scope document runs unchanged (VIC-2 to VIC-10)."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from holdfast import NotFoundError, Store, UsageError
+import holdfast
+from holdfast import NotFoundError, Store, TeamState, UsageError
 from holdfast.contrib.compat import GlobalStateManager, StateScope
 
 
@@ -58,3 +61,51 @@ def test_both_forms_and_plain_dicts(manager: GlobalStateManager) -> None:
             await manager.load_checkpoint("team")  # pyright: ignore
 
     asyncio.run(example())
+
+
+def test_a_state_is_a_mapping_in_full(manager: GlobalStateManager) -> None:
+    team = manager.get_team_state("t")
+    team.update({"a": 1}, b=2)
+    assert isinstance(team, TeamState)
+    assert (list(team), len(team), dict(team)) == (["a", "b"], 2, {"a": 1, "b": 2})
+    assert list(team.items()) == [("a", 1), ("b", 2)]
+    assert {**team} == team.to_dict()
+    assert team.pop("a") == 1
+    assert team.pop("a", None) is None
+    assert team.setdefault("c", [1]) == [1]
+    assert manager.store.team("t").state == {"b": 2, "c": [1]}
+    assert team.name == "team/t"
+    assert team.state["b"] == 2
+
+
+def test_a_scope_is_text(manager: GlobalStateManager) -> None:
+    assert StateScope.TEAM == "team"
+    assert json.dumps(StateScope.TEAM) == '"team"'
+
+
+def test_a_changed_copy_is_a_checkpoint_of_its_scope(manager: GlobalStateManager) -> None:
+    async def example() -> None:
+        team = manager.get_team_state("t")
+        team.set("n", 1)
+        for changed in (team.to_dict() | {"n": 2}, team.to_dict().copy() | {"n": 3}):
+            await manager.save_checkpoint(StateScope.TEAM, changed)
+            assert await manager.load_checkpoint(StateScope.TEAM, "t") == changed
+
+    asyncio.run(example())
+    with pytest.raises(TypeError):
+        manager.get_team_state("t").to_dict() | 1  # type: ignore[operator]
+
+
+def test_an_own_store_is_closed_with_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = GlobalStateManager.get_instance()
+    own.get_global_state()["k"] = 1
+    GlobalStateManager.configure(None)
+    with pytest.raises(UsageError, match="closed"):
+        own.get_global_state()["k"] = 2
+    with holdfast.open("memory:") as given:
+        GlobalStateManager.configure(given)
+        GlobalStateManager.configure(None)
+        given.conversation("c").set("k", 1)

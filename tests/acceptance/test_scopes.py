@@ -164,6 +164,15 @@ def test_time_travel_by_revision_name_and_datetime_vic_33_boot_81(hf: Store) -> 
         chat.at(datetime(2026, 1, 1))
 
 
+@pytest.mark.parametrize("name", [None, "", 5])
+def test_a_checkpoint_has_a_name(hf: Store, name: object) -> None:
+    chat = hf.conversation("c")
+    chat.set("a", 1)
+    with pytest.raises(UsageError, match="checkpoint name"):
+        chat.checkpoint(name)  # type: ignore[arg-type]
+    assert chat.revision == 1, "nothing was written"
+
+
 def test_a_checkpoint_name_given_again_means_the_newest(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.set("n", 1, checkpoint="here")

@@ -27,6 +27,14 @@ def test_defaults() -> None:
     assert (url.application, url.timeout_s, url.pool) == ("default", 30.0, 8)
 
 
+@pytest.mark.parametrize("query", ["", "?db=0", "?db=0&application=shop"])
+def test_a_socket_needs_no_login(query: str) -> None:
+    """The form that the guide and the hint recommend."""
+    url = parse_url(f"unix:///run/redis/redis.sock{query}")
+    assert url.parameters["path"] == "/run/redis/redis.sock"
+    assert url.shown == f"unix:///run/redis/redis.sock{query}"
+
+
 def test_a_socket_has_a_path_and_a_database() -> None:
     url = parse_url("unix://:s3cret@/run/redis.sock?db=3&password=other")
     assert (url.parameters["path"], url.parameters["db"]) == ("/run/redis.sock", 3)

@@ -209,3 +209,15 @@ def test_version_and_completion(tmp_path: Path):
 
 def test_copy_shows_progress_to_a_person_only(store: str, tmp_path: Path):
     assert run("copy", store, str(tmp_path / "copy"))[1] == ""
+
+
+def test_the_package_is_a_program(store: str):
+    words = [sys.executable, "-m", "holdfast", "--store", store, "get", SCOPE, "stage"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout) == (0, "triage\n")
+    assert subprocess.run(
+        [*words[:3], "--store", store, "get", "team/none", "stage"],
+        capture_output=True,
+        env=environment(),
+        timeout=60,
+    ).returncode

@@ -19,12 +19,13 @@ from holdfast.aio.record import (
     mirror,
 )
 from holdfast.core import tree
-from holdfast.core.arguments import Path, check_path, update_ops
+from holdfast.core.arguments import Path, check_call, check_path, check_whole, update_ops
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
 from holdfast.core.tree import Map, Op
 from holdfast.errors import ConflictError
+from holdfast.names import check_name
 from holdfast.record.decisions import check_effect
 from holdfast.record.message_events import Message
 from holdfast.record.sessions import SessionStatus
@@ -188,6 +189,7 @@ class AsyncScope:
         return await self._change([op], expected, key, checkpoint)
 
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
+        name = check_name(name, "checkpoint name")
         written = await self._commit(self.sync._checkpoint_write(name, expected, None))
         after = written.after[0]
         return Checkpoint(name, self.name, after.revision, to_datetime(after.time))
@@ -213,7 +215,8 @@ class AsyncScope:
     ) -> AsyncEdit | Awaitable[int]:
         if function is None:
             return AsyncEdit(self, key=key, checkpoint=checkpoint)
-        return self._edit(function, retries, key, checkpoint)
+        check_call(function, "what edit is given")
+        return self._edit(function, check_whole(retries, "retries"), key, checkpoint)
 
     async def _edit(
         self,

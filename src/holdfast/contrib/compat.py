@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
-from typing import Any
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, cast
 
+from holdfast.core.arguments import Path
+from holdfast.core.tree import Map
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.names import CONVERSATION
 from holdfast.scope import Scope
@@ -24,8 +27,8 @@ __all__ = ["GlobalStateManager", "StateScope"]
 SAVED = "checkpoint"
 
 
-class StateScope(Enum):
-    """The four scopes, from the narrowest to the widest."""
+class StateScope(StrEnum):
+    """The four scopes, from the narrowest to the widest. Each is text, too."""
 
     CONVERSATION = "conversation"
     WORKFLOW = "workflow"
@@ -38,22 +41,50 @@ class StateDict(dict[str, Any]):
 
     scope_id: str | None = None
 
+    def copy(self) -> StateDict:
+        return self._like(super().copy())
 
-class ScopeState:
-    """A scope as the document describes it: like a dict, with `update` and `to_dict`."""
+    def __or__(self, other: Any) -> Any:
+        return self._like(super().__or__(other))
+
+    def _like(self, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values  # NotImplemented
+        found = StateDict(cast("dict[str, Any]", values))
+        found.scope_id = self.scope_id
+        return found
+
+
+class ScopeState(MutableMapping[str, Any]):
+    """A scope as the document describes it: a dict that is stored, with `set` and `to_dict`."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.id = scope.id
 
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.scope.get(key, default)
+    @property
+    def name(self) -> str:
+        """The full name of the scope."""
+        return self.scope.name
 
-    def set(self, key: str, value: Any) -> int:
-        return self.scope.set(key, value)
+    @property
+    def state(self) -> Map:
+        """The newest state, which never changes."""
+        return self.scope.state
 
-    def update(self, values: Mapping[str, Any]) -> int:
-        return self.scope.update(values)
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns what is at a key or path, or the default."""
+        return self.scope.get(path, default)
+
+    def set(self, path: Path, value: Any) -> int:
+        """Sets what is at a key or path; returns the new revision."""
+        return self.scope.set(path, value)
+
+    def update(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, values: Mapping[str, Any] = MappingProxyType({}), /, **named: Any
+    ) -> int:
+        """Sets several keys in one commit; returns the new revision."""
+        return self.scope.update({**values, **named})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a plain copy that knows the id of its scope."""
@@ -73,6 +104,12 @@ class ScopeState:
     def __contains__(self, key: object) -> bool:
         return key in self.scope
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scope.state)
+
+    def __len__(self) -> int:
+        return len(self.scope.state)
+
 
 class GlobalStateManager:
     """The single entry point that the document describes."""
@@ -80,8 +117,9 @@ class GlobalStateManager:
     _instance: GlobalStateManager | None = None
     _guard = threading.Lock()
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, owns_store: bool = False) -> None:
         self.store = store
+        self._owns_store = owns_store
         if SAVED not in store._levels.names():
             store.register_level(SAVED, below=CONVERSATION)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-compat")
@@ -91,14 +129,25 @@ class GlobalStateManager:
         """Returns the shared instance; without `configure` it uses ./.holdfast."""
         with cls._guard:
             if cls._instance is None:
-                cls._instance = cls(open_store())
+                cls._instance = cls(open_store(), owns_store=True)
             return cls._instance
 
     @classmethod
     def configure(cls, store: Store | None) -> None:
-        """Sets the store of the shared instance; None drops the instance."""
+        """Sets the store of the shared instance; None drops the instance.
+
+        A store that the instance opened itself is closed; one that it was given is its caller's.
+        """
         with cls._guard:
-            cls._instance = None if store is None else cls(store)
+            before, cls._instance = cls._instance, None if store is None else cls(store)
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        """Waits for checkpoints that are on their way, and closes the store if it is its own."""
+        self._executor.shutdown()
+        if self._owns_store:
+            self.store.close()
 
     def get_conversation_state(self, session_id: str) -> ScopeState:
         """Returns the state of a session; two ids never share data."""

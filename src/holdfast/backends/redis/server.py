@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from msgspec import Struct
 from redis import RedisError, connection
@@ -96,7 +96,9 @@ def parse_url(url: str) -> RedisURL:
             else:
                 _check_known(parts.scheme, name)
                 theirs.append((name, value))
-        bare = urlunsplit(parts._replace(query=urlencode(theirs, quote_via=quote)))
+        # Not by urlunsplit: before Python 3.12 it makes unix:/run of unix:///run.
+        query = f"?{urlencode(theirs, quote_via=quote)}" if theirs else ""
+        bare = f"{parts.scheme}://{parts.netloc}{parts.path}{query}"
         parameters: dict[str, Any] = connection.parse_url(bare)  # pyright: ignore
         _check(parts.scheme, parts.path, parameters)
     except (ValueError, TypeError, RedisError):
