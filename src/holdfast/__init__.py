@@ -48,7 +48,7 @@ from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
 from holdfast.record.verifier_commands import load_verifiers
-from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, run, step
+from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, StepContext, run, step
 from holdfast.runs.admin import RunSummary
 from holdfast.scope import (
     ConversationState,
@@ -137,6 +137,7 @@ __all__ = [
     "Session",
     "Stale",
     "State",
+    "StepContext",
     "StepError",
     "StillRunningError",
     "Store",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from holdfast.backends.protocol import (
     DURABILITIES,
@@ -50,12 +50,16 @@ from holdfast.record.task_events import Task
 from holdfast.record.tasks import open_tasks
 from holdfast.runs import admin
 from holdfast.runs.admin import RunSummary, recovered_steps
-from holdfast.runs.define import is_run
+from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
 _STATUSES = Status.__args__
 
 
@@ -274,6 +278,59 @@ class Store:
 
     # --- runs ------------------------------------------------------------------------------------
 
+    # A type checker compares all arguments with the function's parameters or, beside settings, the
+    # first two: Python has no way to write the type of arguments that stand among settings.
+    @overload
+    def start(
+        self, function: RunFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        function: RunFunction[..., R],
+        /,
+        *,
+        id: str,
+        if_exists: str = ...,
+        queue: str | None = ...,
+        **kwargs: Any,
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        function: Callable[Concatenate[A, ...], R],
+        first: A,
+        /,
+        *,
+        id: str,
+        if_exists: str = ...,
+        queue: str | None = ...,
+        **kwargs: Any,
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        function: Callable[Concatenate[A, B, ...], R],
+        first: A,
+        second: B,
+        /,
+        *rest: Any,
+        id: str,
+        if_exists: str = ...,
+        queue: str | None = ...,
+        **kwargs: Any,
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        function: RunFunction[..., R],
+        /,
+        *args: Any,
+        queue: str,
+        id: str | None = ...,
+        if_exists: str = ...,
+        **kwargs: Any,
+    ) -> Run[R]: ...
     def start(
         self,
         function: Any,
@@ -283,7 +340,7 @@ class Store:
         if_exists: str = "error",
         queue: str | None = None,
         **kwargs: Any,
-    ) -> Run:
+    ) -> Run[Any]:
         """Starts a run in this process; it exists for good when this returns.
 
         With a queue it is only queued, and `resume` executes it. A known id raises ExistsError
@@ -294,11 +351,11 @@ class Store:
             function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
         return self._engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
 
-    def resume(self, id: str) -> Run:
+    def resume(self, id: str) -> Run[Any]:
         """Goes on with a run: takes over from a dead owner, attaches to a living one."""
         return self._engine.resume(id)
 
-    def run(self, id: str) -> Run:
+    def run(self, id: str) -> Run[Any]:
         """Returns a run that exists, and leaves it alone."""
         self._engine.ended(check_id(id))
         return Run(self._engine, id)
@@ -359,7 +416,7 @@ class Store:
         effects: str = "ask",
         signals: str = "drop",
         children: str = "share",
-    ) -> Run:
+    ) -> Run[Any]:
         """Returns a new run that begins where another was before the step `at`; resume it to go on.
 
         `edit` gives recorded operations other values. `effects` says what becomes of acts: "ask"

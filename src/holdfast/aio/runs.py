@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
@@ -39,6 +39,9 @@ from holdfast.runs.operation import (
 )
 from holdfast.runs.pool import PoolCall
 
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _logger = logging.getLogger("holdfast.aio")
 
 
@@ -55,6 +58,35 @@ class AsyncContext(Operations):
         super().__init__(execution, block, parent, engine)
         self._home = loop
         self._inside: list[Any] = []  # the tasks that are in blocks within this one
+
+    if TYPE_CHECKING:  # the same method, whose value is awaited
+
+        @overload
+        def step(
+            self,
+            function: Step[P, Coroutine[Any, Any, R]],
+            /,
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> Awaitable[R]: ...
+        @overload
+        def step(
+            self, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs
+        ) -> Awaitable[R]: ...
+        @overload
+        def step(
+            self,
+            function: Step[..., Any],
+            /,
+            *args: Any,
+            key: str | None,
+            label: str | None = ...,
+            source: str | None = ...,
+            **kwargs: Any,
+        ) -> Awaitable[Any]: ...
+        def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, function: Any, /, *args: Any, **kwargs: Any
+        ) -> Any: ...
 
     async def _drive(self, operation: Operation) -> Any:
         try:
@@ -84,7 +116,9 @@ class AsyncContext(Operations):
             return run.leaving
         return cancelled
 
-    def _call_step(self, step: Step[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_step(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if not step.is_async:
             raise UsageError(
                 f'step "{step.name}" is a plain function and was called in an async run',
@@ -94,7 +128,7 @@ class AsyncContext(Operations):
 
     def _enter_run(
         self,
-        function: RunFunction[Any],
+        function: RunFunction[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         /,
@@ -371,10 +405,10 @@ class AsyncRuns:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class AsyncRun:
+class AsyncRun(Generic[R_co]):
     """One run of a store; see `Run`."""
 
-    def __init__(self, loop: Loop, run: Run) -> None:
+    def __init__(self, loop: Loop, run: Run[R_co]) -> None:
         self._loop = loop
         self._engine = loop.store._engine
         self.sync = run
@@ -396,6 +430,10 @@ class AsyncRun:
     def variables(self) -> Reading[dict[str, Any]]:
         return Reading(lambda: self._loop.hop(lambda: self.sync.variables))
 
+    @overload
+    async def result(self: AsyncRun[Coroutine[Any, Any, R]], timeout: float | None = None) -> R: ...
+    @overload
+    async def result(self, timeout: float | None = None) -> R_co: ...
     async def result(self, timeout: float | None = None) -> Any:
         left_s = check_timeout(timeout)
         engine = self._engine

@@ -14,7 +14,7 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.record import AsyncGroup, mirror
@@ -33,10 +33,12 @@ from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
-from holdfast.runs import Run
+from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
 P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
 Job = Callable[[AsyncScope], Awaitable[Any]]
 
 
@@ -162,12 +164,12 @@ class AsyncView:
 
 
 def _giving_run(
-    function: Callable[Concatenate[Any, P], Run],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun]]:
+    function: Callable[Concatenate[Any, P], Run[R]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun[R]]]:
     """Returns the method for asyncio of one that gives a run."""
 
     @wraps(function)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
         method = getattr(self._store, function.__name__)
         found = await self._loop.hop_shielded(method, *args, **kwargs)
         return AsyncRun(self._loop, found)
@@ -336,7 +338,49 @@ class AsyncStore:
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
 
-    start = _giving_run(Store.start)
+    if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
+
+        @overload
+        async def start(
+            self, function: RunFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: RunFunction[..., R],
+            /,
+            *,
+            id: str,
+            if_exists: str = ...,
+            queue: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: Callable[Concatenate[A, ...], R],
+            first: A,
+            /,
+            *rest: Any,
+            id: str,
+            if_exists: str = ...,
+            queue: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: RunFunction[..., R],
+            /,
+            *args: Any,
+            queue: str,
+            id: str | None = ...,
+            if_exists: str = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        async def start(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+    else:
+        start = _giving_run(Store.start)
     resume = _giving_run(Store.resume)
     run = _giving_run(Store.run)
     fork = _giving_run(Store.fork)

@@ -233,7 +233,9 @@ def parse_named(word: str, option: str, sign: str = "=") -> tuple[str, Any]:
     return name, parse_value(value, is_text=False)
 
 
-def check_arguments(function: RunFunction[Any], values: list[Any], named: dict[str, Any]) -> None:
+def check_arguments(
+    function: RunFunction[..., Any], values: list[Any], named: dict[str, Any]
+) -> None:
     """Raises UsageError for arguments that the function does not take, before the run exists."""
     signature = inspect.signature(function.function)
     first = [None] if function.signature.first == "ctx" else []
@@ -255,7 +257,7 @@ def function_name(options: Options, id: str) -> str:
 
 
 @contextmanager
-def executing(options: Options, function: RunFunction[Any]) -> Generator[Store]:
+def executing(options: Options, function: RunFunction[..., Any]) -> Generator[Store]:
     """Opens the store to execute a run; an `async def` run gets an event loop in a thread."""
     if not function.is_async:
         with open_writing(options) as store:
@@ -277,7 +279,7 @@ def resuming(id: str, code: str, waiting: WaitOptions, options: Options) -> Gene
 
 
 def wait_and_print(
-    store: Store, run: Run, code: str, waiting: WaitOptions, options: Options
+    store: Store, run: Run[Any], code: str, waiting: WaitOptions, options: Options
 ) -> None:
     """Waits until the run ends and prints its result, or says how to go on."""
     again = f"runs resume {shlex.quote(run.id)} {shlex.quote(code)}"
@@ -304,7 +306,7 @@ def wait_and_print(
         print_value(result)
 
 
-def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
+def hint_for(error: HoldfastError, run: Run[Any], again: str) -> str | None:
     """Returns what to type after a run that stopped before its end."""
     if not isinstance(error, NeedsAttentionError):
         return error.hint
@@ -317,7 +319,7 @@ def hint_for(error: HoldfastError, run: Run, again: str) -> str | None:
     return f"holdfast runs adopt {id} accepts it, then {again}; or correct the code"
 
 
-def await_result(store: Store, run: Run, waiting: WaitOptions, *, is_json: bool) -> Any:
+def await_result(store: Store, run: Run[Any], waiting: WaitOptions, *, is_json: bool) -> Any:
     """Returns the run's result, and redraws its tree on a terminal meanwhile."""
     watcher = Watcher(store, run.id)
     clock = store._log.clock
@@ -338,7 +340,7 @@ def await_result(store: Store, run: Run, waiting: WaitOptions, *, is_json: bool)
                     tree.show(watcher.run)
 
 
-def print_run(run: Run, options: Options) -> None:
+def print_run(run: Run[Any], options: Options) -> None:
     """Prints a run that was only put into a queue."""
     if options.json:
         print_json(started_run_document(run.id, run.status))

@@ -27,7 +27,7 @@ def load(code: str, modules: Sequence[str] | None = None) -> ModuleType:
     return load_module(split(code)[0])
 
 
-def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[Any]:
+def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[..., Any]:
     """Returns the run that `FILE.py:function` or `module:function` names."""
     place, name = split(code)
     module = load(code, modules)
@@ -44,7 +44,7 @@ def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[Any
     raise NotFoundError(f'"{place}" has no run "{name}": it has {listed}', hint=FORMS)
 
 
-def run_by_name(name: str, id: str, code: str) -> RunFunction[Any]:
+def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:
     """Returns the run of a stored name; the code that was loaded must define it."""
     try:
         return find_run(name)
@@ -55,7 +55,7 @@ def run_by_name(name: str, id: str, code: str) -> RunFunction[Any]:
         ) from absent
 
 
-def runs_of(module: ModuleType) -> dict[str, RunFunction[Any]]:
+def runs_of(module: ModuleType) -> dict[str, RunFunction[..., Any]]:
     """Returns the runs of a module by the name that they have there."""
     return {name: value for name, value in vars(module).items() if is_run(value)}
 

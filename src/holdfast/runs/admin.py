@@ -141,7 +141,7 @@ def fork(
     effects: str,
     signals: str,
     children: str,
-) -> Run:
+) -> Run[Any]:
     """Makes a run that begins where another one was before a step (rule 12)."""
     for what, value, allowed in (
         ("effects", effects, _EFFECTS),

@@ -156,7 +156,7 @@ def first_parameter(function: Callable[..., Any]) -> str:
 def nested(
     context: Any,
     answer: Answer,
-    function: RunFunction[Any],
+    function: RunFunction[..., Any],
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

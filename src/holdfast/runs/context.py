@@ -16,7 +16,7 @@ from contextvars import Context as ContextVars
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 
@@ -47,6 +47,9 @@ from holdfast.runs.operation import (
 )
 from holdfast.runs.pool import PoolCall
 from holdfast.scope import Scope
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # --- variables ------------------------------------------------------------------------------------
 #
@@ -357,6 +360,41 @@ class Operations:
 
     # --- steps -----------------------------------------------------------------------------------
 
+    @overload
+    def step(self, function: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def step(
+        self,
+        function: Step[..., R],
+        /,
+        *args: Any,
+        key: str | None = ...,
+        label: str | None = ...,
+        source: str,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        function: Step[..., R],
+        /,
+        *args: Any,
+        key: str | None = ...,
+        label: str,
+        source: str | None = ...,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        function: Step[..., R],
+        /,
+        *args: Any,
+        key: str,
+        label: str | None = ...,
+        source: str | None = ...,
+        **kwargs: Any,
+    ) -> R: ...
     def step(
         self,
         function: Any,
@@ -379,7 +417,7 @@ class Operations:
 
     def _step_operation(
         self,
-        step: Step[Any],
+        step: Step[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: str | None = None,
@@ -399,7 +437,9 @@ class Operations:
         call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
         return steps.perform(self._execution, call)
 
-    def _call_step(self, step: Step[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_step(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Performs a step that is called like a function in a run's body."""
         return self._drive(self._step_operation(step, args, kwargs))
 
@@ -660,7 +700,7 @@ class Operations:
 
     def _enter_run(
         self,
-        function: RunFunction[Any],
+        function: RunFunction[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         /,

@@ -10,7 +10,17 @@ import logging
 import typing
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Generic, TypeGuard, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeGuard,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +32,10 @@ from holdfast.errors import NotFoundError, UsageError, ValueDomainError, show_va
 from holdfast.names import check_name
 from holdfast.runs.events import EFFECTS, Effect
 from holdfast.runs.values import KEPT_TYPES, check_name_text, encode
+
+if TYPE_CHECKING:
+    from holdfast.core.transaction import PendingCommit
+    from holdfast.runs.steps import StepContext
 
 _REBUILT_TYPES = (Struct, enum.Enum, set, frozenset, tuple)
 
@@ -136,7 +150,9 @@ def is_rebuilt(hint: Any) -> bool:
     return any(is_rebuilt(part) for part in typing.get_args(hint))
 
 
+P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _logger = logging.getLogger("holdfast.runs")
 
 ACTING = frozenset(("effect", "txn"))
@@ -164,15 +180,15 @@ class Retry(Struct, frozen=True):
 ONCE = Retry(attempts=1)
 
 
-class Step(Generic[R]):
+class Step(Generic[P, R_co]):
     """A function that runs journal. Called inside a run's body it is a step of that run.
 
-    Its parameters are not typed here: a `ctx` that the function takes is not given by the caller.
+    It has the function's parameters without `ctx` or `tx`, which the caller does not give.
     """
 
     def __init__(
         self,
-        function: Callable[..., R],
+        function: Callable[..., R_co],
         *,
         effect: Effect,
         name: str,
@@ -192,7 +208,7 @@ class Step(Generic[R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.drop: Callable[[], None] | None = None  # ends a call that is on its way
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         context = CURRENT.get()
         if context is not None:
             return context._call_step(self, args, kwargs)
@@ -204,7 +220,7 @@ class Step(Generic[R]):
             )
         return self.outside(*args, **kwargs)
 
-    def outside(self, *args: Any, **kwargs: Any) -> R:
+    def outside(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function as it is: nothing is journalled, whatever its class."""
         if self.signature.first == "ctx":
             return self.function(Outside(), *args, **kwargs)
@@ -224,17 +240,20 @@ class Outside(Struct, frozen=True):
     cancelled: bool = False
 
 
-class RunFunction(Generic[R]):
-    """A function whose executions are durable. Called inside a run it is a block of that run."""
+class RunFunction(Generic[P, R_co]):
+    """A function whose executions are durable. Called inside a run it is a block of that run.
 
-    def __init__(self, function: Callable[..., R], name: str) -> None:
+    It has the function's parameters without `ctx`, which the caller does not give.
+    """
+
+    def __init__(self, function: Callable[..., R_co], name: str) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.signature = Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         context = CURRENT.get()
         if context is None:
             raise UsageError(
@@ -247,23 +266,69 @@ class RunFunction(Generic[R]):
         return f"<RunFunction {self.name}>"
 
 
-def is_step(value: object) -> TypeGuard[Step[Any]]:
+def is_step(value: object) -> TypeGuard[Step[..., Any]]:
     """Says whether something is a step."""
     return isinstance(value, Step)
 
 
-def is_run(value: object) -> TypeGuard[RunFunction[Any]]:
+def is_run(value: object) -> TypeGuard[RunFunction[..., Any]]:
     """Says whether something is a run's function."""
     return isinstance(value, RunFunction)
 
 
-_runs: dict[str, RunFunction[Any]] = {}
+_runs: dict[str, RunFunction[..., Any]] = {}
+
+
+# What a decorator is given, for type checkers. The parameter is matched by its name, as it is when
+# the function is called: one that has no `ctx` takes all of its arguments from the caller.
+
+
+class TakesRunContext(Protocol[P, R_co]):
+    """A function whose first parameter is the `ctx` of a run."""
+
+    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class TakesStepContext(Protocol[P, R_co]):
+    """A function whose first parameter is the `ctx` of a step."""
+
+    def __call__(self, ctx: StepContext, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class TakesTransaction(Protocol[P, R_co]):
+    """A function whose first parameter is the `tx` of a step of the class txn."""
+
+    def __call__(self, tx: PendingCommit, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class RunDecorator(Protocol):
+    """What `run(name=…)` returns."""
+
+    @overload
+    def __call__(self, function: TakesRunContext[P, R], /) -> RunFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> RunFunction[P, R]: ...
+    def __call__(self, function: Any, /) -> Any: ...
+
+
+class StepDecorator(Protocol):
+    """What `step(effect=…)` returns."""
+
+    @overload
+    def __call__(self, function: TakesStepContext[P, R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: TakesTransaction[P, R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, function: Any, /) -> Any: ...
 
 
 @overload
-def run(function: Callable[..., R], /) -> RunFunction[R]: ...
+def run(function: TakesRunContext[P, R], /) -> RunFunction[P, R]: ...
 @overload
-def run(*, name: str | None = None) -> Callable[[Callable[..., R]], RunFunction[R]]: ...
+def run(function: Callable[P, R], /) -> RunFunction[P, R]: ...
+@overload
+def run(*, name: str | None = None) -> RunDecorator: ...
 def run(function: Any = None, /, *, name: str | None = None) -> Any:
     """Makes a function, `def` or `async def`, a run, known as `module:function` or by `name`."""
 
@@ -278,7 +343,7 @@ def run(function: Any = None, /, *, name: str | None = None) -> Any:
     return define if function is None else define(function)
 
 
-def find_run(name: str) -> RunFunction[Any]:
+def find_run(name: str) -> RunFunction[..., Any]:
     """Returns the run of that name, or raises NotFoundError: stored names never import anything."""
     found = _runs.get(name)
     if found is None:
@@ -303,7 +368,7 @@ def step(
     not_done: tuple[type[Exception], ...] | type[Exception] = (),
     name: str | None = None,
     ignore: tuple[str, ...] = (),
-) -> Callable[[Callable[..., R]], Step[R]]:
+) -> StepDecorator:
     """Makes a function a step of the given class; there is no default.
 
     `pure` and `read` may run again; `idempotent` may run again with the same key; `effect` is never
@@ -323,7 +388,7 @@ def step(
     policy = _retry(retry)
     verifier = None if verify is None else verifiers.name(verify)
 
-    def define(function: Callable[..., R]) -> Step[R]:
+    def define(function: Any) -> Any:
         if not callable(function):
             raise UsageError(f"a step is a function, found {show_value(function)}")
         known_as = getattr(function, "__name__", "") if name is None else name

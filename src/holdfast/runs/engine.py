@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context as ContextVars
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from msgspec import Raw
 
@@ -52,8 +52,11 @@ from holdfast.runs.supervisor import Supervisor, WakeCondition
 from holdfast.runs.waits import ChildSpec, check_id, message_name
 from holdfast.scope import Scope
 
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
-class Run:
+
+class Run(Generic[R_co]):
     """One run of a store, wherever it is executed. Holding one holds nothing open."""
 
     def __init__(self, engine: Engine, id: str, failure: Failure | None = None) -> None:
@@ -84,6 +87,10 @@ class Run:
             "/".join(name for name in place if name): self._engine.load(raw) for place, raw in found
         }
 
+    @overload
+    def result(self: Run[Coroutine[Any, Any, R]], timeout: float | None = None) -> R: ...
+    @overload
+    def result(self, timeout: float | None = None) -> R_co: ...
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the end and returns the run's value.
 
@@ -180,7 +187,7 @@ class Engine:
         id: str | None = None,
         if_exists: str = "error",
         queue: str | None = None,
-    ) -> Run:
+    ) -> Run[Any]:
         """Commits `created` and runs it in this process; with a queue it is only queued."""
         defined = self._check_function(function, queue)
         if if_exists not in ("error", "attach"):
@@ -203,7 +210,7 @@ class Engine:
     def _create(
         self,
         id: str,
-        function: RunFunction[Any],
+        function: RunFunction[..., Any],
         created: events.Created,
         queue: str | None,
         failure: Failure | None = None,
@@ -267,7 +274,7 @@ class Engine:
             return False
         return True
 
-    def resume(self, id: str) -> Run:
+    def resume(self, id: str) -> Run[Any]:
         """Resumes a run whose owner is dead or that waits; attaches to one that runs elsewhere."""
         id = check_id(id)
         with self.only_one(id):
@@ -321,7 +328,7 @@ class Engine:
         self.store.lease_keeper.drop(lease)
         self.log.leases.release(lease)
 
-    def _check_function(self, function: object, queue: str | None) -> RunFunction[Any]:
+    def _check_function(self, function: object, queue: str | None) -> RunFunction[..., Any]:
         if not is_run(function):
             raise UsageError(
                 f"a run is started from its function, found {show_value(function)}",

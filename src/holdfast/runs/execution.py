@@ -144,7 +144,7 @@ class Execution:
         self,
         log: Log,
         id: str,
-        function: RunFunction[Any],
+        function: RunFunction[..., Any],
         journal: Journal,
         lease: Lease,
         failure: Failure | None = None,

@@ -115,7 +115,7 @@ class Command:
 
     def as_step(
         self, clock: Clock, check_wanted: Callable[[], None], settings: dict[str, Any]
-    ) -> Step[Output]:
+    ) -> Step[..., Output]:
         """Returns the command as a step; `check_wanted` raises when the process is to end."""
         effect = settings["effect"]
         if effect == "txn":

@@ -59,7 +59,7 @@ class Begun(Struct, frozen=True):
 class StepCall(Struct, frozen=True):
     """One call of a step in one block."""
 
-    step: Step[Any]
+    step: Step[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: bytes
@@ -145,7 +145,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         return _record_done(run, call, attempt, value)
 
 
-def _outcome(step: Step[Any], error: Exception) -> str:
+def _outcome(step: Step[..., Any], error: Exception) -> str:
     return "not done" if isinstance(error, step.not_done) else "unknown"
 
 
@@ -254,7 +254,7 @@ def _encode_other(
         raise values.error_of(fault, answer.path) from error
 
 
-def outcome_of(run: Execution, step: Step[Any], entry: Entry) -> Any:
+def outcome_of(run: Execution, step: Step[..., Any], entry: Entry) -> Any:
     """Returns or raises what a step's record holds."""
     if entry.state == "failed":
         assert entry.error is not None, "BUG: a failure without an error"
@@ -269,7 +269,7 @@ def _lost(path: str, why: str) -> Exception:
     return values.error_of(events.Fault("ValueDomainError", text), path)
 
 
-def allowed(run: Execution, step: Step[Any], path: str) -> bool:
+def allowed(run: Execution, step: Step[..., Any], path: str) -> bool:
     """Says whether an act is performed here; False in a dry fork. Parks a fork that asks first."""
     if run.dry == "live" or (path, "effects") in run.journal.adopted:
         return True
@@ -458,7 +458,7 @@ def once(
     return codec.decode(result)
 
 
-def txn_step(function: Callable[..., Any]) -> Step[Any]:
+def txn_step(function: Callable[..., Any]) -> Step[..., Any]:
     """Returns a function as a step of the class txn."""
     if not callable(function):
         raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
@@ -466,7 +466,7 @@ def txn_step(function: Callable[..., Any]) -> Step[Any]:
     return Step(function, effect="txn", name=name, verify=None, retry=ONCE, not_done=(), ignore=())
 
 
-def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[Any]:
+def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[..., Any]:
     """Returns a function as a step that runs in a transaction of another database, once.
 
     Its class is `idempotent`: after a crash it is called again with the same key, and the ledger in

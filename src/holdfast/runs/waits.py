@@ -194,7 +194,7 @@ def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
 class ChildSpec(Struct, frozen=True):
     """A child as its parent asks for it."""
 
-    function: RunFunction[Any]
+    function: RunFunction[..., Any]
     inputs: bytes
     id: str | None
     policy: str

@@ -1,0 +1,81 @@
+"""A program that type-checks: what a user may rely on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_type
+
+import holdfast
+from holdfast import aio
+
+
+@holdfast.step(effect="idempotent")
+def send(ctx: holdfast.StepContext, letter: str, copies: int = 1) -> str:
+    assert_type(ctx.key, str)
+    assert_type(ctx.attempt, int)
+    return letter * copies
+
+
+@holdfast.step(effect="pure")
+def double(n: int) -> int:
+    return 2 * n
+
+
+@holdfast.step(effect="pure")
+def measure(value: Any, *, unit: str = "m") -> float:
+    return float(value)
+
+
+@holdfast.step(effect="txn")
+def move(tx: holdfast.PendingCommit, amount: int) -> int:
+    return amount
+
+
+@holdfast.step(effect="read")
+async def fetch(ctx: holdfast.StepContext, name: str) -> bytes:
+    return name.encode()
+
+
+@holdfast.run
+def mailing(ctx: holdfast.Context, letters: list[str], loud: bool = False) -> list[str]:
+    assert_type(ctx.step(double, 2), int)
+    assert_type(ctx.step(send, "a", copies=2), str)
+    assert_type(ctx.step(measure, "3", unit="km", label="far"), float)
+    assert_type(ctx.step(move, 3), int)
+    assert_type(double(3), int)
+    return [send(letter) for letter in letters]
+
+
+@holdfast.run(name="plain")
+def plain() -> None: ...
+
+
+@holdfast.run
+async def reading(ctx: aio.AsyncContext, name: str) -> bytes:
+    assert_type(await ctx.step(double, 2), int)
+    return await ctx.step(fetch, name)
+
+
+def use(hf: holdfast.Store) -> None:
+    assert_type(hf.start(mailing, ["a"]).result(), list[str])
+    assert_type(hf.start(mailing, ["a"], loud=True, id="monday").result(), list[str])
+    assert_type(hf.start(mailing, letters=["a"], id="tuesday").result(), list[str])
+    assert_type(hf.start(mailing, ["a"], True, id="friday", if_exists="attach").result(), list[str])
+    assert_type(hf.start(mailing, ["a"], queue="night"), holdfast.Run[list[str]])
+    hf.start(plain, id="nothing").result()
+    assert_type(hf.team("red"), holdfast.Scope)
+    assert_type(double.outside(4), int)
+
+
+async def use_async() -> None:
+    async with await aio.open("memory:") as store:
+        run = await store.start(reading, "a", id="r1")
+        assert_type(await run.result(), bytes)
+        again = await store.start(reading, "a")
+        assert_type(await again.result(), bytes)
+
+
+def main() -> None:
+    with holdfast.open("memory:") as hf:
+        use(hf)
+    asyncio.run(use_async())

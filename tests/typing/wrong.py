@@ -1,0 +1,57 @@
+"""A program whose marked lines are errors, each of them, and no other line."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast import aio
+
+
+@holdfast.step(effect="idempotent")
+def send(ctx: holdfast.StepContext, letter: str, copies: int = 1) -> str:
+    print(ctx.keys)  # error
+    return letter * copies
+
+
+@holdfast.step(effect="pure")
+def double(n: int) -> int:
+    return 2 * n
+
+
+@holdfast.step(effect="sometimes")  # error
+def odd() -> None: ...
+
+
+@holdfast.run
+def mailing(ctx: holdfast.Context, letters: list[str]) -> list[str]:
+    send(3)  # error
+    send("a", copy=2)  # error
+    send()  # error
+    double("x")  # error
+    ctx.step(double, "x")  # error
+    ctx.step(double)  # error
+    ctx.step(double, 1, 2)  # error
+    ctx.step(len, "x")  # error
+    found: str = ctx.step(double, 2)  # error
+    return [found]
+
+
+@holdfast.run
+async def reading(ctx: aio.AsyncContext, name: str) -> bytes:
+    await ctx.step(double, "x")  # error
+    return name.encode()
+
+
+def use(hf: holdfast.Store) -> None:
+    hf.start(mailing)  # error
+    hf.start(mailing, 3)  # error
+    hf.start(mailing, 3, id="monday")  # error
+    hf.start(mailing, ["a"], "b")  # error
+    hf.start(len, ["a"])  # error
+    number: int = hf.start(mailing, ["a"]).result()  # error
+    print(number)
+
+
+async def use_async(store: aio.AsyncStore) -> None:
+    await store.start(reading, 3)  # error
+    number: int = await (await store.start(reading, "a")).result()  # error
+    print(number)
