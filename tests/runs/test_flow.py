@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast import (
     Store,
     UsageError,
 )
+from holdfast.runs import blocks
 from holdfast.runs.admin import RunSummary
 from tests.runs.corpus import add, pay, post
 from tests.runs.cuts import Cut, until
@@ -465,3 +467,64 @@ def test_runs_in_a_store_of_several_backends(tmp_path: Any, witness: Witness):
         hf.answer("r", "approve", "yes")
         assert run.result() == ["yes", 1, 1]
         assert hf.marks() == []
+
+
+@holdfast.run(name="flow:seen")
+def seen(ctx: Any) -> None:
+    def late(ctx: Any) -> None:
+        ctx.signal("late")
+        add(1, 2)
+
+    ctx.parallel(
+        waits=ctx.branch(lambda ctx: ctx.wait("go")),
+        later=ctx.branch(late),
+        ends=ctx.branch(add, 1, 1),
+    )
+
+
+@holdfast.run(name="flow:named")
+def named(ctx: Any) -> None:
+    ctx.child(add_up, 1, when_parent_ends="leave")
+    for item in ctx.each(["ada", "7"], by=str):
+        add(1, 1)
+        if item == "7":
+            ctx.parallel(inner=ctx.branch(lambda ctx: ctx.wait("go")), other=ctx.branch(add, 1, 2))
+
+
+@holdfast.run(name="flow:add_up")
+def add_up(ctx: Any, n: int) -> int:
+    return ctx.wait("never", timeout=3600, default=n)
+
+
+def recorded(hf: Store, id: str) -> Any:
+    """Returns what another process sees: what the journal has."""
+    return blocks.recorded_progress(hf.run(id).journal)
+
+
+def test_another_process_sees_the_branches_that_are_at_work(hf: Store):
+    """OP-6: a branch that is done is not shown, those that wait are."""
+    run = hf.start(seen, id="r1")
+    wait_until(hf, lambda: run.status == "waiting")
+    assert set(recorded(hf, "r1").statements) == {
+        "parallel/waits/wait.go",
+        "parallel/later/signal.late",
+    }
+    hf.answer("r1", "go", 1)
+    wait_until(hf, lambda: recorded(hf, "r1").statements == ("parallel/later/signal.late",))
+    hf.signal("r1", "late")
+    run.result()
+
+
+def test_another_process_sees_the_iteration_of_a_loop_whose_iterations_are_named(hf: Store):
+    """OP-5: `by=` gives iterations names; they are counted all the same."""
+    run = hf.start(named, id="r1")
+    wait_until(hf, lambda: run.status == "waiting")
+    assert recorded(hf, "r1").blocks == ("each: iteration 2 of 2",)
+    assert recorded(hf, "r1").statements == ("each[7]/parallel/inner/wait.go",)
+    hf.answer("r1", "go", 1)
+    run.result()
+
+
+def wait_until(hf: Store, is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        hf._log.wait_after(hf._log.position(), timeout_s=0.05)

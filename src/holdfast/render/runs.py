@@ -21,7 +21,7 @@ from holdfast.runs.blocks import Progress
 from holdfast.runs.journal import Entry, Journal
 
 Load = Callable[[Any], Any]
-_ITERATION = re.compile(r"\[\d+\]")
+_ITERATION = re.compile(r"\[[^\]]*\]")
 _LOOPS = frozenset(("each", "repeat"))
 _VALUES = frozenset(("step", "let", "const", "set", "wait", "signal", "now", "random", "uuid"))
 

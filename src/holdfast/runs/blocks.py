@@ -46,6 +46,10 @@ class LoopPosition(Struct, frozen=True):
         return f"{self.name}: iteration {self.index + 1} of {self.total}"
 
 
+_LASTING = frozenset(("each", "repeat", "fold", "run", "child"))
+"""What stays open while operations after it are performed."""
+
+
 class CurrentOperation(Struct, frozen=True, gc=False):
     """The operation that a block is at."""
 
@@ -85,10 +89,47 @@ def progress_of(run: Execution) -> Progress:
 
 def recorded_progress(journal: Journal) -> Progress:
     """Returns what a run was doing when its journal was written."""
-    latest = max(journal.entries.values(), key=lambda entry: entry.revision, default=None)
-    statements = [] if latest is None else [_statement(latest.path, latest, latest.attempts)]
-    loops = [] if latest is None else _loops_of(journal, latest.path)
+    statements: list[str] = []
+    loops: dict[str, None] = {}
+    for entry in _at_work(journal):
+        statements.append(_statement(entry.path, entry, entry.attempts))
+        loops.update(dict.fromkeys(_loops_of(journal, entry.path)))
     return Progress(journal.status, tuple(statements), tuple(loops), journal.last_done)
+
+
+def _at_work(journal: Journal) -> list[Entry]:
+    """Returns the newest operation of the body, or of each branch that has not ended.
+
+    One that has begun and not ended counts before any that has.
+    """
+    entries = journal.entries
+    parallels = [e.path for e in entries.values() if e.kind == "parallel" and e.state == "open"]
+    places = {path: _place_of(path, parallels) for path in entries}
+    # A body or branch that is inside a parallel block is where its branches are.
+    left = {place.rpartition("/")[0] for place in places.values()}
+    newest: dict[str, tuple[bool, int, Entry]] = {}
+    for path, entry in entries.items():
+        place = places[path]
+        ended = entries.get(place)
+        if path in left or (ended is not None and ended.state != "open"):
+            continue
+        is_open = entry.state == "open" and entry.kind not in _LASTING
+        rank = (is_open, entry.revision, entry)
+        newest[place] = max(newest.get(place, rank), rank, key=lambda rank: rank[:2])
+    inside = {_place_of(block, parallels) for block in left if block}
+    found = [entry for place, (_, _, entry) in newest.items() if place not in inside]
+    # All branches have ended, and the block has not recorded it yet: the block is at work.
+    return found or [entries[path] for path in parallels[-1:]]
+
+
+def _place_of(path: str, parallels: list[str]) -> str:
+    """Returns the branch that an operation stands in; empty for one of the body."""
+    place = ""
+    for block in parallels:
+        if path.startswith(f"{block}/"):
+            name = path[len(block) + 1 :].partition("/")[0]
+            place = max(place, f"{block}/{name}", key=len)
+    return place
 
 
 def _statement(path: str, entry: Entry | None, attempts: int) -> str:
@@ -105,10 +146,31 @@ def _loops_of(journal: Journal, path: str) -> list[str]:
     for end in [place for place, char in enumerate(path) if char == "]"]:
         loop, _, index = path[:end].rpartition("[")
         entry = journal.entries.get(loop)
-        if entry is not None and index.isdigit():
+        if entry is not None and entry.total is not None:
             name = entry.label or entry.name or entry.kind
-            found.append(str(LoopPosition(name, int(index), entry.total)))
+            number = _number_of(journal, loop, index, entry.total)
+            found.append(str(LoopPosition(name, number, entry.total)))
     return found
+
+
+def _number_of(journal: Journal, loop: str, index: str, total: int) -> int:
+    """Returns which iteration of a loop this is, also if iterations are named (`by=`).
+
+    Named ones are counted as they come: one that recorded nothing is not.
+    """
+    names = iterations_of(journal, loop)
+    if all(name.isdigit() and int(name) < total for name in names):
+        return int(index)
+    return names.index(index)
+
+
+def iterations_of(journal: Journal, loop: str) -> list[str]:
+    """Returns the names of a loop's iterations that recorded something, in their order."""
+    begin = f"{loop}["
+    paths = [
+        (entry.revision, path) for path, entry in journal.entries.items() if path.startswith(begin)
+    ]
+    return list(dict.fromkeys(path[len(begin) :].partition("]")[0] for _, path in sorted(paths)))
 
 
 def opened(
