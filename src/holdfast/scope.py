@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
 
 from msgspec import Struct
@@ -59,7 +60,14 @@ from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
 from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
-from holdfast.record.tasks import Tasks, cancel_tasks, has_open_tasks, restore_tasks
+from holdfast.record.tasks import (
+    TaskRestore,
+    Tasks,
+    cancel_tasks,
+    has_open_tasks,
+    restore_tasks,
+    undo_restore_of_tasks,
+)
 
 _logger = logging.getLogger("holdfast.scope")
 
@@ -390,22 +398,29 @@ class Scope:
 
     def restore(self, to: Moment, *, expected: int | None = None) -> int:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
-        return self._restore(self.revision_of(to), expected, is_whole=True)
+        revision = self.revision_of(to)
+        tasks = partial(restore_tasks, self._context, self.name, revision)
+        return self._restore(revision, expected, partial(restored_payload, undo=False), tasks)
 
     def _restore(
-        self, revision: int, expected: int | None, *, is_whole: bool, undo: bool = False
+        self,
+        revision: int,
+        expected: int | None,
+        payload_of: Callable[[int, bytes], bytes],
+        tasks: Callable[[], TaskRestore | None],
     ) -> int:
+        """Brings a state back, with an event of that payload and what is to become of tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
             way = tree.diff_ops(now.root, target.root, is_same_stream=True)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
-            payload = restored_payload(revision, tree.encode_ops(ops), undo=undo)
+            payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(write, revision if is_whole else None)
+                return self._commit_restored(write, tasks())
             except ConflictError as error:
                 if expected is not None:
                     raise
@@ -422,13 +437,17 @@ class Scope:
     def undo(self) -> int:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
-        What was said since stays. A restore that nothing was written after is taken back whole.
+        A change of the state is taken back alone. A restore is taken back whole: the messages and
+        tasks that it took away are there again. What was said and done since stays.
         """
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
-            to, undo = self._log.before_newest_change(self.name, newest)
+            change, is_restore = self._log.newest_change(self.name, newest)
+            undoes = change if is_restore else 0
+            tasks = partial(undo_restore_of_tasks, self._context, self.name, undoes)
+            payload_of = partial(restored_payload, undo=True, undoes=undoes)
             try:
-                return self._restore(to, newest, is_whole=False, undo=undo)
+                return self._restore(change - 1, newest, payload_of, tasks)
             except ConflictError as error:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
@@ -666,10 +685,8 @@ class Scope:
         """Returns what a commit adds to this scope's stream to record an event."""
         return self._write((new_event,), None, key, None)
 
-    def _commit_restored(self, write: StreamWrite, to: int | None) -> int:
-        """Commits a restore to a revision, or with None that of the state alone."""
-        # Undoing one change of the state leaves tasks alone: only a restore brings them back.
-        back = None if to is None else restore_tasks(self._context, self.name, to)
+    def _commit_restored(self, write: StreamWrite, back: TaskRestore | None) -> int:
+        """Commits a restore, and what it does to tasks."""
         if back is None:
             return self._commit(write).revision
         write = replace(write, new_events=(*write.new_events, back.new_event), key=back.key)

@@ -233,7 +233,7 @@ def test_an_undo_reverts_a_change_and_leaves_messages_alone(hf: Store) -> None:
     chat.restore(mark)
     chat.say("since")
     chat.undo()
-    assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["since"])
+    assert (chat.get("stage"), [m.text for m in chat.messages]) == (2, ["hello", "since"])
 
 
 def test_a_summary_is_found_by_a_new_scan(hf: Store) -> None:

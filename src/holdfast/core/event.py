@@ -7,6 +7,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
                   "undo": true                      the state alone did, by one change
+                  "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
@@ -239,6 +240,7 @@ class _Restored(Struct):
     to: int
     ops: Raw
     undo: bool = False
+    undoes: int = 0
 
 
 class _Forked(Struct):
@@ -286,14 +288,25 @@ def origin_of(record: Record) -> tuple[str, int]:
     return forked.origin, forked.at
 
 
-def restored_payload(to: int, ops_payload: bytes, *, undo: bool) -> bytes:
-    """Returns the payload of a `restored` event; ops stand in it as `changed` writes them."""
-    return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, b',"undo":true' * undo)
+def restored_payload(to: int, ops_payload: bytes, *, undo: bool, undoes: int = 0) -> bytes:
+    """Returns the payload of a `restored` event; ops stand in it as `changed` writes them.
+
+    An undo takes back one change of the state; `undoes` is the revision of a restore, or of the
+    undo of one, that it takes back whole.
+    """
+    more = b',"undo":true' * undo + (b',"undoes":%d' % undoes if undoes else b"")
+    return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, more)
 
 
-def is_undo(record: Record) -> bool:
-    """Says whether a `restored` event took back one change of the state, and nothing else."""
-    return codec.decode_as(record.payload, _Restored).undo
+def is_whole_restore(record: Record) -> bool:
+    """Says whether an event brought back more than one change of the state.
+
+    A restore does, and so does the undo of one: messages and tasks go with the state.
+    """
+    if record.type != RESTORED:
+        return False
+    restored = codec.decode_as(record.payload, _Restored)
+    return not restored.undo or restored.undoes > 0
 
 
 def advance(

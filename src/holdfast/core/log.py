@@ -58,13 +58,12 @@ from holdfast.core.commit import (
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
     EMPTY,
-    RESTORED,
     StreamEnd,
     StreamState,
     advance,
     end_of,
     fold,
-    is_undo,
+    is_whole_restore,
     ops_of,
     origin_of,
     parent_of,
@@ -864,21 +863,18 @@ class Log:
             )
         return records[0]
 
-    def before_newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
-        """Returns the revision before a stream's newest change of state, for an undo of that.
+    def newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
+        """Returns the revision of a stream's newest change, for an undo of that.
 
-        And whether it is the state alone that the undo concerns: all but a restore that nothing
-        was written after. Raises NotFoundError if there is no change.
+        And whether it was a restore, which may have changed messages and tasks only. Raises
+        NotFoundError if there is no change.
         """
-        written_last = None
         for until in range(newest, 0, -BACK_CHUNK):
             after = max(until - BACK_CHUNK, 0)
             for record in reversed(self.records(stream, after=after, until=until)):
-                written_last = written_last or record.position
-                if ops_of(record):
-                    is_restore = record.type == RESTORED and not is_undo(record)
-                    is_last = record.position == written_last
-                    return record.revision - 1, not (is_restore and is_last)
+                is_restore = is_whole_restore(record)
+                if is_restore or ops_of(record):
+                    return record.revision, is_restore
         raise NotFoundError(f'scope "{stream}" has no change to undo')
 
     def revision_at_moment(self, stream: str, moment: Moment) -> int:

@@ -50,6 +50,7 @@ class _AtData(Struct):
 class _ToData(Struct):
     to: int
     undo: bool = False
+    undoes: int = 0
 
 
 class _ThroughData(Struct):
@@ -78,6 +79,7 @@ class Scan:
         self.link = link
         self.mutex = threading.RLock()
         self.removed: set[int] = set()
+        self.undone: set[int] = set()  # restores that were taken back: they hide nothing
         self.edits: dict[int, list[bytes]] = {}  # newest first
         self.summary: Record | None = None
         self.floor = 0  # the summary stands for all messages up to this revision
@@ -238,6 +240,10 @@ class Scan:
         kind = record.type
         if kind in _REWINDS:
             jump = codec.decode_as(record.payload, _ToData)
+            if record.revision in self.undone:
+                return None
+            if jump.undoes:
+                self.undone.add(self._lower(jump.undoes, record))
             # Undoing one change of the state leaves messages alone.
             return None if jump.undo else self._lower(jump.to, record)
         if kind == event.CLOSED:
@@ -301,7 +307,8 @@ class Scan:
         """Returns the scan for a later end of the stream: this one, extended, if it can be."""
         newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
         newer._scan_down_to(self.until)
-        is_jump = len(newer._segments) > 1 or newer.summary is not None
+        # A restore that was taken back may stand below: what it hid was not scanned.
+        is_jump = len(newer._segments) > 1 or newer.summary is not None or newer.undone
         kept_bytes = self.kept_bytes + newer.kept_bytes
         if is_jump or self.dropped_at or newer._is_full or kept_bytes > KEPT_BYTES_MAX:
             return newer

@@ -27,7 +27,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Lease, Mark, Record
@@ -431,6 +431,7 @@ class _TableSnapshot(Struct):
     link: str
     tasks: list[Task]
     inherited: list[str]
+    gone: list[str] = field(default_factory=list[str])
 
 
 class TaskTable:
@@ -442,6 +443,8 @@ class TaskTable:
         self.tasks: dict[str, Task] = {}
         self.inherited: set[str] = set()
         """The tasks that a fork has from its origin, unchanged: they have no marks."""
+        self.gone: set[str] = set()
+        """The ids that a restore took away: an undo may bring them back, so none is given again."""
         self.number = 0
         self.revision = 0
         self._log = log
@@ -493,6 +496,8 @@ class TaskTable:
         changed = advance(self.tasks, event)
         apply_changes(self.tasks, changed)
         self.inherited.difference_update(changed)
+        for id, task in changed.items():
+            (self.gone.add if task is None else self.gone.discard)(id)
         self.number, self.revision = event.number, revision
         return changed
 
@@ -541,6 +546,7 @@ class TaskTable:
             above.refresh(at if until is None else min(at, until))
             self.tasks = {id: without_claim(task) for id, task in above.tasks.items()}
             self.inherited = set(self.tasks)
+            self.gone = set(above.gone)
             self.number = above.number
             self.revision = above.revision
         self._kept = self.number
@@ -567,6 +573,7 @@ class TaskTable:
         if [record.link.hex() for record in records] == [kept.link]:
             self.tasks = {task.id: task for task in kept.tasks}
             self.inherited = set(kept.inherited)
+            self.gone = set(kept.gone)
             self.number = self._kept = kept.number
             self.revision = kept.revision
 
@@ -581,6 +588,7 @@ class TaskTable:
                     record.link.hex(),
                     list(self.tasks.values()),
                     sorted(self.inherited),
+                    sorted(self.gone),
                 )
             )
             self._log.routes.objects_of(self.stream).put(

@@ -210,14 +210,42 @@ def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore |
     with table.lock:
         table.refresh()
         back = task_events.restore_changes(table.tasks, table.at(to)) if table.number else None
-        if not back:
-            return None
-        number = table.number + 1
-        data = {"to": to, "tasks": back, "by": context.worker}
-        event = TaskEvent(task_events.RESTORED, data, 0, number)
-        marks = table.marks(task_events.advance(table.tasks, event))
-        new_event = NewEvent(task_events.RESTORED, codec.encode_plain(data))
-        return TaskRestore(table.events, number, new_event, marks)
+        return _restoring(context, table, to, back)
+
+
+def undo_restore_of_tasks(context: RecordContext, stream: str, undoes: int) -> TaskRestore | None:
+    """Returns what takes back what a restore did to a scope's tasks; None if that was nothing.
+
+    A task that was changed since stays as it is. What a restore did is the event after it, in the
+    same commit.
+    """
+    records = context.log.records(stream, after=undoes, until=undoes + 1) if undoes else []
+    if not records or records[0].type != task_events.RESTORED:
+        return None
+    table = context.tables.of(stream)
+    with table.lock:
+        table.refresh()
+        before, after = table.at(undoes), table.at(undoes + 1)
+        back = {
+            id: task
+            for id, task in task_events.restore_changes(after, before).items()
+            if table.tasks.get(id) == after.get(id)
+        }
+        return _restoring(context, table, undoes - 1, back)
+
+
+def _restoring(
+    context: RecordContext, table: TaskTable, to: int, back: dict[str, Any] | None
+) -> TaskRestore | None:
+    """Returns what gives tasks the values of `back`; None if there are none."""
+    if not back:
+        return None
+    number = table.number + 1
+    data = {"to": to, "tasks": back, "by": context.worker}
+    event = TaskEvent(task_events.RESTORED, data, 0, number)
+    marks = table.marks(task_events.advance(table.tasks, event))
+    new_event = NewEvent(task_events.RESTORED, codec.encode_plain(data))
+    return TaskRestore(table.events, number, new_event, marks)
 
 
 TaskChange = tuple[str, dict[str, Any]]
@@ -314,7 +342,7 @@ class Tasks:
                 if key is not None and task.key == key:
                     _check_same(task, data, id)
                     return task
-            name = _free_id(table.tasks) if id is None else id
+            name = _free_id(table) if id is None else id
             if name in table.tasks:
                 raise ExistsError(
                     f'"{self._stream}" already has a task "{name}"', hint="use another id"
@@ -617,9 +645,9 @@ def _check_same(task: Task, data: dict[str, Any], id: str | None) -> None:
         )
 
 
-def _free_id(tasks: dict[str, Task]) -> str:
-    number = len(tasks) + 1
-    while f"t{number}" in tasks:
+def _free_id(table: TaskTable) -> str:
+    number = len(table.tasks) + len(table.gone) + 1
+    while f"t{number}" in table.tasks or f"t{number}" in table.gone:
         number += 1
     return f"t{number}"
 
