@@ -79,20 +79,27 @@ HISTORY_CHUNK = 200
 Subscriber = Callable[[Change], None]
 
 
+class Subscription(Struct, frozen=True, eq=False):
+    """One who wants to hear of a scope, and who is told of its errors."""
+
+    tell: Subscriber
+    on_error: Callable[[Exception, Change], object] | None
+
+
 class Subscribers:
     """Who wants to hear of which scope."""
 
     def __init__(self) -> None:
-        self.listening: dict[str, list[Subscriber]] = {}
+        self.listening: dict[str, list[Subscription]] = {}
 
-    def add(self, scope: str, subscriber: Subscriber) -> Callable[[], None]:
+    def add(self, scope: str, subscription: Subscription) -> Callable[[], None]:
         """Adds one; returns the function that takes it away."""
         listening = self.listening.setdefault(scope, [])
-        listening.append(subscriber)
+        listening.append(subscription)
 
         def unsubscribe() -> None:
-            if subscriber in listening:
-                listening.remove(subscriber)
+            if subscription in listening:
+                listening.remove(subscription)
 
         return unsubscribe
 
@@ -104,8 +111,24 @@ class Subscribers:
         ops = [op for new_event in write.new_events for op in new_event.ops]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(write.stream, after.revision, change.path, change.old, change.new)
-            for subscriber in tuple(listening):
-                subscriber(told)
+            for subscription in tuple(listening):
+                _tell(subscription, told)
+
+
+def _tell(subscription: Subscription, change: Change) -> None:
+    """Tells one of a change, which is durable: an error of its own must not make it look failed.
+
+    The writer would try again, and have written twice.
+    """
+    try:
+        subscription.tell(change)
+    except Exception as error:
+        _logger.exception('a subscriber of "%s" raised', change.scope)
+        if subscription.on_error is not None:
+            try:
+                subscription.on_error(error, change)
+            except Exception:
+                _logger.exception('on_error of a subscriber of "%s" raised', change.scope)
 
 
 class Recalled(Struct, frozen=True):
@@ -502,14 +525,22 @@ class Scope:
             hint="stop its other writers first",
         )
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        *,
+        on_error: Callable[[Exception, Change], object] | None = None,
+    ) -> Callable[[], None]:
         """Calls `subscriber(change)` for every change that this process makes here.
 
-        It is called after the change is durable, in the thread that made it. For the changes of
-        other processes use `follow`. Returns the function that ends it.
+        It is called after the change is durable, in the thread that made it. If it raises, that is
+        logged and given to `on_error(error, change)`: the write has succeeded, and the others are
+        told. For the changes of other processes use `follow`. Returns the function that ends it.
         """
         check_call(subscriber, "a subscriber")
-        return self._subscribers.add(self.name, subscriber)
+        if on_error is not None:
+            check_call(on_error, "on_error")
+        return self._subscribers.add(self.name, Subscription(subscriber, on_error))
 
     # --- decisions -------------------------------------------------------------------------------
 

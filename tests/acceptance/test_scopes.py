@@ -7,6 +7,7 @@ import pytest
 import holdfast
 from holdfast import (
     MISSING,
+    Change,
     ClosedError,
     ConflictError,
     ConversationState,
@@ -359,6 +360,36 @@ def test_a_key_is_found_also_where_the_change_would_no_longer_fit(hf: Store) -> 
     with pytest.raises(UsageError, match="another change"):
         chat.set("a", 5, key="gone")
     assert [event.type for event in chat.history()] == ["changed"] * 4 + ["closed"]
+
+
+def test_a_subscriber_that_raises_does_not_make_a_write_look_failed(
+    hf: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """VIC-17: the write is durable; a writer who was told otherwise would write it twice."""
+    chat = hf.conversation("c")
+    failed: list[tuple[str, object]] = []
+    heard: list[object] = []
+
+    def fail(change: Change) -> None:
+        raise ValueError(f"cannot take {change.new}")
+
+    def note(error: Exception, change: Change) -> None:
+        failed.append((str(error), change.new))
+        raise LookupError("nor can this")
+
+    chat.subscribe(fail)
+    chat.subscribe(fail, on_error=note)
+    chat.subscribe(lambda change: heard.append(change.new))
+    assert chat.set("a", 1) == 1
+    with hf.commit() as tx:
+        tx.scope(chat).increment("a", 1)
+    assert chat.get("a") == 2
+    assert heard == [1, 2], "those after it are told"
+    assert failed == [("cannot take 1", 1), ("cannot take 2", 2)]
+    assert caplog.text.count("ValueError: cannot take") == 4
+    assert "LookupError: nor can this" in caplog.text
+    with pytest.raises(UsageError, match="on_error is a function"):
+        chat.subscribe(fail, on_error=3)  # type: ignore[arg-type]
 
 
 def test_subscribers_hear_of_changes_vic_17_27(hf: Store) -> None:

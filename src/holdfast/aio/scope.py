@@ -280,8 +280,13 @@ class AsyncScope:
     def memory(self) -> AsyncMemory:
         return AsyncMemory(self._loop, self.sync.memory)
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        return self.sync.subscribe(subscriber)
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        *,
+        on_error: Callable[[Exception, Change], object] | None = None,
+    ) -> Callable[[], None]:
+        return self.sync.subscribe(subscriber, on_error=on_error)
 
     async def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
