@@ -246,14 +246,6 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
             vars(queue)["_leader"] is waiting if is_leading else waiting in vars(queue)["_waiting"]
         )
 
-    class Threading:
-        """`threading` as the queue sees it, with gates at which an interrupt comes."""
-
-        Lock = staticmethod(lambda: Interrupted(when))
-        Thread = threading.Thread
-        current_thread = staticmethod(threading.current_thread)
-        get_ident = staticmethod(threading.get_ident)
-
     def wait() -> None:
         try:
             queue.commit(waiting)
@@ -267,7 +259,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
         until(lambda: is_gated(waiting) or interrupted.is_set())
 
     waiter = threading.Thread(target=wait)
-    monkeypatch.setattr("holdfast.core.commit_queue.threading", Threading)
+    monkeypatch.setattr("holdfast.backends.gates.Lock", lambda: Interrupted(when))
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
     waiter.join(120)
