@@ -74,7 +74,7 @@ def test_the_background_goes_on_while_more_comes_and_begins_again(
     first, during, after = Request("first"), Request("during"), Request("after")
     turns.meanwhile = lambda: queue.submit(during)
     queue.submit(first)
-    until(lambda: during.answered and not vars(queue)["_led"])
+    until(lambda: during.answered and vars(queue)["_leader"] is None)
     thread = vars(queue)["_thread"]
     queue.submit(after)
     until(lambda: after.answered)
@@ -242,14 +242,9 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
     interrupted = threading.Event()
 
     def when() -> bool:
-        return waiting.leads if is_leading else waiting in queue._waiting  # pyright: ignore[reportPrivateUsage]
-
-    class Threading:
-        """`threading` as the queue sees it, with gates at which an interrupt comes."""
-
-        Lock = staticmethod(lambda: Interrupted(when))
-        Thread = threading.Thread
-        current_thread = staticmethod(threading.current_thread)
+        return (
+            vars(queue)["_leader"] is waiting if is_leading else waiting in vars(queue)["_waiting"]
+        )
 
     def wait() -> None:
         try:
@@ -264,7 +259,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
         until(lambda: is_gated(waiting) or interrupted.is_set())
 
     waiter = threading.Thread(target=wait)
-    monkeypatch.setattr("holdfast.core.commit_queue.threading", Threading)
+    monkeypatch.setattr("holdfast.backends.gates.Lock", lambda: Interrupted(when))
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
     waiter.join(120)
@@ -296,7 +291,7 @@ def test_all_who_wait_for_the_same_commit_are_answered(
             queue.submit(submitted)
         for waiter in waiters:
             waiter.start()
-        until(lambda: submitted.waiters == len(waiters))
+        until(lambda: len(submitted.waiters) == len(waiters))
 
     turns.meanwhile = meanwhile
     if is_handed_on:
@@ -319,14 +314,24 @@ def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
     answers: list[object] = []
     waiter = threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
 
+    raised: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            queue.wait(submitted)
+        except KeyboardInterrupt:
+            raised.append(KeyboardInterrupt)
+
     def meanwhile() -> None:
         queue.submit(submitted)
         waiter.start()
         until(lambda: is_gated(submitted))
         gate, submitted.gate = submitted.gate, Interrupted(lambda: True)  # type: ignore[assignment]
         assert submitted.gate.acquire()
-        with pytest.raises(KeyboardInterrupt):
-            queue.wait(submitted)
+        interrupted = threading.Thread(target=wait)
+        interrupted.start()
+        interrupted.join(120)
+        assert raised == [KeyboardInterrupt]
         submitted.gate = gate
 
     turns.meanwhile = meanwhile
