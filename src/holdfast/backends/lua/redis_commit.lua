@@ -1,10 +1,11 @@
 -- Writes the commits of a list that are accepted, each whole or not at all.
 --   args  the server's incarnation, whether this list was sent before, the commits, whether the
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
--- A commit is {appends, reads, fence, marks, watch, time, actor, token}, an append {stream,
--- expected, fork, previous link, key, records, end}, a record {type, number of its payload in ARGV, link,
--- checkpoint, subject, crc}; what there is none of is false. Every key that is written is in KEYS,
--- so that a cluster that moves them to another server refuses the script before it begins.
+-- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
+-- append {stream, expected, fork, previous link, key, records, end}, a record {type, number of its
+-- payload in ARGV, link, checkpoint, subject, crc}; what there is none of is false. Every key that
+-- is written is in KEYS, so that a cluster that moves them to another server refuses the script
+-- before it begins.
 --
 -- Nothing is rolled back here if a command fails. So a commit is judged whole before its first
 -- write; that first write is one which a server refuses that is full, read-only or cut off.
@@ -75,9 +76,9 @@ end
 
 -- A time that is far ahead of this clock would stay with its stream for ever, and go on to every
 -- stream that is written with it. It is accepted where each stream has that time already.
-local function is_ahead(commit, append)
+local function is_new_to(commit, append)
   local head = head_of(append[1])
-  return commit[6] > now + ahead and not (head and tonumber(head[3]) >= commit[6])
+  return not (head and tonumber(head[3]) >= commit[6])
 end
 
 -- Expired, duplicate, fenced, conflict, ahead: the first that fails is the refusal.
@@ -106,8 +107,10 @@ local function refusal(commit)
       return {'stale', number, text_of(head_of(read[1]))}
     end
   end
-  for number, append in ipairs(commit[1]) do
-    if is_ahead(commit, append) then return {'ahead', number, int(now)} end
+  if commit[6] > now + ahead and not commit[9] then
+    for number, append in ipairs(commit[1]) do
+      if is_new_to(commit, append) then return {'ahead', number, int(now)} end
+    end
   end
 end
 
