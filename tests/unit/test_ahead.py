@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import AHEAD_US, Append, Commit, Receipt, Refusal
+from holdfast.core.clocks import StreamAhead, skew_us, streams_ahead
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import UsageError, show_us
@@ -166,3 +168,54 @@ def test_a_time_of_the_usual_difference_is_not_reported() -> None:
 )
 def test_a_span_is_shown_in_its_largest_unit(us: Any, shown: str) -> None:
     assert show_us(us) == shown
+
+
+def test_streams_that_are_ahead_are_listed_with_their_last_sound_revision() -> None:
+    clock = FakeClock(START_US)
+    store = holdfast.open("memory:", clock=clock)
+    store.scope("team/a").set("n", 1)
+    store.scope("team/sound").set("n", 1)
+    clock.set(START_US + YEARS_US)
+    store.scope("team/a").set("n", 2)
+    store.scope("team/new").set("n", 1)
+    clock.set(START_US)
+    found = list(streams_ahead(store._log))
+    assert StreamAhead("team/a", YEARS_US, 1) in found
+    assert StreamAhead("team/new", YEARS_US, 0) in found
+    assert "team/sound" not in {one.stream for one in found}
+    assert list(streams_ahead(Log(MemoryBackend(clock=clock), clock=clock, actor="w"))) == []
+
+
+def test_a_stream_that_has_ended_is_not_listed(server: Server) -> None:
+    """Its end came and its time did not: it was begun by a clock that was ahead."""
+    clock = FakeClock()
+    store = server.client(clock)
+    store.conversation("c", ttl_s=60).set("n", 1)
+    backend = store._log._backend
+    [head] = backend.heads(["conversation/c"])
+    assert head is not None
+    server.backend._heads["conversation/c"] = replace(head, time=START_US + YEARS_US)
+    assert [one.stream for one in streams_ahead(store._log)] == ["conversation/c"]
+    server.clock.advance(61)
+    assert list(streams_ahead(store._log)) == []
+
+
+def test_a_stream_is_judged_by_the_clock_of_its_own_backend() -> None:
+    """In a page of names of several backends, the first one's clock is not everyone's."""
+
+    class TwoClocks(MemoryBackend):
+        def now_us(self, stream: str) -> int:
+            return START_US + (YEARS_US if stream == "team/b" else 0)
+
+    clock = FakeClock(START_US + YEARS_US)
+    log = Log(TwoClocks(clock=clock), clock=clock, actor="w")
+    store = Store(log, url="memory:", worker="w")
+    store.scope("team/a").set("n", 1)
+    store.scope("team/b").set("n", 1)
+    assert [one.stream for one in streams_ahead(log)] == ["team/a"]
+
+
+def test_skew_is_this_host_s_clock_against_the_one_that_judges(server: Server) -> None:
+    for ahead_us in (YEARS_US, -5_000_000, 0):
+        store = server.client(FakeClock(START_US + ahead_us))
+        assert skew_us(store._log, "team/a") == ahead_us

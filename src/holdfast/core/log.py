@@ -991,6 +991,10 @@ class Log:
         """Returns some names of streams after one, in order; none if there are no more."""
         return self._backend.streams(after=after)
 
+    def now_us(self, stream: str) -> int:
+        """Returns the time on the clock that judges a stream: the server's, or this host's."""
+        return self._backend.now_us(stream)
+
     def moment(self) -> Moment:
         """Returns the moment that it is: what was acknowledged before it, is in it."""
         return self._backend.moment()
