@@ -82,6 +82,7 @@ class Filled:
             more = self._append(stream, "k2", "p2", behind, b"2")
             marks = [Mark("i", f"new {stream}")]
             made[f"write {stream}"] = self.build.commit(more, fence=self.fence, marks=marks)
+        made["begin a stream"] = self.build.commit(self.build.append("new"))
         return made
 
     def reads(self, backend: RedisBackend) -> dict[str, Callable[[], Any]]:
@@ -118,9 +119,9 @@ def _relied_on(name: str) -> tuple[str, ...]:
     writes = ("write lasts", "write ends")
     match kind:
         case "heads":
-            return ("heads", "an absent head", "read lasts", *writes)
+            return ("heads", "an absent head", "read lasts", "begin a stream", *writes)
         case "streams":
-            return ("streams", *writes)
+            return ("streams", "begin a stream")
         case "log":
             return ("all", *writes)
         case "leases":
@@ -207,7 +208,7 @@ def _is_sound(store: holdfast.Store, name: str) -> bool:
     return report.ok if not name.endswith("snapshot:ab") else not report.findings
 
 
-@pytest.mark.parametrize("name", ["keys:lasts", "streams", "log", "ready:i", "events:lasts"])
+@pytest.mark.parametrize("name", ["keys:lasts", "heads", "log", "ready:i", "events:lasts"])
 def test_a_commit_that_is_refused_for_damage_writes_nothing(
     name: str, request: pytest.FixtureRequest
 ) -> None:

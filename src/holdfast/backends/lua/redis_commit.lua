@@ -13,24 +13,28 @@ local incarnation, again, commits, waits, ahead = args[1], args[2], args[3], arg
 local now = now_us()
 local position = tonumber(about[2])
 local heads = {}
-check_names()
--- A count that is missing is taken from what is there.
-local streams = tonumber(about[4] or redis.call('HLEN', store .. ':heads'))
-local entries = tonumber(about[5] or redis.call('XLEN', store .. ':log'))
-local checked = {}
+local entries = count_entries()
+local streams, checked = nil, {}
 
 local function head_of(stream)
   local head = heads[stream]
   if head == nil then
     head = redis.call('HGET', store .. ':heads', stream)
-    head = head and parts_of(stream, head)
+    if head then
+      head = parts_of(stream, head)
+    elseif not streams then
+      -- A stream that is not there, if no head is missing. What is there needs no count to prove it.
+      count_heads()
+      streams = count_streams()
+    end
     heads[stream] = head
   end
   return head
 end
 
 local function text_of(head)
-  return head and (string.gsub(table.concat(head, ' '), ' *$', '')) or ''
+  if not head then return '' end
+  return table.concat(head, ' ', 1, head[7] == '' and (head[6] == '' and 5 or 6) or #head)
 end
 
 local function revision_of(stream)
@@ -135,18 +139,29 @@ end
 -- Another server process than the one that gave the last position may never have seen the newest
 -- ones: it goes on above all that can have been given, which the time is.
 local function next_position(commit)
+  local change = {}
   if about[3] ~= incarnation then
     if about[3] then position = math.max(position, now) end
     about[3] = incarnation
+    change = {'incarnation', incarnation}
   end
   position = position + 1
+  entries = entries + math.ceil(#commit[1] / 1000)
+  local before = streams
   for _, append in ipairs(commit[1]) do
     if not head_of(append[1]) then streams = streams + 1 end
   end
-  entries = entries + math.ceil(#commit[1] / 1000)
-  seen = math.max(seen, now)
-  redis.call('HSET', store, 'position', int(position), 'incarnation', incarnation,
-    'streams', int(streams), 'entries', int(entries), 'seen', int(seen))
+  if streams ~= before then
+    change[#change + 1] = 'streams'
+    change[#change + 1] = int(streams)
+  end
+  -- To the second, which is as exact as what is let go of.
+  if now > seen + 1000000 then
+    seen = now
+    change[#change + 1] = 'seen'
+    change[#change + 1] = int(seen)
+  end
+  redis.call('HSET', store, 'position', int(position), 'entries', int(entries), unpack(change))
   return int(position)
 end
 
@@ -259,7 +274,8 @@ end
 -- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
 local function apply(marks)
   local removals, cleared = {}, {}
-  local indexes = tonumber(about[7] or redis.call('SCARD', store .. ':indexes'))
+  local indexes = redis.call('SCARD', store .. ':indexes')
+  local listed = indexes
   for _, mark in ipairs(marks) do
     local index, key, order = mark[1], mark[2], mark[3]
     local before = redis.call('HGET', store .. ':marks:' .. index, key)
@@ -290,10 +306,7 @@ local function apply(marks)
       indexes = indexes - 1
     end
   end
-  if indexes ~= tonumber(about[7]) then
-    about[7] = int(indexes)
-    redis.call('HSET', store, 'indexes', about[7])
-  end
+  if indexes ~= listed then redis.call('HSET', store, 'indexes', int(indexes)) end
   remove(removals)
 end
 
