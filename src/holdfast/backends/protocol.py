@@ -45,6 +45,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (20) `moment` fixes what is visible: of every position that the backend ever gave, its answer says
      whether that commit was visible then. It never holds half a commit, nor an event of a stream
      without those before it. All that it does not hold is behind its own position.
+(22) A backend with a clock of its own, as a server has, refuses a commit as `ahead`, after every
+     other check, if its time is more than AHEAD_US past that clock, unless every stream that it
+     writes has that time already, or the commit is a copy. The refusal says what the clock said.
+     A backend that has no clock but the writer's accepts it.
 """
 
 from __future__ import annotations
@@ -56,6 +60,9 @@ from msgspec import Struct
 
 Position = NewType("Position", int)
 START = Position(0)
+
+AHEAD_US = 60_000_000
+"""How far a commit's time may be ahead of a backend that has a clock of its own (clause 22)."""
 
 Durability = Literal["full", "process", "none"]
 DURABILITIES: tuple[Durability, ...] = ("full", "process", "none")
@@ -138,7 +145,10 @@ class Cleared(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """Appended whole or not at all. `time` and `actor` are those of all its records."""
+    """Appended whole or not at all. `time` and `actor` are those of all its records.
+
+    One that `is_copy` was made in another store: its time is kept, whatever it is (clause 22).
+    """
 
     time: int
     actor: str
@@ -147,6 +157,7 @@ class Commit(Struct, frozen=True):
     fence: Fence | None = None
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
+    is_copy: bool = False
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -159,11 +170,12 @@ class Receipt(Struct, frozen=True, gc=False):
 class Refusal(Struct, frozen=True):
     """Nothing of the commit was written."""
 
-    reason: Literal["conflict", "fenced", "duplicate", "expired"]
+    reason: Literal["conflict", "fenced", "duplicate", "expired", "ahead"]
     stream: str  # for "fenced": the lease's name
     expected: int = 0
     head: Head | None = None  # for "conflict": where the stream really is
     revision: int = 0  # for "duplicate": the first record that was committed under the key
+    now_us: int = 0  # for "ahead": the time on the backend's own clock
 
 
 class Lease(Struct, frozen=True, gc=False):
