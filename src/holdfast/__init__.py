@@ -33,6 +33,7 @@ from holdfast.errors import (
     StillRunningError,
     UnavailableError,
     UndecidedError,
+    UntrustedError,
     UsageError,
     ValueDomainError,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "UndecidedError",
     "UndecidedWarning",
     "Unknown",
+    "UntrustedError",
     "UsageError",
     "ValueDomainError",
     "View",
