@@ -33,6 +33,7 @@ from holdfast.errors import (
     StillRunningError,
     UnavailableError,
     UndecidedError,
+    UntrustedError,
     UsageError,
     ValueDomainError,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "UndecidedError",
     "UndecidedWarning",
     "Unknown",
+    "UntrustedError",
     "UsageError",
     "ValueDomainError",
     "View",

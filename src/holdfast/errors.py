@@ -76,6 +76,10 @@ class UndecidedError(UsageError):
     """The store's policy is that nothing is done undecided: decide first."""
 
 
+class UntrustedError(UsageError):
+    """A configuration file names commands, and its user has not trusted it: read it, then do."""
+
+
 class NotFoundError(HoldfastError):
     """No such store, scope, key, checkpoint or revision."""
 

@@ -211,7 +211,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
         '[verify."left:hangs"]\ntimeout_s = 3\n'
         'command = ["sh", "-c", "sleep 1000 & echo $! > pid; wait"]\n'
     )
-    load_verifiers(tmp_path / "holdfast.toml")
+    load_verifiers(tmp_path / "holdfast.toml", trust=True)
     with holdfast.open("memory:") as hf:
         hf.global_().facts.state("x", 1, verify="left:hangs")
         assert hf.stale() == []

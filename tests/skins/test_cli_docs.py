@@ -101,6 +101,9 @@ def test_every_exit_code_is_documented():
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_STORE", "store")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    Path("commands.toml").write_text('[verify.branch_exists]\ncommand = ["true"]\n')
+    Path("commands.toml").chmod(0o600)
     cli("init")
     cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
     cli("set", SCOPE, "stage", "done")
@@ -173,6 +176,7 @@ COMMANDS = {
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
     "fork": ["fork", SCOPE, "b"],
+    "trust": ["trust", "commands.toml", "--yes"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],

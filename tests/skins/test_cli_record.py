@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli import main
 from holdfast.core import intent
 
 CHAT = "conversation/c"
@@ -35,14 +36,17 @@ sys.exit(0 if os.path.exists(path) else 1)
 
 
 @pytest.fixture(autouse=True)
-def _own_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process of its own as far as registered names go."""
+def _own_verifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test is a process of its own as far as registered names go, and trust."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(intent.verifiers, "_functions", {})
 
 
 def configure() -> None:
     Path("holdfast.toml").write_text(CONFIG.format(python=sys.executable))
+    Path("holdfast.toml").chmod(0o600)
     Path("exists.py").write_text(EXISTS)
+    assert main(["trust", "--yes", "--json"]) == 0
 
 
 def test_a_decision_from_its_making_to_its_outcome(place: str, cli: Any) -> None:
@@ -128,7 +132,7 @@ def test_a_fact_is_stated_checked_and_withdrawn(place: str, cli: Any) -> None:
     assert cli("stale").rows == []
     Path("there").unlink()
     assert cli("stale", "--no-verify").rows == []
-    [row] = cli("stale").rows
+    [row] = cli("stale", "--verify").rows
     assert (row[0], row[1], row[2], row[3]) == ("fact", CHAT, "path", "contradicted")
     assert "looked at there" in row[5]
     assert cli("fact", CHAT).rows[1][1] == "stale"
@@ -146,13 +150,13 @@ def test_a_fact_is_stated_checked_and_withdrawn(place: str, cli: Any) -> None:
 def test_a_configuration_that_is_not_understood_is_refused(place: str, cli: Any) -> None:
     for text in ("[verify", "[verify.x]\nrun = 1", "[verify.x]\ncommand = 'ls'", "[verify.x]"):
         Path("holdfast.toml").write_text(text)
-        cli("stale", code=2)
+        cli("stale", "--verify", code=2)
     for text in ("[verify.x]\ncommand = []", "[verify.x]\ncommand = ['a']\ntimeout_s = 0"):
         Path("holdfast.toml").write_text(text)
         cli("recover", code=2)
     Path("holdfast.toml").write_text("[other]\nx = 1")
-    assert cli("stale").rows == []
-    cli("stale", "--config", "nowhere.toml", code=3)
+    assert cli("stale", "--verify").rows == []
+    cli("stale", "--verify", "--config", "nowhere.toml", code=3)
 
 
 def test_a_terminal_gets_tables(place: str, cli: Any, screen: Any) -> None:

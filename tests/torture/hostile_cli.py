@@ -60,6 +60,8 @@ VERBS: dict[str, Typed] = {
     "check": lambda w: ["check", "--expect", w],
     "store": lambda w: ["status", "--store", w],
     "follow": lambda w: ["follow", w, "--timeout", "0"],
+    "trust": lambda w: ["trust", w, "--yes"],
+    "trust no more": lambda w: ["trust", w, "--revoke"],
 }
 PARSING = ("get", "set value", "set path", "show at", "diff")
 """Verbs whose words have a grammar of their own."""

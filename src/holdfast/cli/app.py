@@ -24,6 +24,7 @@ from holdfast.cli import (
     state,
     store,
     tasks,
+    trust,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -84,6 +85,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("outcome", decisions.outcome, _CHANGE),
     ("fact", facts.fact, _CHANGE),
     ("recover", decisions.recover, _CARE),
+    ("trust", trust.trust, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("copy", store.copy_store, _CARE),

@@ -21,16 +21,20 @@ Config = Annotated[Path | None, Parameter(show_default=False)]
 
 
 def load_config(config: Path | None) -> None:
-    """Registers the verifiers of a configuration file: the one given, else ./holdfast.toml."""
+    """Registers the verifiers of a configuration file: the one given, else ./holdfast.toml.
+
+    Only for what asks verifiers: a file that was not trusted is an error.
+    """
     if config is not None:
         load_verifiers(config)
     elif Path(FILE).exists():
         load_verifiers(FILE)
 
 
-def open_configured(options: Options, config: Path | None) -> Store:
-    """Opens the store to write, with the verifiers of the configuration file."""
-    load_config(config)
+def open_configured(options: Options, config: Path | None, *, asks: bool) -> Store:
+    """Opens the store to write, with the verifiers of the configuration file if any is asked."""
+    if asks:
+        load_config(config)
     return open_writing(options)
 
 
@@ -81,7 +85,7 @@ def decide(
         The configuration file. Without it ./holdfast.toml.
     """
     optional = {"because": because, "action": action, "verify": verify, "key": key}
-    with open_configured(options, config) as store:
+    with open_configured(options, config, asks=verify is not None) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,
             **optional,
@@ -170,7 +174,7 @@ def recover(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    with open_configured(options, config) as store:
+    with open_configured(options, config, asks=True) as store:
         name = None if scope is None else find_scope(store, scope).name
         report = store.recover(scope=name)
         if options.json:

@@ -59,11 +59,12 @@ def fact(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    load_config(config)
     if value is None:
         _refuse_without_value(verify, valid_for, about)
     if (value is not None) + check + withdraw > 1 or (name is None and (check or withdraw)):
         raise UsageError("give a value, --check or --withdraw, with the name of one fact")
+    if check or verify is not None:
+        load_config(config)
     opened = open_reading if value is None and not (check or withdraw) else open_writing
     with opened(options) as store:
         found = find_scope(store, scope, must_exist=value is None).facts
@@ -83,17 +84,18 @@ def fact(
             print_one(found.check(name) if check else found.get(name), options)
 
 
-def stale(*, verify: bool = True, config: Config = None, options: Options = DEFAULTS) -> None:
+def stale(*, verify: bool = False, config: Config = None, options: Options = DEFAULTS) -> None:
     """List what cannot be trusted: facts expired or contradicted, acts left open.
 
     Parameters
     ----------
     verify
-        Ask every verifier now.
+        Ask every verifier now, and record its answer. Without it nothing is run.
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    load_config(config)
+    if verify:
+        load_config(config)
     opened = open_writing if verify else open_reading
     with opened(options) as store:
         found = store.stale(verify=verify)

@@ -17,4 +17,5 @@ memory          working memory: what an agent keeps at hand, each kind for its o
 audit           what of a scope's state is never read, and what depends on it
 verifier_commands
                 verifiers that are commands of the project's configuration
+trust           configuration files that the user has read, and lets run commands
 """

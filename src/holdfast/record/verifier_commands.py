@@ -1,4 +1,4 @@
-"""Verifiers that are commands, taken only from the project's own configuration.
+"""Verifiers that are commands, taken only from a configuration file that the user trusts.
 
     [verify.branch_exists]
     command = ["python3", "tools/branch_exists.py"]
@@ -9,12 +9,15 @@ stored never becomes a word of it (guarantee 10): the fact or decision goes to i
 JSON, and its name and value are in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its exit code:
 0 means holds (or done), 1 means it does not. Anything else, or a timeout, means unknown. What it
 prints is what it found.
+
+A file that names commands counts only after its user has trusted it (trust.py).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +26,10 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.core import codec
+from holdfast.core.arguments import check_flag
 from holdfast.core.intent import Done, NotDone, Unknown, verifiers
-from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.errors import UntrustedError, UsageError, show_value
+from holdfast.record import trust as trusted_files
 from holdfast.record.facts import Contradicted, Fact, Holds
 
 _logger = logging.getLogger("holdfast.record")
@@ -32,6 +37,7 @@ _logger = logging.getLogger("holdfast.record")
 FILE = "holdfast.toml"
 TIMEOUT_S = 30.0
 FOUND_CHARACTERS_MAX = 1000
+SHOWN_CHARACTERS_MAX = 300
 
 
 class VerifierCommand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,32 +46,58 @@ class VerifierCommand(Struct, frozen=True, forbid_unknown_fields=True):
     command: list[str]
     timeout_s: float = TIMEOUT_S
 
+    @property
+    def text(self) -> str:
+        """The command as a shell would take it."""
+        return shlex.join(self.command)
 
-def load_verifiers(path: str | os.PathLike[str] = FILE) -> list[str]:
-    """Registers the commands of a configuration file as verifiers; returns their names."""
+
+def load_verifiers(path: str | os.PathLike[str] = FILE, *, trust: bool = False) -> list[str]:
+    """Registers the commands of a configuration file as verifiers; returns their names.
+
+    A file that names commands must have been trusted with `holdfast trust`, else UntrustedError
+    says what it would run. With `trust=True` the calling program vouches for it. One that another
+    user may write is refused either way.
+    """
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a configuration file is a path, found {show_value(path)}")
-    place = Path(path)
-    try:
-        text = place.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise NotFoundError(f'there is no configuration file "{place}"') from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f'configuration file "{place}" cannot be read: {error}') from error
-    commands = _parse(text, str(place))
-    directory = place.resolve().parent
+    check_flag(trust, "trust")
+    found = trusted_files.read_config(path)
+    commands = parse_commands(found)
+    if commands and not trust and not trusted_files.is_trusted(found):
+        raise _untrusted(found, commands)
+    directory = Path(found.path).parent
     for name, command in commands.items():
         verifiers.add(_CommandVerifier(name, command, directory), name)
     return list(commands)
 
 
-def _parse(text: str, place: str) -> dict[str, VerifierCommand]:
+def _untrusted(
+    found: trusted_files.ConfigFile, commands: dict[str, VerifierCommand]
+) -> UntrustedError:
+    shown = "; ".join(f"{name}: {command.text}" for name, command in commands.items())
+    if len(shown) > SHOWN_CHARACTERS_MAX:
+        shown = f"{shown[:SHOWN_CHARACTERS_MAX]}…"
+    why = (
+        "has changed since you trusted it"
+        if trusted_files.was_trusted(found)
+        else ("names commands, and you have not trusted it")
+    )
+    return UntrustedError(
+        f'configuration file "{found.path}" {why}; it would run {shown}',
+        hint=f"read it; then, if you trust it: holdfast trust {shlex.quote(found.path)}",
+    )
+
+
+def parse_commands(found: trusted_files.ConfigFile) -> dict[str, VerifierCommand]:
+    """Returns the commands that a file names, whether it is trusted or not."""
     import tomllib
 
+    place = found.path
     try:
-        sections = tomllib.loads(text).get("verify", {})
+        sections = tomllib.loads(found.data.decode("utf-8")).get("verify", {})
         commands = msgspec.convert(sections, dict[str, VerifierCommand])
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'configuration file "{place}" cannot be parsed: {error}',
             hint='[verify.<name>] has command = ["program", "word"] and may have timeout_s',

@@ -17,6 +17,18 @@ from holdfast.record.task_events import Task
 from holdfast.render.text import encode_value, time_text
 
 
+def trust_document(
+    path: str, commands: dict[str, list[str]], *, is_trusted: bool
+) -> dict[str, Any]:
+    """Returns a configuration file, the commands that it names, and whether they may be run."""
+    return {"path": path, "trusted": is_trusted, "commands": commands}
+
+
+def trusted_document(found: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Returns the configuration files that are trusted."""
+    return {"trusted": [{"path": path, "state": state} for path, state in found]}
+
+
 def message_document(message: Message) -> dict[str, Any]:
     """Returns a message."""
     return {
