@@ -42,10 +42,13 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
         for append in commit.appends:
             first = append.expected + 1
             stream = append.stream
+            keys = names = 0
             if append.fork or not append.expected:
                 client.zadd(f"{root}:streams", {stream: 0})
+                client.hincrby(root, "streams", 1)
             else:
-                first = int(client.hget(f"{root}:heads", stream).split()[4])
+                head = client.hget(f"{root}:heads", stream).split()
+                first, keys, names = int(head[4]), int(head[6]), int(head[7])
             for record in append.records:
                 client.xadd(
                     f"{root}:events:{stream}", _fields(record, position), f"{record.revision}-0"
@@ -53,17 +56,20 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
                 at = f"{record.revision} {record.time}"
                 if record.key is not None:
                     client.hset(f"{root}:keys:{stream}", record.key, at)
+                    keys += 1
                 if record.checkpoint is not None:
                     name = record.checkpoint
                     member = f"{name}\0{record.revision:016} {record.time}"
                     client.zadd(f"{root}:checkpoints:{stream}", {f"{at} {name}": record.revision})
                     client.zadd(f"{root}:named:{stream}", {member: 0})
+                    names += 1
             last = append.records[-1]
-            head = f"{last.revision} {last.link.hex()} {last.time} {position} {first}"
-            client.hset(f"{root}:heads", stream, head)
+            about = f"{last.revision} {last.link.hex()} {last.time} {position} {first}"
+            client.hset(f"{root}:heads", stream, f"{about} 0 {keys} {names}")
             logged[stream] = f"{append.expected + 1} {len(append.records)}"
         client.xadd(f"{root}:log", logged, f"{position}-0")
         client.hset(root, "position", position)
+        client.hincrby(root, "entries", 1)
 
     def damage(self, place: Path, payload: bytes) -> None:
         """A stream's entry cannot be changed in place: the stream is written anew around it."""

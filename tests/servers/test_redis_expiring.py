@@ -11,6 +11,7 @@ import redis as driver
 import holdfast
 from holdfast.errors import ExpiredError
 from tests.servers import redis
+from tests.servers.redis_clock import CLOCK
 
 LARGE = "x" * 100_000
 
@@ -68,6 +69,8 @@ def test_what_was_dropped_hides_nothing_after_it() -> None:
                     tx.scope(chat).set("n", number)
             store.conversation("behind").set("n", 2)
             client: Any = driver.Redis.from_url(running.url())  # type: ignore
+            store._log._backend._checkout.clock = CLOCK  # type: ignore[attr-defined]
+            client.set("test:clock", 3_601_000_000)
             client.delete(f"holdfast:{{{application}}}:events:conversation/c1")  # as at its end
             seen = [event.stream for event in store.events()]
             assert seen == ["conversation/before", "conversation/behind"]

@@ -97,17 +97,6 @@ def test_a_server_without_a_file_keeps_nothing(own_server: Server) -> None:
     backend.close()
 
 
-def test_a_server_that_evicts_events_is_refused(own_server: Server) -> None:
-    with own_server.client() as client:
-        client.config_set("maxmemory", "100mb")
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(UsageError, match="CONFIG SET maxmemory-policy noeviction"):
-            _open(own_server.url())
-        # Keys without an expiry are never evicted by these.
-        client.config_set("maxmemory-policy", "volatile-lru")
-    _open(own_server.url()).close()
-
-
 def test_settings_are_read_again_with_every_connection(own_server: Server) -> None:
     setting = "appendonly" if _waits(own_server) else "appendfsync"
     backend = _open(own_server.url())

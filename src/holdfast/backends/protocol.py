@@ -48,6 +48,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (21) `renew_many` answers each lease as `renew` would, in the order asked: one that was lost, or is
      named twice, changes nothing for the others. Where a call is a round trip or a sync, it costs
      one, however many leases there are.
+(22) A backend with a clock of its own, as a server has, refuses a commit as `ahead`, after every
+     other check, if its time is more than AHEAD_US past that clock, unless every stream that it
+     writes has that time already. The refusal says what the clock said. A backend that has no
+     clock but the writer's accepts it.
 """
 
 from __future__ import annotations
@@ -59,6 +63,9 @@ from msgspec import Struct
 
 Position = NewType("Position", int)
 START = Position(0)
+
+AHEAD_US = 60_000_000
+"""How far a commit's time may be ahead of a backend that has a clock of its own (clause 22)."""
 
 Durability = Literal["full", "process", "none"]
 DURABILITIES: tuple[Durability, ...] = ("full", "process", "none")
@@ -162,11 +169,12 @@ class Receipt(Struct, frozen=True, gc=False):
 class Refusal(Struct, frozen=True):
     """Nothing of the commit was written."""
 
-    reason: Literal["conflict", "fenced", "duplicate", "expired"]
+    reason: Literal["conflict", "fenced", "duplicate", "expired", "ahead"]
     stream: str  # for "fenced": the lease's name
     expected: int = 0
     head: Head | None = None  # for "conflict": where the stream really is
     revision: int = 0  # for "duplicate": the first record that was committed under the key
+    now_us: int = 0  # for "ahead": the time on the backend's own clock
 
 
 class Lease(Struct, frozen=True, gc=False):

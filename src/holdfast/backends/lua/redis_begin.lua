@@ -9,9 +9,13 @@
 if redis.replicate_commands then redis.replicate_commands() end
 
 local store = KEYS[1]
-local about = redis.call('HMGET', store, 'store', 'position', 'incarnation')
+local about = redis.call('HMGET', store, 'store', 'position', 'incarnation', 'streams', 'entries',
+  'leases', 'indexes', 'seen')
 if about[1] ~= ARGV[1] then
   return redis.error_reply('GONE the store is not there')
+end
+if not tonumber(about[2]) then
+  return redis.error_reply('DAMAGED the key ' .. store .. ': it has no position')
 end
 local args = cmsgpack.unpack(ARGV[2])
 

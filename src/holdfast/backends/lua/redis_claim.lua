@@ -6,6 +6,7 @@ local what, index, owner = args[1], args[2], args[3]
 local due, ready = store .. ':due:' .. index, store .. ':ready:' .. index
 local held, claims = store .. ':held:' .. index, store .. ':claims:' .. index
 local marks = store .. ':marks:' .. index
+check_index(index)
 
 if what == 'release' then
   local key = args[4]

@@ -2,7 +2,9 @@
 -- Answers with {index, {{key, owner, microseconds}, …}} for each index.
 local now = now_us()
 local answer = {}
+check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
 for number, index in ipairs(redis.call('SMEMBERS', store .. ':indexes')) do
+  check_index(index)
   local found = {}
   local held = redis.call('ZRANGEBYSCORE', store .. ':held:' .. index, '(' .. int(now), '+inf',
     'WITHSCORES')

@@ -1,6 +1,6 @@
 -- Writes the commits of a list that are accepted, each whole or not at all.
---   args  the server's incarnation, whether this list was sent before, the commits, and whether
---         the caller waits for the append-only file behind this script
+--   args  the server's incarnation, whether this list was sent before, the commits, whether the
+--         caller waits for the append-only file behind this script, and how far a time may be ahead
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token}, an append {stream,
 -- expected, fork, previous link, key, records, end}, a record {type, number of its payload in ARGV, link,
 -- checkpoint, subject, crc}; what there is none of is false. Every key that is written is in KEYS,
@@ -8,31 +8,41 @@
 --
 -- Nothing is rolled back here if a command fails. So a commit is judged whole before its first
 -- write; that first write is one which a server refuses that is full, read-only or cut off.
-local incarnation, again, commits, waits = args[1], args[2], args[3], args[4]
+local incarnation, again, commits, waits, ahead = args[1], args[2], args[3], args[4], args[5]
 local now = now_us()
 local position = tonumber(about[2])
 local heads = {}
+check_names()
+-- A count that is missing is taken from what is there.
+local streams = tonumber(about[4] or redis.call('HLEN', store .. ':heads'))
+local entries = tonumber(about[5] or redis.call('XLEN', store .. ':log'))
+local checked = {}
 
 local function head_of(stream)
   local head = heads[stream]
   if head == nil then
     head = redis.call('HGET', store .. ':heads', stream)
-    if head and not string.match(head, '^%d+ %x+ %d+ %d+ %d+ ?%d*$') then
-      error('DAMAGED head of ' .. stream)
-    end
+    head = head and parts_of(stream, head)
     heads[stream] = head
   end
   return head
 end
 
+local function text_of(head)
+  return head and (string.gsub(table.concat(head, ' '), ' *$', '')) or ''
+end
+
 local function revision_of(stream)
   local head = head_of(stream)
-  return head and tonumber(string.match(head, '^%d+')) or 0
+  return head and tonumber(head[1]) or 0
 end
 
 local function holds(fence)
   local lease = redis.call('HGET', store .. ':leases', fence[1])
-  if not lease then return false end
+  if not lease then
+    count_leases()
+    return false
+  end
   local epoch, ends, owner = string.match(lease, '^(%d+) (%d+) (.*)$')
   return owner == fence[2] and tonumber(epoch) == fence[3] and tonumber(ends) > now
 end
@@ -41,24 +51,41 @@ local function fits(append, head)
   if append[3] or not head then
     return not head and (append[3] or append[2] == 0)
   end
-  local revision, link = string.match(head, '^(%d+) (%x+)')
-  return tonumber(revision) == append[2] and (not append[4] or append[4] == link)
+  return tonumber(head[1]) == append[2] and (not append[4] or append[4] == head[2])
 end
 
 -- A stream's end has come by the clock, or the server has let it go already: then its clock was set
 -- back since, and an event behind the end would stand alone.
 local function is_over(append)
-  local ends, stream = append[7], append[1]
-  if not ends then return false end
-  if ends <= now then return true end
-  return head_of(stream) and redis.call('EXISTS', store .. ':events:' .. stream) == 0
+  local head = append[7] and head_of(append[1])
+  if append[7] and append[7] <= now then return true end
+  return head and is_let_go(append[1], head)
 end
 
--- Expired, duplicate, fenced, conflict: the first that fails is the refusal.
+-- What the append relies on is as long as it was left. Asked before anything is written, and even
+-- if nothing is: a duplicate that is not found is written twice.
+local function check_append(append)
+  local stream, head = append[1], head_of(append[1])
+  check_events(stream, head)
+  if append[5] then check_keys(stream, head) end
+  for _, record in ipairs(append[6]) do
+    if record[4] then return check_checkpoints(stream, head) end
+  end
+end
+
+-- A time that is far ahead of this clock would stay with its stream for ever, and go on to every
+-- stream that is written with it. It is accepted where each stream has that time already.
+local function is_ahead(commit, append)
+  local head = head_of(append[1])
+  return commit[6] > now + ahead and not (head and tonumber(head[3]) >= commit[6])
+end
+
+-- Expired, duplicate, fenced, conflict, ahead: the first that fails is the refusal.
 local function refusal(commit)
   for number, append in ipairs(commit[1]) do
     if is_over(append) then return {'expired', number} end
   end
+  for _, append in ipairs(commit[1]) do check_append(append) end
   for number, append in ipairs(commit[1]) do
     local found = append[5] and redis.call('HGET', store .. ':keys:' .. append[1], append[5])
     if found then
@@ -71,13 +98,16 @@ local function refusal(commit)
   for number, append in ipairs(commit[1]) do
     local head = head_of(append[1])
     if not fits(append, head) then
-      return {'conflict', number, head or ''}
+      return {'conflict', number, text_of(head)}
     end
   end
   for number, read in ipairs(commit[2]) do
     if revision_of(read[1]) ~= read[2] then
-      return {'stale', number, head_of(read[1]) or ''}
+      return {'stale', number, text_of(head_of(read[1]))}
     end
+  end
+  for number, append in ipairs(commit[1]) do
+    if is_ahead(commit, append) then return {'ahead', number, int(now)} end
   end
 end
 
@@ -101,21 +131,28 @@ end
 
 -- Another server process than the one that gave the last position may never have seen the newest
 -- ones: it goes on above all that can have been given, which the time is.
-local function next_position()
+local function next_position(commit)
   if about[3] ~= incarnation then
     if about[3] then position = math.max(position, now) end
     about[3] = incarnation
   end
   position = position + 1
-  redis.call('HSET', store, 'position', int(position), 'incarnation', incarnation)
+  for _, append in ipairs(commit[1]) do
+    if not head_of(append[1]) then streams = streams + 1 end
+  end
+  entries = entries + math.ceil(#commit[1] / 1000)
+  seen = math.max(seen, now)
+  redis.call('HSET', store, 'position', int(position), 'incarnation', incarnation,
+    'streams', int(streams), 'entries', int(entries), 'seen', int(seen))
   return int(position)
 end
 
 -- The server lets go of the stream's keys by itself, each from when it is first written. What stays
 -- is its name, and its head with the end: a tombstone. The time left is given, not the end, because
--- only the clock that judges knows both; rounded up, so that nothing goes before the clock says so.
+-- only the clock that judges knows both; and a second more, so that nothing goes before the clock
+-- says so: what is gone before its end is lost.
 local function expire(append)
-  local left = int(math.ceil((append[7] - now) / 1000))
+  local left = int(math.ceil((append[7] - now) / 1000) + 1000)
   redis.call('PEXPIRE', store .. ':events:' .. append[1], left)
   if append[5] then redis.call('PEXPIRE', store .. ':keys:' .. append[1], left) end
   for _, record in ipairs(append[6]) do
@@ -129,7 +166,7 @@ end
 local function add_events(append, commit, at)
   local stream, revision, time = append[1], append[2], int(commit[6])
   local head = head_of(stream)
-  local last
+  local last, names = nil, 0
   for number, record in ipairs(append[6]) do
     revision = revision + 1
     last = record
@@ -144,16 +181,21 @@ local function add_events(append, commit, at)
     add('payload', ARGV[record[2]])
     redis.call('XADD', store .. ':events:' .. stream, int(revision) .. '-0', unpack(entry))
     if record[4] then
+      names = names + 1
       local padded = string.format('%016.0f', revision)
       redis.call('ZADD', store .. ':checkpoints:' .. stream, int(revision),
         int(revision) .. ' ' .. time .. ' ' .. record[4])
       redis.call('ZADD', store .. ':named:' .. stream, 0, record[4] .. '\0' .. padded .. ' ' .. time)
     end
   end
-  local first = head and string.match(head, '^%d+ %x+ %d+ %d+ (%d+)') or int(append[2] + 1)
-  heads[stream] = int(revision) .. ' ' .. last[3] .. ' ' .. time .. ' ' .. at .. ' ' .. first
-    .. (append[7] and ' ' .. int(append[7]) or '')
-  redis.call('HSET', store .. ':heads', stream, heads[stream])
+  local first = head and head[5] or int(append[2] + 1)
+  local after = {int(revision), last[3], time, at, first, append[7] and int(append[7]) or '0'}
+  if not head or head[7] ~= '' then
+    after[7] = int((head and tonumber(head[7]) or 0) + (append[5] and 1 or 0))
+    after[8] = int((head and tonumber(head[8]) or 0) + names)
+  end
+  heads[stream] = after
+  redis.call('HSET', store .. ':heads', stream, text_of(after))
   if not head then redis.call('ZADD', store .. ':streams', 0, stream) end
   if append[5] then
     redis.call('HSET', store .. ':keys:' .. stream, append[5], int(append[2] + 1) .. ' ' .. time)
@@ -187,10 +229,12 @@ end
 -- script itself has emptied: the command would fail, with half a commit written. So each commit
 -- looks at them before it writes, adds before it removes, and removes from each key at its end.
 local function probe(commit)
-  local seen = {}
+  local probed = {}
   for _, mark in ipairs(commit[4]) do
-    if not seen[mark[1]] then redis.call('EXISTS', unpack(keys_of(mark[1]))) end
-    seen[mark[1]] = true
+    local index = mark[1]
+    if not checked[index] then check_index(index) end
+    if not probed[index] then redis.call('EXISTS', unpack(keys_of(index))) end
+    checked[index], probed[index] = true, true
   end
 end
 
@@ -212,6 +256,7 @@ end
 -- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
 local function apply(marks)
   local removals, cleared = {}, {}
+  local indexes = tonumber(about[7] or redis.call('SCARD', store .. ':indexes'))
   for _, mark in ipairs(marks) do
     local index, key, order = mark[1], mark[2], mark[3]
     local before = redis.call('HGET', store .. ':marks:' .. index, key)
@@ -221,7 +266,7 @@ local function apply(marks)
       redis.call('HSET', store .. ':marks:' .. index, key, order .. mark[5])
       redis.call('ZADD', store .. ':order:' .. index, 0, new)
       redis.call('ZADD', store .. ':due:' .. index, mark[4], new)
-      redis.call('SADD', store .. ':indexes', index)
+      indexes = indexes + redis.call('SADD', store .. ':indexes', index)
     elseif old then
       cleared[index] = (cleared[index] or 0) + 1
       later(removals, 'HDEL', store .. ':marks:' .. index, key)
@@ -239,7 +284,12 @@ local function apply(marks)
   for index, count in pairs(cleared) do
     if redis.call('HLEN', store .. ':marks:' .. index) == count then
       later(removals, 'SREM', store .. ':indexes', index)
+      indexes = indexes - 1
     end
+  end
+  if indexes ~= tonumber(about[7]) then
+    about[7] = int(indexes)
+    redis.call('HSET', store, 'indexes', about[7])
   end
   remove(removals)
 end
@@ -254,7 +304,7 @@ local function write(commit)
     return at and receipt(at, commit) or refused
   end
   probe(commit)
-  local at = next_position()
+  local at = next_position(commit)
   for _, append in ipairs(commit[1]) do add_events(append, commit, at) end
   if #commit[1] > 0 then add_to_log(commit, at) end
   if #commit[4] > 0 then apply(commit[4]) end

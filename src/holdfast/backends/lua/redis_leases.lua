@@ -4,6 +4,7 @@
 local prefix = args[1]
 local now = now_us()
 local answer = {}
+count_leases()
 local all = redis.call('HGETALL', store .. ':leases')
 for n = 1, #all, 2 do
   local name, lease = all[n], all[n + 1]

@@ -3,8 +3,10 @@
 -- Answers with {index, {{place in the order and key, group}, …}} for each index.
 local indexes = args[1] and {args[1]} or redis.call('SMEMBERS', store .. ':indexes')
 local before, limit = args[2], args[3]
+check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
 local answer = {}
 for number, index in ipairs(indexes) do
+  check_index(index)
   local found, from = {}, 0
   while #found < limit do
     local page = redis.call('ZRANGE', store .. ':order:' .. index, from, from + 499)

@@ -10,6 +10,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Asked for before anything is written: what is emptied cannot be used while a cluster moves it.
 local before = redis.call('PTTL', key)
+local counts = redis.call('HMGET', store, 'objects:' .. kind, 'expiring:' .. kind)
+local named, ending = redis.call('ZCARD', names), redis.call('ZCARD', expiring)
+check(names, named, counts[1])
+check(expiring, ending, counts[2])
 local gone = redis.call('ZRANGEBYSCORE', expiring, 0, now, 'LIMIT', 0, 500)
 local stays = {}
 if not data then
@@ -19,18 +23,19 @@ else
   stays[name] = true
   if not ends or before == -1 then
     redis.call('SET', key, data)
-    if before >= 0 then redis.call('ZREM', expiring, name) end
+    ending = ending - redis.call('ZREM', expiring, name)
   else
     local left = math.max(math.ceil((ends - now_us()) / 1000), before, 1)
     redis.call('SET', key, data, 'PX', int(left))
-    redis.call('ZADD', expiring, int(now + left), name)
+    ending = ending + redis.call('ZADD', expiring, int(now + left), name)
   end
-  redis.call('ZADD', names, 0, name)
+  named = named + redis.call('ZADD', names, 0, name)
 end
 for _, old in ipairs(gone) do
   if not stays[old] then
-    redis.call('ZREM', names, old)
-    redis.call('ZREM', expiring, old)
+    named = named - redis.call('ZREM', names, old)
+    ending = ending - redis.call('ZREM', expiring, old)
   end
 end
+redis.call('HSET', store, 'objects:' .. kind, int(named), 'expiring:' .. kind, int(ending))
 return 0

@@ -16,5 +16,5 @@ end
 -- With who made it: a server that comes back with the store as it was made, and none of its commits,
 -- must not give their positions again.
 redis.call('HSET', KEYS[1], 'store', ARGV[1], 'format', ARGV[2], 'position', '0',
-  'incarnation', ARGV[4])
+  'incarnation', ARGV[4], 'streams', '0', 'entries', '0', 'leases', '0', 'indexes', '0')
 return {ARGV[1], ARGV[2], '0'}

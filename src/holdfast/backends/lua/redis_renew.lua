@@ -5,6 +5,7 @@ local ttl, asked = args[1], args[2]
 local now = now_us()
 local leases = store .. ':leases'
 local answer = {}
+count_leases()
 for n, one in ipairs(asked) do
   local name, owner, epoch = one[1], one[2], one[3]
   answer[n] = false

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.protocol import (
+    AHEAD_US,
     START,
     Claim,
     Commit,
@@ -27,7 +28,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
 )
-from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool
+from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool, Word
 from holdfast.backends.redis.encoding import (
     CRC_BYTES,
     DUE_ZERO,
@@ -36,6 +37,7 @@ from holdfast.backends.redis.encoding import (
     batches,
     decode,
     decode_answers,
+    decode_counts,
     decode_head,
     is_sealed,
     missing,
@@ -76,7 +78,7 @@ class RedisAckTracker(AckTracker):
             raise self.lost("the whole store")
         for start in range(0, len(acked), _CHECKED_AT_ONCE):
             self._check_page(connection, acked[start : start + _CHECKED_AT_ONCE])
-        if int(newest) < position:
+        if self._checkout.number(newest) < position:
             raise self.lost(f"everything after position {int(newest)} of {position}")
 
     def _check_page(self, connection: RedisConnection, page: list[AckedEvent]) -> None:
@@ -216,17 +218,37 @@ class RedisObjects:
 
     def get(self, kind: str, name: str) -> bytes | None:
         [stored] = self._checkout.ask(("GET", self._checkout.keys.object(kind, name)))
-        if stored is None:
+        if stored is None and (kind == "snapshot" or not self._is_lost(kind, name)):
             return None
+        where = self._checkout.server_url.shown
+        if stored is None:
+            gone = CorruptError(f'{kind} "{name}" is missing ({where})', where=where)
+            raise self._checkout.pool.explained(gone)
         if not is_sealed(kind, name, stored):
-            where = self._checkout.server_url.shown
             raise CorruptError(f'{kind} "{name}" fails its checksum ({where})', where=where)
         return stored[CRC_BYTES:]
+
+    def _is_lost(self, kind: str, name: str) -> bool:
+        """Returns whether an object is named, is not there, and has not come to its end."""
+        keys = self._checkout.keys
+        named, ends, there, (seconds, micros) = self._checkout.ask_counted(
+            f"objects:{kind}",
+            ("ZCARD", keys.objects(kind)),
+            ("ZSCORE", keys.objects(kind), name),
+            ("ZSCORE", keys.expiring(kind), name),
+            ("EXISTS", keys.object(kind, name)),
+            ("TIME",),
+        )
+        # A server may count time from when it began a command: a second is on the safe side.
+        now_ms = int(seconds) * 1000 + int(micros) // 1000 + 1000
+        return named is not None and not there and (ends is None or int(ends) > now_ms)
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
         start, end = f"[{prefix}" if prefix else "-", prefix_end(prefix)
         keys = self._checkout.keys
-        names, ends, (seconds, micros) = self._checkout.ask(
+        names, ends, (seconds, micros) = self._checkout.ask_counted(
+            f"objects:{kind}",
+            ("ZCARD", keys.objects(kind)),
             ("ZRANGEBYLEX", keys.objects(kind), start, end),
             ("ZRANGE", keys.expiring(kind), 0, -1, "WITHSCORES"),
             ("TIME",),
@@ -271,6 +293,7 @@ class RedisBackend:
         self._clock = clock
         self._reach = reach
         self._checkout = checkout = RedisCheckout(pool, store, read_only=read_only)
+        pool.is_open_store = True
         self._keys = checkout.keys
         self._ack_tracker = RedisAckTracker(checkout)
         pool.recheck = self._ack_tracker.check
@@ -304,9 +327,9 @@ class RedisBackend:
             process = connection.process
             if self._reach is not None:
                 self._reach("redis.commit")
-            arguments = connection.server.run_id, attempts > 1, batch.encoded, connection.waits
+            about = connection.server.run_id, attempts > 1, batch.encoded, connection.waits
             return self._checkout.run_on(
-                connection, "commit", batch.keys, arguments, *batch.payloads
+                connection, "commit", batch.keys, (*about, AHEAD_US), *batch.payloads
             )
 
         outcomes = decode_answers(self._checkout.call(work), batch, self.server_url.shown)
@@ -336,8 +359,7 @@ class RedisBackend:
             )
             head = decode_head(stream, text, where)
             if head is None:
-                if entries:
-                    raise CorruptError(f'stream "{stream}" has no head ({where})', where=where)
+                self._checkout.is_let_go(stream)  # raises if there should be a head
                 return records
             # Only up to the head as it was asked for first: what comes later is for later.
             until = head.revision if until is None else min(until, head.revision)
@@ -347,24 +369,16 @@ class RedisBackend:
                 if record.revision > until:
                     break
                 if record.revision != expected:
-                    raise missing(stream, expected, where)
+                    raise self._checkout.pool.explained(missing(stream, expected, where))
                 records.append(record)
                 expected += 1
             after = expected - 1
             if expected > until or (limit is not None and len(records) >= limit):
                 return records
             if len(entries) < count:
-                self._check_there(stream)
-                raise missing(stream, expected, where)
-
-    def _check_there(self, stream: str) -> None:
-        """Raises ExpiredError if the server has dropped the stream at its end."""
-        text, there = self._checkout.ask(
-            ("HGET", self._keys.heads, stream), ("EXISTS", self._keys.events(stream))
-        )
-        head = decode_head(stream, text, self.server_url.shown)
-        if head is not None and head.expires_us and not there:
-            raise ExpiredError(stream, expires_us=head.expires_us)
+                if self._checkout.is_let_go(stream):
+                    raise ExpiredError(stream, expires_us=head.expires_us)
+                raise self._checkout.pool.explained(missing(stream, expected, where))
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         self._checkout.pool.check_open()
@@ -387,7 +401,7 @@ class RedisBackend:
     def _read_after(self, after: Position, limit: int) -> tuple[list[Record], Position | None]:
         """Returns what is left of a page of the log, and its last position; None at the end."""
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
-        [entries] = self._checkout.ask(ask)
+        [entries] = self._checkout.ask_counted("entries", ("XLEN", self._keys.log), ask)
         if len(entries) == min(limit, _PAGE):
             # The last commit may go on: it is read whole.
             last = entries[-1][0].partition(b"-")[0]
@@ -417,7 +431,7 @@ class RedisBackend:
             )
         )
         empty = {one[0] for one, entries in zip(ranges, answers, strict=True) if not entries}
-        let_go = {stream for stream in sorted(empty) if self._is_let_go(stream)}
+        let_go = {stream for stream in sorted(empty) if self._checkout.is_let_go(stream)}
         records: list[Record] = []
         for (stream, first, count, position), entries in zip(ranges, answers, strict=True):
             if not entries and stream in let_go:
@@ -426,22 +440,16 @@ class RedisBackend:
             found = {(record.revision, record.position) for record in part}
             for revision in range(first, first + count):
                 if (revision, position) not in found:
-                    raise missing(stream, revision, where)
+                    raise self._checkout.pool.explained(missing(stream, revision, where))
             records += part
         return records
-
-    def _is_let_go(self, stream: str) -> bool:
-        try:
-            self._check_there(stream)
-        except ExpiredError:
-            return True
-        return False
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         self._checkout.pool.check_open()
         if not streams:
             return []
-        [texts] = self._checkout.ask(("HMGET", self._keys.heads, *streams))
+        ask = ("HMGET", self._keys.heads, *streams)
+        [texts] = self._checkout.ask_counted("streams", ("HLEN", self._keys.heads), ask)
         where = self.server_url.shown
         return [decode_head(name, text, where) for name, text in zip(streams, texts, strict=True)]
 
@@ -452,7 +460,7 @@ class RedisBackend:
         start = f"({after}" if after >= prefix and after else f"[{prefix}" if prefix else "-"
         end = prefix_end(prefix)
         ask = ("ZRANGEBYLEX", self._keys.streams, start, end, "LIMIT", 0, limit)
-        [names] = self._checkout.ask(ask)
+        [names] = self._checkout.ask_counted("streams", ("ZCARD", self._keys.streams), ask)
         return [name.decode() for name in names]
 
     def find(
@@ -468,7 +476,8 @@ class RedisBackend:
             return []
         count = -1 if limit is None else limit
         if key is not None:
-            [found] = self._checkout.ask(("HGET", self._keys.keys(stream), key))
+            keys = self._keys.keys(stream)
+            found = self._indexed(stream, 0, ("HLEN", keys), ("HGET", keys, key))
             if found is None:
                 return []
             revision, time = map(int, found.split())
@@ -476,21 +485,32 @@ class RedisBackend:
         if checkpoint is not None:
             names = self._keys.named(stream)
             start, end = f"({checkpoint}\x01", f"[{checkpoint}\0"
-            [members] = self._checkout.ask(("ZREVRANGEBYLEX", names, start, end, "LIMIT", 0, count))
+            ask = ("ZREVRANGEBYLEX", names, start, end, "LIMIT", 0, count)
+            members = self._indexed(stream, 1, ("ZCARD", names), ask)
             pairs = [map(int, member.rpartition(b"\0")[2].split()) for member in members]
             return [Found(revision, checkpoint, time) for revision, time in pairs]
         last = -1 if limit is None else limit - 1
-        [members] = self._checkout.ask(("ZREVRANGE", self._keys.checkpoints(stream), 0, last))
+        names = self._keys.checkpoints(stream)
+        members = self._indexed(stream, 1, ("ZCARD", names), ("ZREVRANGE", names, 0, last))
         parts = [member.decode().split(" ", 2) for member in members]
         return [Found(int(revision), name, int(time)) for revision, time, name in parts]
+
+    def _indexed(
+        self, stream: str, number: int, length: Sequence[Word], ask: Sequence[Word]
+    ) -> Any:
+        """Returns what an index of a stream answers, whose head counts what is in it."""
+        text, answer, found = self._checkout.ask(("HGET", self._keys.heads, stream), ask, length)
+        counted = decode_counts(text)[number] if text else 0
+        if not text or counted not in (None, found):
+            self._checkout.is_let_go(stream)  # raises if something is gone
+        return answer
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         return self._poller.wait(after, timeout_s)
 
     def _newest(self) -> int:
         """Returns the newest position. A script runs alone: what can be seen is final."""
-        [position] = self._checkout.ask(("HGET", self._keys.root, "position"))
-        return int(position)
+        return self._checkout.position()
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))

@@ -10,6 +10,7 @@ it is now; ASK is not followed, because a store that is half moved must look lik
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -74,7 +75,8 @@ _REMEDIES = {
     "TRYAGAIN": "the cluster moves this store to another server: try again when it has",
     "NONLOCAL": "the cluster moves this store to another server: try again when it has",
 }
-_CODES = "|".join(("DAMAGED", "GONE", "HEADLESS", "WRONGTYPE", "NOSCRIPT", *_AGAIN, *_REMEDIES))
+_OURS = ("DAMAGED", "LOST", "GONE", "HEADLESS", "WRONGTYPE", "NOSCRIPT")
+_CODES = "|".join((*_OURS, *_AGAIN, *_REMEDIES))
 _CODE = re.compile(rf"(?:^|[\s:-])({_CODES})\b")
 
 
@@ -109,24 +111,38 @@ def may_retry(exc: BaseException) -> bool:
     return isinstance(exc, CutError | UnreachedError)
 
 
+def problem_of(text: str) -> str:
+    """Returns what a script of ours says is wrong, without what the server writes around it."""
+    for code in ("DAMAGED ", "LOST "):
+        _, found, problem = text.partition(code)
+        if found:
+            return re.sub(r"\s+script: \S+, on @user_script:\d+\.?$", "", problem)
+    return "it has another type than it was written with" if "WRONGTYPE" in text else text
+
+
 def translate(
-    exc: BaseException, server_url: RedisURL, *, outcome_known: bool
+    exc: BaseException, server_url: RedisURL, *, outcome_known: bool, is_open: bool = False
 ) -> HoldfastError | None:
-    """Returns the error to raise in place of one of this package's, None for any other."""
+    """Returns the error to raise in place of one of this package's, None for any other.
+
+    Before the store `is_open`, a key of another type is another program's.
+    """
     if isinstance(exc, DeadlineError):
         said = f"did not answer within {server_url.timeout_s:g} s"
         return unavailable(server_url.shown, said, outcome_known=outcome_known)
     if isinstance(exc, UnicodeEncodeError):
         return UsageError(f"a name holds a lone surrogate: {exc.object[:40]!r}")
     if isinstance(exc, ReplyError):
-        return _reply(exc, server_url, outcome_known=outcome_known)
+        return _reply(exc, server_url, outcome_known=outcome_known, is_open=is_open)
     if isinstance(exc, CutError | UnreachedError | redis.RedisError):
         said = f"is unavailable: {server_url.hide(str(exc)) or type(exc).__name__}"
         return unavailable(server_url.shown, said, outcome_known=outcome_known)
     return None
 
 
-def _reply(exc: ReplyError, server_url: RedisURL, *, outcome_known: bool) -> HoldfastError:
+def _reply(
+    exc: ReplyError, server_url: RedisURL, *, outcome_known: bool, is_open: bool
+) -> HoldfastError:
     where = server_url.shown
     said = server_url.hide(str(exc))
     if exc.code == "GONE":
@@ -138,13 +154,21 @@ def _reply(exc: ReplyError, server_url: RedisURL, *, outcome_known: bool) -> Hol
         return CorruptError(
             f'"{where}" has lost the key of application "{server_url.application}"', where=where
         )
+    if exc.code == "WRONGTYPE" and is_open:
+        return CorruptError(
+            f'"{where}" is damaged: a key of the store has another type than it was written with',
+            where=where,
+            hint='run "holdfast check", which names the key, and restore the store from a backup',
+        )
     if exc.code == "WRONGTYPE":
         return FormatError(
             f'"{where}" has keys of another program: {said}',
             hint="choose another application or database",
         )
     if exc.code == "DAMAGED":
-        return CorruptError(f'"{where}" is damaged: {said.partition("DAMAGED ")[2]}', where=where)
+        return CorruptError(f'"{where}" is damaged: {problem_of(said)}', where=where)
+    if exc.code == "LOST":
+        return LostCommitsError(f'"{where}" has lost commits: {problem_of(said)}', where=where)
     return unavailable(
         where,
         f"is unavailable: {said}",
@@ -156,6 +180,8 @@ def _reply(exc: ReplyError, server_url: RedisURL, *, outcome_known: bool) -> Hol
 
 _pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
 _CHUNK = 1 << 17
+EXAMINED_FOR_S = 10.0
+_log = logging.getLogger("holdfast.backends")
 Word = str | bytes | int
 Address = tuple[str, int]
 
@@ -171,6 +197,7 @@ class RedisConnection:
         self.returned = 0.0
         self.process: str | None = None
         self.server: RedisServer
+        self.examined = 0.0
         self.waits = False
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
@@ -258,6 +285,9 @@ class RedisPool(ConnectionPool[RedisConnection]):
         self._durability: Durability = durability
         self._root = Keys(server_url.application).root
         self._addresses: list[Address | None] = [None]  # None: as the URL says
+        self._server: RedisServer | None = None  # as it was when it was last examined
+        self._is_warned = False
+        self.is_open_store = False
 
     def is_lost(self, exc: BaseException) -> bool:
         return is_lost(exc)
@@ -272,7 +302,10 @@ class RedisPool(ConnectionPool[RedisConnection]):
         return isinstance(exc, UnreachedError)
 
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
-        return translate(exc, self.server_url, outcome_known=outcome_known)
+        ours = translate(
+            exc, self.server_url, outcome_known=outcome_known, is_open=self.is_open_store
+        )
+        return self.explained(ours) if isinstance(ours, CorruptError) else ours
 
     def moved(self, exc: BaseException) -> bool:
         if not isinstance(exc, ReplyError) or exc.code != "MOVED":
@@ -318,18 +351,63 @@ class RedisPool(ConnectionPool[RedisConnection]):
             others = [one for one in self._addresses if one != address]
             self._addresses = [*others, address]
 
-    def _examine(self, connection: RedisConnection) -> None:
+    def before_use(self, connection: RedisConnection) -> None:
+        """Reads the settings again now and then: they can be changed while the server runs.
+
+        A connection in steady use would otherwise know only what was set when it was made. It
+        costs one question every ten seconds; a write in between may still go to a server that
+        evicts since, and what that takes is found by its count.
+        """
+        if monotonic() - connection.examined > EXAMINED_FOR_S:
+            self.read_settings(connection)
+
+    def read_settings(self, connection: RedisConnection) -> RedisServer:
+        """Asks the server what it is, and raises if the store's durability cannot be had of it."""
         info, append, rewrite, here = connection.ask_each(*QUESTIONS, ("HGET", self._root, "store"))
         for answer in (info, here):
             if isinstance(answer, hiredis.ReplyError):
                 raise ReplyError(str(answer))
         settings = [None if isinstance(a, hiredis.ReplyError) else a for a in (append, rewrite)]
-        server = server_of(info, *settings)
+        self._server = server = server_of(info, *settings)
         if server.role != "master":
             raise ReplyError(f"REPLICA this is a replica of {server.master}")
         server.check(self.server_url, self._durability)
+        if server.evicts and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "the server's maxmemory-policy is %s: it may delete what was acknowledged",
+                server.shown_policy,
+            )
         connection.server, connection.process = server, server.run_id
         connection.waits = server.waits(self._durability)
+        connection.examined = monotonic()
+        return server
+
+    def explained(self, error: CorruptError) -> CorruptError:
+        """Returns the error for something that is gone, as the server's own doing if it evicts.
+
+        The settings are read again for it: a policy that was changed at run time shows here.
+        """
+        try:
+            with self._borrow(monotonic() + self.server_url.timeout_s) as connection:
+                self.read_settings(connection)
+        except (HoldfastError, ReplyError, CutError, UnreachedError, DeadlineError) as exc:
+            # Nearly always the answer itself: what it is set to now is refused.
+            _log.debug("the server was asked why something is gone: %s", type(exc).__name__)
+        server = self._server
+        if server is None or not (server.evicts or server.evicted_keys):
+            return error
+        return LostCommitsError(
+            f"{error.message}; the server evicts keys (maxmemory-policy {server.shown_policy}, "
+            f"{server.evicted_keys} evicted since it started)",
+            where=error.where,
+            stream=error.stream,
+            revision=error.revision,
+            hint="CONFIG SET maxmemory-policy noeviction, and restore the store from a backup",
+        )
+
+    def _examine(self, connection: RedisConnection) -> None:
+        server = self.read_settings(connection)
         if server.is_cluster:
             self._learn_nodes(connection)
         with self._free:
@@ -414,6 +492,62 @@ class RedisCheckout(Checkout[RedisConnection]):
         if store != self.store.encode():
             raise ReplyError("GONE the store is not there")
         return answers
+
+    def ask_counted(
+        self, count: str, length: Sequence[Word], *commands: Sequence[Word]
+    ) -> list[Any]:
+        """Returns the answers of commands that only read a key which the store counts.
+
+        `count` is the field of the store's own key that says how long the key is, `length` the
+        command that tells how long it is now. They are asked with the commands, not at one moment:
+        if they differ, a script looks again whether a writer came between or something is gone.
+        """
+
+        def work(connection: RedisConnection) -> list[Any]:
+            (store, counted), *answers, found = connection.ask(
+                ("HMGET", self.keys.root, "store", count), *commands, length
+            )
+            if store != self.store.encode():
+                raise ReplyError("GONE the store is not there")
+            if counted is not None and int(counted) != found:
+                self.check_whole(connection)
+            return answers
+
+        return self.pool.call(work)
+
+    def check_whole(self, connection: RedisConnection, *streams: str) -> list[bool]:
+        """Raises if a key of the store, or of the streams, has lost something.
+
+        Returns for each of the streams whether the server has let go of it, at its end.
+        """
+        problems, let_go = self.problems_on(connection, streams, is_store_included=True)
+        if problems:
+            raise ReplyError(problems[0][1])
+        return let_go
+
+    def problems_on(
+        self, connection: RedisConnection, streams: Sequence[str], *, is_store_included: bool
+    ) -> tuple[list[tuple[str, str]], list[bool]]:
+        """Returns what is not as long as it was left, and which streams the server let go of."""
+        problems, let_go = self.run_on(connection, "whole", (), (is_store_included, streams))
+        found = [(where.decode(), problem.decode()) for where, problem in problems]
+        return found, [one == 1 for one in let_go]
+
+    def is_let_go(self, stream: str) -> bool:
+        """Returns whether the server let go of a stream; raises if it is not whole otherwise."""
+        return self.pool.call(lambda connection: self.check_whole(connection, stream))[0]
+
+    def position(self) -> int:
+        """Returns the newest position that was given."""
+        [position] = self.ask(("HGET", self.keys.root, "position"))
+        return self.number(position)
+
+    def number(self, position: bytes | None) -> int:
+        """Returns a position as it is stored in the store's own key."""
+        if position is None or not position.isdigit():
+            where = self.server_url.shown
+            raise CorruptError(f'"{where}": the key {self.keys.root} is damaged', where=where)
+        return int(position)
 
     def look(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Returns what a script answers that only reads."""

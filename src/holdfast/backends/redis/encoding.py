@@ -78,7 +78,7 @@ class Keys:
 
 # --- events, heads and marks ----------------------------------------------------------------------
 
-_HEAD = re.compile(rb"(\d+) ([0-9a-f]{64}) (\d+) (\d+) (\d+)(?: (\d+))?\Z")
+_HEAD = re.compile(rb"(\d+) ([0-9a-f]{64}) (\d+) (\d+) (\d+)(?: (\d+)(?: (\d+) (\d+))?)?\Z")
 
 
 def record_crc(record: Record) -> str:
@@ -139,9 +139,17 @@ def decode_head(stream: str, text: bytes | None, where: str) -> Head | None:
         raise CorruptError(
             f'the head of "{stream}" is damaged ({where})', where=where, stream=stream
         )
-    revision, link, time, position, first, ends = match.groups()
+    revision, link, time, position, first, ends, _, _ = match.groups()
     head = bytes.fromhex(link.decode())
     return Head(int(revision), head, int(time), Position(int(position)), int(first), int(ends or 0))
+
+
+def decode_counts(text: bytes | None) -> tuple[int | None, int | None]:
+    """Returns how many keys and checkpoint names a head says its stream has; None: not counted."""
+    match = _HEAD.match(text or b"")
+    if match is None or match.group(7) is None:
+        return None, None
+    return int(match.group(7)), int(match.group(8))
 
 
 def prefix_end(prefix: str) -> str:
@@ -309,6 +317,8 @@ def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
         return Refusal("expired", append.stream, append.expected)
     if reason == b"duplicate":
         return Refusal("duplicate", append.stream, append.expected, revision=answer[2])
+    if reason == b"ahead":
+        return Refusal("ahead", append.stream, append.expected, now_us=int(answer[2]))
     assert reason == b"conflict", f"BUG: the server's script answered {answer!r}"
     head = decode_head(append.stream, answer[2], where)
     return Refusal("conflict", append.stream, append.expected, head)

@@ -3,10 +3,12 @@
 `appendfsync always` syncs the append-only file before any answer goes out. With `everysec` or `no`
 a power cut takes what was acknowledged since the last sync, about a second, unless each write is
 followed by WAITAOF, which servers from 7.2 up have. `no-appendfsync-on-rewrite yes` suspends the
-syncs while the file is rewritten, `always` or not. A policy that evicts keys without an expiry
-deletes events at will when memory runs short.
+syncs while the file is rewritten, `always` or not. A `maxmemory-policy` other than `noeviction`
+deletes events at will when memory runs short: `allkeys-…` any of them, `volatile-…` those of scopes
+with a lifetime. It counts without a `maxmemory` too, which can be set at any time.
 
-All of this is read anew on every connection: a server may come back with other settings.
+All of this is read anew on every connection, and now and then on one that is in use: a server may
+come back with other settings, or be given others while it runs.
 """
 
 from __future__ import annotations
@@ -177,7 +179,7 @@ def script(name: str, clock: str | None = None) -> Script:
     `clock` is Lua text in place of the server's clock, for tests.
     """
     begin = _file("redis_begin.lua") + (clock or _file("redis_clock.lua"))
-    return _script(begin + _file(f"redis_{name}.lua"))
+    return _script(begin + _file("redis_counts.lua") + _file(f"redis_{name}.lua"))
 
 
 def opening() -> Script:
@@ -213,8 +215,8 @@ class RedisServer(Struct, frozen=True):
     appendfsync: str | None  # None: the server does not tell
     syncs_on_rewrite: bool | None
     has_waitaof: bool
-    maxmemory: int
-    maxmemory_policy: str
+    maxmemory_policy: str  # "": the server does not tell
+    evicted_keys: int  # since the server started, of all databases
     dataset_bytes: int
 
     @property
@@ -241,7 +243,15 @@ class RedisServer(Struct, frozen=True):
         if self.appendonly and self.syncs_on_rewrite is False:
             found.append("no-appendfsync-on-rewrite is yes: no syncs while the file is rewritten")
         if self.evicts:
-            found.append(f"maxmemory-policy is {self.maxmemory_policy}: events can be evicted")
+            found.append(
+                f"maxmemory-policy is {self.shown_policy}: the server may delete events when its "
+                "memory is short, whatever was acknowledged"
+            )
+        if self.evicted_keys:
+            found.append(
+                f"{self.evicted_keys} keys of this server were evicted since it started: some may "
+                "be this store's, look with check --read-all"
+            )
         if self.replicas:
             found.append(
                 "replication is asynchronous: a failover can take the newest commits; "
@@ -251,7 +261,12 @@ class RedisServer(Struct, frozen=True):
 
     @property
     def evicts(self) -> bool:
-        return self.maxmemory > 0 and self.maxmemory_policy.startswith("allkeys")
+        """Whether keys may be deleted for want of memory, if not now then once there is a limit."""
+        return self.maxmemory_policy != "noeviction"
+
+    @property
+    def shown_policy(self) -> str:
+        return self.maxmemory_policy or "hidden"
 
     def waits(self, durability: Durability) -> bool:
         """Returns whether each write is followed by WAITAOF."""
@@ -267,11 +282,12 @@ class RedisServer(Struct, frozen=True):
             )
         if durability == "none":
             return
-        if self.evicts:
+        if durability == "full" and self.evicts:
             raise UsageError(
-                f'"{where}" evicts keys when memory is short '
-                f"(maxmemory-policy {self.maxmemory_policy}): events would go",
-                hint="CONFIG SET maxmemory-policy noeviction",
+                f'durability "full" was asked of "{where}", which evicts keys when memory is short '
+                f"(maxmemory-policy {self.shown_policy}): events would go",
+                hint="CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or open "
+                'with durability="process"',
             )
         if not self.appendonly:
             raise UsageError(
@@ -321,8 +337,8 @@ def server_of(info: bytes, append: list[bytes] | None, rewrite: list[bytes] | No
         appendfsync=settings.get("appendfsync"),
         syncs_on_rewrite=None if unsynced is None else unsynced == "no",
         has_waitaof=_numbers(version) >= _WAITAOF_FROM,
-        maxmemory=int(facts.get("maxmemory", "0")),
         maxmemory_policy=facts.get("maxmemory_policy", ""),
+        evicted_keys=int(facts.get("evicted_keys", "0")),
         dataset_bytes=int(facts.get("used_memory_dataset", "0")),
     )
 
