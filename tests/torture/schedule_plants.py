@@ -28,7 +28,7 @@ def lost_hand_over() -> AbstractContextManager[None]:
     """The leader ends its turn without telling the one who waits to lead."""
 
     def pass_on(queue: Any) -> bool:
-        queue._led = False
+        queue._leader = None
         return True
 
     return replaced((CommitQueue, "_pass_on", pass_on))

@@ -188,6 +188,7 @@ def _threads(scheduler: Scheduler) -> SimpleNamespace:
         Condition=lambda lock: Condition(scheduler, lock),
         Thread=Thread,
         current_thread=threading.current_thread,
+        get_ident=threading.get_ident,
     )
 
 

@@ -74,7 +74,7 @@ def test_the_background_goes_on_while_more_comes_and_begins_again(
     first, during, after = Request("first"), Request("during"), Request("after")
     turns.meanwhile = lambda: queue.submit(during)
     queue.submit(first)
-    until(lambda: during.answered and not vars(queue)["_led"])
+    until(lambda: during.answered and vars(queue)["_leader"] is None)
     thread = vars(queue)["_thread"]
     queue.submit(after)
     until(lambda: after.answered)
@@ -242,7 +242,9 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
     interrupted = threading.Event()
 
     def when() -> bool:
-        return waiting.leads if is_leading else waiting in queue._waiting  # pyright: ignore[reportPrivateUsage]
+        return (
+            vars(queue)["_leader"] is waiting if is_leading else waiting in vars(queue)["_waiting"]
+        )
 
     class Threading:
         """`threading` as the queue sees it, with gates at which an interrupt comes."""
@@ -250,6 +252,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
         Lock = staticmethod(lambda: Interrupted(when))
         Thread = threading.Thread
         current_thread = staticmethod(threading.current_thread)
+        get_ident = staticmethod(threading.get_ident)
 
     def wait() -> None:
         try:
@@ -296,7 +299,7 @@ def test_all_who_wait_for_the_same_commit_are_answered(
             queue.submit(submitted)
         for waiter in waiters:
             waiter.start()
-        until(lambda: submitted.waiters == len(waiters))
+        until(lambda: len(submitted.waiters) == len(waiters))
 
     turns.meanwhile = meanwhile
     if is_handed_on:

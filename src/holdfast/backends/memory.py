@@ -1,18 +1,23 @@
 """The contract in its shortest true form: everything in dicts of this process, nothing durable.
 
 It is the model that every other backend is compared with, so it states each clause as plainly as it
-can and leaves every optimisation out. One lock guards it all. Nobody can die and leave a lease or a
-claim behind without the whole store going too, so both end by expiry or release only.
+can and leaves every optimisation out. One lock guards it all. A commit is one entry of the log;
+everything else is a fold of that, which an interrupt can delay and not spoil. Nobody can die and
+leave a lease or a claim behind without the whole store going too, so both end by expiry or release
+only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from threading import Condition
+from threading import RLock
+from time import monotonic
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.backends.gates import Waiters, held_here, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import (
@@ -43,6 +48,14 @@ from holdfast.errors import UsageError
 from holdfast.names import new_id
 
 
+class _Committed(Struct, frozen=True):
+    """An entry of the log: all that a commit did."""
+
+    records: tuple[Record, ...]
+    heads: dict[str, Head]
+    marks: Sequence[Mark | Cleared]
+
+
 class MemoryBackend:
     """A store that lives as long as this object. `durability` is stated, not provided."""
 
@@ -58,7 +71,8 @@ class MemoryBackend:
         self.objects: Objects = _MemoryObjects(checkout)
         self.inspect: Inspection = _MemoryInspection(self)
         self.store = new_id(clock)
-        self._log: list[tuple[Record, ...]] = []  # the commit at position n is at n - 1
+        self._log: list[_Committed] = []  # the commit at position n is at n - 1
+        self._folded = 0  # so many of them are in what follows
         self._streams: dict[str, list[Record]] = {}
         self._heads: dict[str, Head] = {}
         self._keys: dict[tuple[str, str], int] = {}
@@ -66,9 +80,12 @@ class MemoryBackend:
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         with self._checkout.writing():
             # Applied one by one, so a later commit of the list sees the earlier ones (clause 1).
-            outcomes = [self._commit(commit) for commit in commits]
-            self._checkout.changed.notify_all()
-            return outcomes
+            try:
+                outcomes = [self._commit(commit) for commit in commits]
+            finally:
+                self._fold()  # also what an interrupt kept from being folded
+        self._checkout.changed.wake()
+        return outcomes
 
     def _commit(self, commit: Commit) -> Receipt | Refusal:
         refusal = judge(
@@ -82,17 +99,28 @@ class MemoryBackend:
             return refusal
         position = Position(len(self._log) + 1)
         written: list[Record] = []
+        heads: dict[str, Head] = {}
         for append in commit.appends:
-            records = [replace(record, position=position) for record in append.records]
+            written += [replace(record, position=position) for record in append.records]
             before = self._heads.get(append.stream)
-            self._streams.setdefault(append.stream, []).extend(records)
-            self._heads[append.stream] = head_after(append, before, position)
-            if records[0].key is not None:
-                self._keys[append.stream, records[0].key] = records[0].revision
-            written.extend(records)
-        self._log.append(tuple(written))
-        self._marks.apply(commit.marks)
+            heads[append.stream] = head_after(append, before, position)
+        self._log.append(_Committed(tuple(written), heads, commit.marks))  # now it is committed
+        self._fold()
         return Receipt(position, {stream: self._revision(stream) for stream in commit.watch})
+
+    def _fold(self) -> None:
+        """Takes up what the log has; what was taken up in part before, once more."""
+        while self._folded < len(self._log):
+            entry = self._log[self._folded]
+            for record in entry.records:
+                known = self._streams.setdefault(record.stream, [])
+                if not known or known[-1].revision < record.revision:
+                    known.append(record)
+                if record.key is not None:
+                    self._keys[record.stream, record.key] = record.revision
+            self._heads.update(entry.heads)
+            self._marks.apply(entry.marks)
+            self._folded += 1
 
     def _key_of(self, stream: str, key: str) -> int | None:
         return self._keys.get((stream, key))
@@ -113,10 +141,10 @@ class MemoryBackend:
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         with self._checkout.reading():
             records: list[Record] = []
-            for written in self._log[after:]:
+            for entry in self._log[after:]:
                 if len(records) >= limit:
                     break
-                records.extend(written)
+                records.extend(entry.records)
             return records
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
@@ -146,11 +174,16 @@ class MemoryBackend:
             return found[:limit]
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        with self._checkout.reading():
-            self._checkout.changed.wait_for(
-                lambda: len(self._log) > after or not self._checkout.is_open, timeout_s
-            )
-            self._checkout.check_open()  # closed by another thread meanwhile
+        gate = shut_gate()
+        try:
+            deadline = monotonic() + timeout_s
+            self._checkout.changed.add(gate)
+            while len(self._log) <= after and (left_s := deadline - monotonic()) > 0:
+                self._checkout.check_open()
+                gate.acquire(timeout=left_s)
+        finally:
+            self._checkout.changed.remove(gate)
+        with self._checkout.reading():  # which says if it was closed meanwhile
             return Position(len(self._log))
 
     def moment(self) -> Moment:
@@ -163,7 +196,7 @@ class MemoryBackend:
     def size(self) -> int:
         """Returns the bytes of all payloads."""
         with self._checkout.reading():
-            return sum(len(record.payload) for written in self._log for record in written)
+            return sum(len(record.payload) for entry in self._log for record in entry.records)
 
     def close(self) -> None:
         self._checkout.close()
@@ -175,26 +208,29 @@ class _MemoryCheckout(Handle):
     def __init__(self, clock: Clock, read_only: bool) -> None:
         super().__init__()
         self.clock = clock
-        self.changed = Condition()
+        self.changed = Waiters()
+        self._lock = RLock()
+        self._is_held_here = held_here(self._lock)
         self._read_only = read_only
 
-    def reading(self) -> Condition:
+    def reading(self) -> RLock:
         """Returns the lock to take; a forked child is told first, its copy may be held for ever."""
         self.check_open()
-        return self.changed
+        if self._is_held_here():
+            raise reentered("a call")
+        return self._lock
 
-    def writing(self) -> Condition:
-        self.check_open()
+    def writing(self) -> RLock:
+        lock = self.reading()
         if self._read_only:
             raise UsageError(
                 "store is open read-only, found a write", hint="open it without read_only"
             )
-        return self.changed
+        return lock
 
     def close(self) -> None:
-        if self.mark_closed():
-            with self.changed:
-                self.changed.notify_all()
+        self.mark_closed()
+        self.changed.wake()
 
 
 class _MemoryObjects:

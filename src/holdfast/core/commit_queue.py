@@ -8,10 +8,19 @@ batch, not per request.
 
 The order of the queue is the order of the batches, so what one thread submitted and then committed
 is written in that order.
+
+An interrupt (Ctrl-C, a signal handler that raises) can come between any two steps of the main
+thread. So whatever others depend on is recorded first: who leads, and which batch it has in hand.
+Whoever leaves by an exception puts that in order (`_recover`): the batch is answered, the lead is
+passed on. Waiting is done at plain locks only, which are taken and released in one step;
+`threading.Condition` is made of many. A signal handler may itself call the store, in the middle of
+a call of the same thread. It could wait for ever for what that call has begun: so it may submit,
+and is refused where it would have to wait.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,12 +28,18 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from holdfast.backends.gates import ReentrantCall, open_gate, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
 
+_logger = logging.getLogger("holdfast.log")
+
 
 class Waker(Protocol):
-    """Told once per batch which of its requests are answered (from the leader's thread)."""
+    """Told once per batch which of its requests are answered (from the leader's thread).
+
+    After an interrupt it may be told twice.
+    """
 
     def __call__(self, answered: Sequence[Request], /) -> None: ...
 
@@ -42,8 +57,7 @@ class Request(Struct, eq=False):
     failed: Callable[[BaseException], object] | None = None
     gate: Any = None  # a lock that is shut until the request is answered, or told to lead
     answered: bool = False
-    leads: bool = False
-    waiters: int = 0  # threads at the gate
+    waiters: Sequence[int] = ()  # the threads at the gate
     result: Any = None
     error: BaseException | None = None
 
@@ -73,10 +87,18 @@ class CommitQueue(Handle):
         self._batch_max = batch_max
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
-        self._led = False
+        self._leader: int | Request | None = None
+        """The thread that leads; or the request whose thread was told to, and has not begun."""
+        self._batch: list[Request] = []
+        """What the leader has in hand: all of it is answered before the lead is passed on."""
+        self._is_running = False
+        """Whether the batch in hand may have been written, in part or whole."""
+        self._inside: set[int] = set()
+        """The threads that are in a call of this queue."""
         self._closed = False
-        self._work = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
+        self._work = shut_gate()  # opened when there is something for the thread to do
+        self._closers: list[Any] = []  # gates of those who wait for the last leader
 
     def commit(self, request: Request) -> Any:
         """Commits the request, with whatever else has gathered, and returns its result."""
@@ -84,20 +106,38 @@ class CommitQueue(Handle):
             # Asked before the lock is taken: at a fork another thread may have held it, which the
             # child does not have. What the parent had submitted is the parent's.
             raise self._refusal()
-        with self._lock:
-            if self._closed:
-                raise self._refusal()
-            batch = None
-            if self._led:
-                self._waiting.append(request)
-                _join(request)
+        me = threading.get_ident()
+        if me in self._inside:
+            raise reentered("a commit")
+        try:
+            self._inside.add(me)
+            with self._lock:
+                if self._closed:
+                    raise self._refusal()
+                waiting = self._waiting
+                # Alone, as nearly always, or with all that waits; or else after it, in its order.
+                if leads := self._leader is None and len(waiting) < self._batch_max:
+                    batch: list[Request] = []
+                    self._batch = batch
+                    self._leader = me
+                    if waiting:
+                        self._take(batch)
+                    batch.append(request)
+                else:
+                    _join(request, me)
+                    waiting.append(request)
+                    if self._leader is None:
+                        self._pass_on()
+            if leads:
+                self._lead(request)
             else:
-                self._led = True
-                batch = [*self._take(), request] if self._waiting else [request]
-        if batch is not None:
-            self._lead_from(request, batch)
-        else:
-            self._await(request)
+                self._await(request, me)
+            self._inside.discard(me)
+            if self._waiting and self._leader is None:
+                self._rouse()
+        except BaseException as error:
+            self._recover(me, request, error, is_own=True)
+            raise
         if request.error is not None:
             raise request.error
         return request.result
@@ -105,50 +145,93 @@ class CommitQueue(Handle):
     def submit(self, *requests: Request) -> None:
         """Puts requests into the queue, next to each other, and returns.
 
-        Their wakers are called when they are answered.
+        Their wakers are called when they are answered. A signal handler may submit, too: without
+        the lock, which its own thread may have. The call that it interrupted looks for them.
         """
         if self._dead is not None:
             raise self._refusal()
-        with self._lock:
+        me = threading.get_ident()
+        if me in self._inside:
             if self._closed:
                 raise self._refusal()
             self._waiting.extend(requests)
-            if not self._led:
-                if self._thread is None:
-                    self._start_thread()
-                self._work.notify()
+            return
+        try:
+            self._inside.add(me)
+            with self._lock:
+                if self._closed:
+                    raise self._refusal()
+                self._waiting.extend(requests)
+                if self._leader is None:
+                    self._call_thread()
+            self._inside.discard(me)
+            if self._waiting and self._leader is None:
+                self._rouse()
+        except BaseException as error:
+            self._recover(me, None, error)
+            raise
 
     def wait(self, request: Request) -> Any:
         """Waits for a submitted request and returns its result, to each thread that asks."""
         if self._dead is not None:
             raise self._refusal()
-        with self._lock:
-            if request.answered:
-                return request.outcome()
-            is_led = self._led
-            if is_led:
-                _join(request)
-            else:
-                self._led = True
-        if is_led:
-            self._await(request)
-        else:
-            self._lead(request)
+        me = threading.get_ident()
+        if me in self._inside and not request.answered:
+            raise reentered("waiting for a commit")
+        if request.answered:
+            return request.outcome()
+        try:
+            self._inside.add(me)
+            with self._lock:
+                if leads := not request.answered and self._leader is None:
+                    batch: list[Request] = []
+                    self._batch = batch
+                    self._leader = me
+                    self._take(batch)
+                elif not request.answered:
+                    _join(request, me)
+            if leads:
+                self._lead(request)
+            elif not request.answered:
+                self._await(request, me)
+            self._inside.discard(me)
+            if self._waiting and self._leader is None:
+                self._rouse()
+        except BaseException as error:
+            self._recover(me, request, error)
+            raise
         return request.outcome()
 
     def close(self) -> None:
         """Refuses new requests, and returns when those that were waiting are answered."""
         if self._dead is not None:
             return  # in a forked child: what waits is the parent's
+        me = threading.get_ident()
+        if me in self._inside:
+            raise reentered("close()")
+        try:
+            self._inside.add(me)
+            with self._lock:
+                self._closed = True
+                thread = self._thread
+                open_gate(self._work)
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
+            while gate := self._closing():
+                gate.acquire()
+        finally:
+            self._inside.discard(me)
+
+    def _closing(self) -> Any:
+        """Returns a gate to wait at before looking again; None if nobody leads any more."""
         with self._lock:
-            self._closed = True
-            thread = self._thread
-            self._work.notify_all()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        with self._lock:
-            while self._led:
-                self._work.wait()
+            if self._leader is None and not self._waiting:
+                return None
+            gate = shut_gate()
+            self._closers.append(gate)
+            if self._leader is None:
+                self._call_thread()
+            return gate
 
     def _refusal(self) -> UsageError:
         if self._dead is not None:
@@ -161,107 +244,164 @@ class CommitQueue(Handle):
             hint="open it again with holdfast.open",
         )
 
-    def _await(self, mine: Request) -> None:
+    def _await(self, mine: Request, me: int) -> None:
         """Waits until `mine` is answered, or is told to lead."""
         gate = mine.gate
-        assert gate is not None, "BUG: nothing would wake this thread"
-        try:
+        while not mine.answered:
             gate.acquire()
-        except BaseException:
-            self._leave(mine)
-            raise
-        if not mine.answered:
-            self._lead(mine)
-        gate.release()  # for the next one that waits for the same
-
-    def _leave(self, mine: Request) -> None:
-        """Lets a thread go that was interrupted while it waited; its request stays in the queue.
-
-        It must not be handed the lead any more: nothing would be led, and all would wait for
-        ever. If that has happened already, it is led from here once more, and then passed on.
-        """
-        with self._lock:
-            mine.waiters -= 1
-            if mine.waiters:
-                return
-            mine.gate = None
-            leads = mine.leads and not mine.answered
-        if leads:
-            self._lead(mine)
-
-    def _lead(self, mine: Request) -> None:
-        """Runs batches until `mine` is answered, then passes leadership on."""
-        with self._lock:
-            batch = self._take()
-        self._lead_from(mine, batch)
-
-    def _lead_from(self, mine: Request, batch: list[Request]) -> None:
-        while True:
-            try:
-                self._run(batch)
-            except BaseException as error:
-                self._fail(batch, error)
             with self._lock:
-                if batch == [mine] and not (self._waiting or self._closed or mine.waker):
-                    self._led = False  # the common case: alone, and no request came meanwhile
+                leads = self._leader is mine
+                if leads:
+                    batch: list[Request] = []
+                    self._batch = batch
+                    self._leader = me
+                    self._take(batch)
+            if leads:
+                self._lead(mine)
+        open_gate(gate)  # for the next one that waits for the same
+
+    def _lead(self, mine: Request | None) -> None:
+        """Runs batches until `mine` is answered, then passes the lead on.
+
+        The background thread has none of its own: it leads while anything waits.
+        """
+        while True:
+            batch = self._batch
+            try:
+                self._is_running = True
+                self._run(batch)
+            except Exception as error:
+                if mine is not None and mine.answered:
+                    raise  # not of the batch: a signal handler of this thread raised it
+                self._fail(batch, error, mine)
+            with self._lock:
+                self._is_running = False
+                if (
+                    batch == [mine]
+                    and not (self._waiting or self._closed)
+                    and mine is not None
+                    and mine.waker is None
+                    and mine.gate is None
+                ):
+                    self._batch = []
+                    self._leader = None  # the common case: alone, and no request came meanwhile
                     return
                 wakers = self._release(batch)
-                is_over = mine.answered and self._pass_on()
-                batch = [] if is_over else self._take()
             _wake(wakers)
-            if is_over:
-                return
+            with self._lock:
+                is_over = mine.answered if mine is not None else not self._waiting
+                if is_over and self._pass_on():
+                    return
+                self._batch = batch = list[Request]()
+                self._take(batch)
 
-    def _take(self) -> list[Request]:
+    def _recover(
+        self, me: int, mine: Request | None, error: BaseException, *, is_own: bool = False
+    ) -> None:
+        """Puts in order what a thread had begun that leaves by an exception.
+
+        Nobody may be left to wait for it. Done twice it does the same, so that another interrupt,
+        which may come right here, changes nothing. A request of its own, which nobody else knows,
+        is dropped if it was in hand and nothing was done yet.
+        """
+        for _ in range(_INTERRUPTS_MAX):
+            try:
+                self._leave(me, mine, error, is_own)
+                self._inside.discard(me)
+                return
+            except BaseException as again:
+                _logger.debug("interrupted again: %s", type(again).__name__)
+
+    def _leave(self, me: int, mine: Request | None, error: BaseException, is_own: bool) -> None:
+        if self._leader == me:
+            self._let_go(self._batch, error, mine if is_own else None)
+        with self._lock:
+            if mine is not None and me in mine.waiters:
+                mine.waiters = [other for other in mine.waiters if other != me]
+            if mine is not None and self._leader is mine and mine.waiters:
+                open_gate(mine.gate)  # another thread waits for the same: it leads
+            elif (self._leader == me or self._leader is mine) and not self._pass_on():
+                self._call_thread()
+                self._leader = None
+            if self._waiting and self._leader is None:
+                self._call_thread()
+
+    def _let_go(self, batch: list[Request], error: BaseException, own: Request | None) -> None:
+        """Answers the batch that a leader had in hand, or puts it back if nothing was done yet.
+
+        Nobody else touches it. An interrupt belongs to this thread alone: the others are told that
+        nothing is known of their commits.
+        """
+        if self._is_running:
+            self._fail(batch, error, _NOBODY)
+            self._is_running = False
+        with self._lock:
+            waiting = self._waiting
+            while batch and not batch[-1].answered:
+                if batch[-1] is not own and (not waiting or waiting[0] is not batch[-1]):
+                    waiting.appendleft(batch[-1])
+                batch.pop()
+            wakers = self._release(batch)
+        _wake(wakers)
+
+    def _take(self, batch: list[Request]) -> None:
+        """Moves what waits into a batch that the queue knows already; the caller leads.
+
+        Added first, then removed: after an interrupt in between it is in both, and not in none.
+        """
         waiting = self._waiting
-        if len(waiting) <= self._batch_max:
-            batch = list(waiting)
-            waiting.clear()
-            return batch
-        return [waiting.popleft() for _ in range(self._batch_max)]
+        while waiting and len(batch) < self._batch_max:
+            batch.append(waiting[0])
+            waiting.popleft()
 
     def _pass_on(self) -> bool:
-        """Hands leadership to the next waiting thread, to the background thread, or to no one."""
-        if not self._waiting and not self._closed:
-            self._led = False
-            return True
-        for request in self._waiting:
-            if request.gate is not None:
-                request.leads = True
-                request.gate.release()
+        """Hands the lead to the next waiting thread, to the background thread, or to no one.
+
+        Whoever is told is told first: until the last step this thread leads. Returns False if the
+        caller has to go on: nobody else would come to a queue that is closing.
+        """
+        waiting = tuple(self._waiting)  # a signal handler may add to it
+        for request in waiting:
+            if request.waiters:
+                open_gate(request.gate)
+                self._leader = request
                 return True
-        if self._waiting:
-            if self._closed:
-                return False
-            if self._thread is None:
-                self._start_thread()
-            self._work.notify()
-        self._led = False
+        if waiting and self._closed:
+            return False
+        if waiting:
+            self._call_thread()
         if self._closed:
-            self._work.notify_all()
+            open_gate(self._work)
+            for gate in self._closers:
+                open_gate(gate)
+        self._batch = []
+        self._leader = None
         return True
 
     def _release(self, batch: list[Request]) -> dict[Waker, list[Request]] | None:
         """Lets the threads of a batch go; returns who else must be told."""
         wakers: dict[Waker, list[Request]] | None = None
         for request in batch:
-            if request.gate is not None and not request.leads:
-                request.gate.release()
+            if request.gate is not None:
+                open_gate(request.gate)
             if request.waker is not None:
                 wakers = {} if wakers is None else wakers
                 wakers.setdefault(request.waker, []).append(request)
         return wakers
 
-    def _fail(self, batch: list[Request], error: BaseException) -> None:
+    def _fail(self, batch: list[Request], error: BaseException, mine: Request | None) -> None:
         """Fails what has no answer yet.
 
         An error of the store concerns everybody in the batch. Anything else (an interrupt, a bug)
         belongs to the thread it happened in; its neighbours only know that they know nothing.
         """
+        is_everybodys = mine is None or (
+            isinstance(error, HoldfastError) and not isinstance(error, ReentrantCall)
+        )
         for request in batch:
             if request.answered:
                 continue
-            if isinstance(error, HoldfastError) or request.gate is None or request.leads:
+            if is_everybodys or request is mine:
                 request.fail(error)
             else:
                 request.fail(
@@ -273,6 +413,18 @@ class CommitQueue(Handle):
                     )
                 )
 
+    def _rouse(self) -> None:
+        """Finds a leader for what a signal handler submitted while its thread was in a call."""
+        with self._lock:
+            if self._waiting and self._leader is None:
+                self._call_thread()
+
+    def _call_thread(self) -> None:
+        """Lets the background thread look; one that never came to run is made again."""
+        if self._thread is None or self._thread.ident is None:
+            self._start_thread()
+        open_gate(self._work)
+
     def _start_thread(self) -> None:
         self._thread = threading.Thread(
             target=self._lead_in_background, name="holdfast-commit", daemon=True
@@ -280,33 +432,33 @@ class CommitQueue(Handle):
         self._thread.start()
 
     def _lead_in_background(self) -> None:
+        me = threading.get_ident()
         while True:
             with self._lock:
-                while self._led or not self._waiting:
-                    if self._closed and not self._led:
-                        return
-                    self._work.wait()
-                self._led = True
-                batch = self._take()
-            while batch:
-                try:
-                    self._run(batch)
-                except BaseException as error:
-                    self._fail(batch, error)
-                with self._lock:
-                    wakers = self._release(batch)
-                    batch = self._take()
-                    if not batch:
-                        self._pass_on()
-                _wake(wakers)
+                leads = self._leader is None and bool(self._waiting)
+                if leads:
+                    batch: list[Request] = []
+                    self._batch = batch
+                    self._leader = me
+                    self._take(batch)
+                elif self._closed and self._leader is None:
+                    return
+            if leads:
+                self._lead(None)
+            else:
+                self._work.acquire()
 
 
-def _join(request: Request) -> None:
-    """Counts a thread that will wait at the request's gate, which is shut until somebody opens."""
+_INTERRUPTS_MAX = 100
+_NOBODY = Request(None)
+"""Stands for a leader whose own request is not among those that are failed."""
+
+
+def _join(request: Request, me: int) -> None:
+    """Notes a thread that will wait at the request's gate, which is shut until somebody opens."""
     if request.gate is None:
-        request.gate = threading.Lock()
-        request.gate.acquire()
-    request.waiters += 1
+        request.gate = shut_gate()
+    request.waiters = [*request.waiters, me]
 
 
 def _wake(wakers: dict[Waker, list[Request]] | None) -> None:

@@ -24,6 +24,7 @@ from weakref import ReferenceType, ref
 
 from msgspec import Struct
 
+from holdfast.backends.gates import Flag
 from holdfast.backends.handle import Handle
 from holdfast.backends.protocol import Fence, Held, Lease, renew_many
 from holdfast.core import codec, event
@@ -155,7 +156,7 @@ class LeaseKeeper(Handle):
         self._mutex = threading.Lock()
         self._registering = threading.Lock()
         self._registered = False
-        self._wake = threading.Event()
+        self._wake = Flag()
         self._next_us = 0  # when the thread looks again; 0 until it has looked for the first time
         self._thread: threading.Thread | None = None
 
@@ -440,7 +441,7 @@ class LeaseKeeper(Handle):
         return self._infos.get(worker)
 
 
-def _live(heart_ref: ReferenceType[LeaseKeeper], wake: threading.Event) -> None:
+def _live(heart_ref: ReferenceType[LeaseKeeper], wake: Flag) -> None:
     """The thread: it does not keep a store alive that its user has let go of."""
     while (lease_keeper := heart_ref()) is not None and lease_keeper.is_open:
         pause_s = lease_keeper.tend()

@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER
@@ -893,7 +894,8 @@ class _Branches:
     def __init__(self, context: Context, joining: ParallelJoin) -> None:
         self._context = context
         self._joining = joining
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._waiters = Waiters()
         self._left = len(joining.contexts)
 
     def run(self) -> None:
@@ -911,15 +913,15 @@ class _Branches:
             # The caller does one itself, and whatever no thread has begun: nesting cannot deadlock.
             for job in jobs:
                 job.do()
-        with self._changed:
+        gate = shut_gate()
+        try:
+            self._waiters.add(gate)
             while self._left and not (early and self._joining.decided):
-                self._changed.wait(SLICE_S if early else None)
+                gate.acquire(timeout=SLICE_S if early else -1)
                 if early and not self._joining.decided and pool.is_full:
-                    self._changed.release()
-                    try:
-                        any(job.do() for job in jobs)
-                    finally:
-                        self._changed.acquire()
+                    any(job.do() for job in jobs)
+        finally:
+            self._waiters.remove(gate)
 
     def _run_branch(self, name: str, context: Context) -> None:
         run, joining = context._execution, self._joining
@@ -930,10 +932,10 @@ class _Branches:
         finally:
             run.contexts.remove(context)
             run.forked(-1)
-        with self._changed:
+        with self._lock:
             joining.ended(name, error, fault)
             self._left -= 1
             if joining.decided:
                 for other in joining.contexts.values():
                     other._is_stopped = True
-            self._changed.notify_all()
+        self._waiters.wake()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
+from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.protocol import Fence, Lease
 from holdfast.core import codec, inbox
 from holdfast.core.arguments import check_timeout
@@ -171,8 +172,8 @@ class Engine:
         self.jobs: dict[str, PoolCall] = {}
         self.launch_async: Launcher | None = None
         self.supervisor = Supervisor(self)
-        self._free = threading.Condition()
-        self._busy: set[str] = set()
+        self._free = Waiters()
+        self._busy: dict[str, int] = {}  # the run that a thread starts or resumes
         self._is_open = True
 
     # --- starting --------------------------------------------------------------------------------
@@ -239,18 +240,20 @@ class Engine:
     def only_one(self, id: str) -> Generator[None]:
         """Lets one thread of this process at a time start or resume a run.
 
-        Two of them are one worker to the backend, which would give both the same lease.
+        Two of them are one worker to the backend, which would give both the same lease. A thread
+        that finds itself here was interrupted on its way out.
         """
-        with self._free:
-            while id in self._busy:
-                self._free.wait()
-            self._busy.add(id)
+        me, gate = threading.get_ident(), shut_gate()
         try:
+            self._free.add(gate)
+            while self._busy.setdefault(id, me) != me:
+                gate.acquire(timeout=SLICE_S)
             yield
         finally:
-            with self._free:
-                self._busy.discard(id)
-                self._free.notify_all()
+            self._free.remove(gate)
+            if self._busy.get(id) == me:
+                del self._busy[id]
+            self._free.wake()
 
     def _begin(
         self, id: str, journal: Journal, first: list[Any], marks: Marks, lease: Lease | None

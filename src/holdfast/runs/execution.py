@@ -15,12 +15,13 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from threading import Condition, Event, RLock
+from threading import Lock, RLock
 from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from holdfast.backends.gates import Flag, Waiters, shut_gate
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.blobs import BLOB_BYTES_MIN
@@ -66,28 +67,34 @@ class InFlight:
         self._lost = lost
         self._sent = 0
         self.pending: set[int] = set()
-        self._changed = Condition()
+        self._lock = Lock()
+        self._waiters = Waiters()
 
     def add(self) -> InFlightCommit:
         """Counts a commit that is about to be sent."""
-        with self._changed:
+        with self._lock:
             self._sent += 1
             self.pending.add(self._sent)
             return InFlightCommit(self._sent, self)
 
     def wait(self) -> None:
         """Waits until everything sent so far is answered."""
-        with self._changed:
-            newest = self._sent
-            self._changed.wait_for(lambda: all(number > newest for number in self.pending))
+        newest = self._sent
+        gate = shut_gate()
+        try:
+            self._waiters.add(gate)
+            while any(number <= newest for number in tuple(self.pending)):
+                gate.acquire()
+        finally:
+            self._waiters.remove(gate)
 
     def complete(self, commit: InFlightCommit, error: BaseException | None) -> None:
         """Takes out a commit that was answered; a loss is known before those who wait go on."""
         if error is not None:
             self._lost(error)
-        with self._changed:
+        with self._lock:
             self.pending.discard(commit.number)
-            self._changed.notify_all()
+        self._waiters.wake()
 
 
 def complete_all(answered: Sequence[Request]) -> None:
@@ -146,7 +153,7 @@ class Execution:
         self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
         self.contexts: list[Any] = []
-        self.over = Event()
+        self.over = Flag()
         self.when_over: list[Callable[[], None]] = []
         self.when_stopped: Callable[[], None] | None = None
         self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on

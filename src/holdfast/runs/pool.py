@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.backends.gates import Flag
+
 IDLE_S = 5.0
 
 
@@ -22,7 +24,7 @@ class PoolCall:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work: Callable[[], None] | None = work
         self._lock = threading.Lock()
-        self.done = threading.Event()
+        self.done = Flag()
 
     def do(self) -> bool:
         """Does the work unless somebody has begun it; says whether it was done here."""

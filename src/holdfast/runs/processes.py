@@ -16,7 +16,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from holdfast.backends.gates import Flag
 from holdfast.clock import Clock
 from holdfast.core.arguments import check_duration, check_whole
 from holdfast.errors import StepError, UsageError, show_value
@@ -100,7 +100,7 @@ class Command:
         self.grace_s = check_duration(grace, "grace")
         self.output_max = check_whole(output_max, "output_max", least=1)
         self.check = check
-        self.dropped = threading.Event()
+        self.dropped = Flag()
         """Set when nobody awaits the step any more."""
 
     @property

@@ -9,6 +9,7 @@ from weakref import ReferenceType, ref
 
 from msgspec import Struct
 
+from holdfast.backends.gates import Flag
 from holdfast.backends.protocol import Mark
 from holdfast.core.inbox import stream_of
 from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError
@@ -44,7 +45,7 @@ class Supervisor:
         self._listen_at = 0
         self._adopt_at = 0
         self._mutex = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = Flag()
         self._thread: threading.Thread | None = None
         self._is_open = True
 
@@ -242,7 +243,7 @@ def _active(engine: Any) -> list[tuple[str, Any]]:
     return list(engine.active.items())
 
 
-def _watch(supervisor_ref: ReferenceType[Supervisor], wake: threading.Event) -> None:
+def _watch(supervisor_ref: ReferenceType[Supervisor], wake: Flag) -> None:
     while (supervisor := supervisor_ref()) is not None and supervisor.is_open:
         try:
             pause_s = supervisor.work()
