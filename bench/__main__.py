@@ -19,6 +19,7 @@ from bench import (
     sessions,
     talking,
     tasks,
+    viewing,
     writing,
 )
 
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "follow": following.follow,
     "runs": running.runs,
     "tasks": tasks.tasks,
+    "views": viewing.views,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -6,14 +6,16 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
-from holdfast.backends.protocol import Lease
+from holdfast import CorruptError, LeaseLostError, Store, UnavailableError, UsageError, aio
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Lease, Leases, renew_many
 from holdfast.core.leases import FORGET_S
 from holdfast.testing import FakeClock
 
@@ -143,7 +145,7 @@ def test_a_lease_counts_as_lost_when_nobody_could_be_asked_for_its_time(
         raise UnavailableError("the server is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one._log._backend.leases, "renew", unreachable)
+        patch.setattr(one._log._backend.leases, "renew_many", unreachable)
         clock.advance(LEASE_S - 1)
         assert one.lease_keeper.tend() <= 1
         assert not one.lease_keeper.lost(lease)
@@ -165,7 +167,7 @@ def test_a_heart_that_comes_through_in_time_has_lost_nothing(
 
     for _ in range(5):
         with monkeypatch.context() as patch:
-            patch.setattr(one._log._backend.leases, "renew", unreachable)
+            patch.setattr(one._log._backend.leases, "renew_many", unreachable)
             clock.advance(LEASE_S - 2)
             one.lease_keeper.tend()
         clock.advance(1)
@@ -303,3 +305,121 @@ def test_a_close_that_cannot_reach_the_backend_tries_once(
     monkeypatch.setattr(one._log._backend.leases, "release", unreachable)
     one.close()
     assert asked == ["l2"]
+
+
+class _Counted:
+    """A backend's leases that count their calls, and may be told to fail at one lease."""
+
+    def __init__(self, inner: Leases) -> None:
+        self._inner = inner
+        self.asked: list[int] = []
+        self.bad: str | None = None
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> Sequence[Lease | None]:
+        self.asked.append(len(leases))
+        if self.bad in [lease.name for lease in leases]:
+            raise CorruptError(f"lease {self.bad} is damaged")
+        return renew_many(self._inner, leases, ttl_s=ttl_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _counted(store: Store) -> _Counted:
+    backend = store._log._backend
+    backend.leases = counted = _Counted(backend.leases)
+    return counted
+
+
+def test_leases_that_were_taken_one_by_one_are_renewed_together(
+    open_store: Open, clock: FakeClock
+) -> None:
+    """Calls, not time: over a network each is a round trip, and 1,500 of them took too long."""
+    one = open_store()
+    kept = []
+    for n in range(600):
+        kept.append(one.lease_keeper.hold(f"run/{n}", ttl_s=LEASE_S))
+        clock.advance(BEAT_S / 2400)
+    counted = _counted(one)
+    for _ in range(8):
+        clock.advance(BEAT_S)
+        one.lease_keeper.tend()
+    assert not any(one.lease_keeper.lost(lease) for lease in kept)
+    assert sum(counted.asked) == 8 * 601, "each is renewed once a beat"
+    assert len(counted.asked) == 8 * 3, "in as few calls as 250 a call allow"
+
+
+def test_leases_of_many_ages_come_together(open_store: Open, clock: FakeClock) -> None:
+    """However they were spread when they were taken, a few beats later few calls renew all."""
+    one = open_store()
+    for n in range(90):
+        one.lease_keeper.hold(f"run/{n}", ttl_s=LEASE_S)
+        clock.advance(BEAT_S / 100)
+    counted = _counted(one)
+    began_us = clock.boot_us()
+    while clock.boot_us() < began_us + 10 * BEAT_S * 1e6:
+        clock.advance(one.lease_keeper.tend())
+    assert len(counted.asked) <= 10 * 5
+    assert not any(held.left_us < 0 for held in one._log.leases.list())
+
+
+def test_one_damaged_lease_costs_no_other(open_store: Open, clock: FakeClock) -> None:
+    one = open_store()
+    kept = {name: one.lease_keeper.hold(name, ttl_s=LEASE_S) for name in ("a", "b", "c")}
+    other = open_store()
+    for name in ("c",):
+        one._log.leases.release(kept[name])
+        other.lease(name)
+    counted = _counted(one)
+    counted.bad = "b"
+    for _ in range(4):
+        clock.advance(BEAT_S)
+        one.lease_keeper.tend()
+    assert [name for name, lease in kept.items() if one.lease_keeper.lost(lease)] == ["b", "c"]
+
+
+def test_a_part_that_is_away_costs_the_others_nothing(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.core.leases._live", lambda *_: None)
+    urls = {"conversation": f"sqlite:{tmp_path / 'c.db'}", "*": str(tmp_path / "rest")}
+    with holdfast.open(urls, clock=clock, heartbeat_s=BEAT_S) as one:
+        kept = [
+            one.lease(name, ttl_s=LEASE_S, keep=True)
+            for name in ("nightly", "conversation/c1", "weekly", "conversation/c2")
+        ]
+        # In one call too, whichever parts they lie in, each answer is its own.
+        one.release(one.lease("conversation/c3"))
+        lost = Lease("conversation/c3", one.worker, 1, 0)
+        answers = one._log.leases.renew_many([kept[0], lost, kept[1]], ttl_s=LEASE_S)
+        assert [answer and answer.name for answer in answers] == ["nightly", None, kept[1].name]
+
+        def unreachable(*_: object, **__: object) -> None:
+            raise UnavailableError("the server is away")
+
+        part = one._log.routes.parts()[one._log.routes.place_of("conversation/c1")]
+        monkeypatch.setattr(part.leases, "renew_many", unreachable)
+        for _ in range(4):
+            clock.advance(BEAT_S)
+            one.lease_keeper.tend()
+        assert [one.lease_keeper.lost(lease) for lease in kept] == [False, True, False, True]
+
+
+def test_a_backend_without_renew_many_is_renewed_lease_by_lease(clock: FakeClock) -> None:
+    """One of somebody else's, made before clause 21."""
+    backend = MemoryBackend(clock=clock)
+
+    class Older:
+        acquire, renew, release = (
+            backend.leases.acquire,
+            backend.leases.renew,
+            backend.leases.release,
+        )
+        holder, list = backend.leases.holder, backend.leases.list
+
+    one, two = (backend.leases.acquire(name, "w", ttl_s=9) for name in ("one", "two"))
+    assert one is not None
+    assert two is not None
+    backend.leases.release(two)
+    renewed = renew_many(Older(), [one, two], ttl_s=20)  # type: ignore[arg-type]
+    assert [lease and lease.name for lease in renewed] == ["one", None]

@@ -181,6 +181,20 @@ class ForgetsExpiry(MemoryBackend):
         self._leases._held = self._leases._leases.get  # type: ignore[method-assign]
 
 
+class RenewsAllOrNone(MemoryBackend):
+    """Renews no lease of several if one of them was lost."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # pyright: ignore[reportArgumentType]
+        every = self._leases.renew_many
+
+        def all_or_none(leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+            renewed = every(leases, ttl_s=ttl_s)
+            return renewed if all(renewed) else [None for _ in renewed]
+
+        self._leases.renew_many = all_or_none  # type: ignore[method-assign]
+
+
 class StartsEpochsAgain(MemoryBackend):
     """Forgets a lease, and with it its epoch, when it is given back."""
 
@@ -190,7 +204,7 @@ class StartsEpochsAgain(MemoryBackend):
 
         class Forgetful:
             acquire, renew, holder = inner.acquire, inner.renew, inner.holder
-            list = inner.list
+            renew_many, list = inner.renew_many, inner.list
 
             def release(self, lease: Lease) -> None:
                 held = inner.holder(lease.name)

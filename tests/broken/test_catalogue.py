@@ -67,7 +67,7 @@ def test_the_contract_finds_a_broken_backend(kind: type[MemoryBackend], failed: 
 )
 def test_the_machine_finds_a_broken_backend(kind: type[MemoryBackend]) -> None:
     machine = machine_for(lambda place, clock: kind(clock=clock))
-    quick = settings(STEADY, max_examples=100, derandomize=True, phases=[Phase.generate])
+    quick = settings(STEADY, max_examples=300, derandomize=True, phases=[Phase.generate])
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine, settings=settings(quick, database=None))
 

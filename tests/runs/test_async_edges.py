@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import RunFailedError, UsageError, aio
+from holdfast import LeaseLostError, RunFailedError, UsageError, aio
 from holdfast.aio.loop import shielded
 from holdfast.runs.operation import OwnerLost
 from tests.runs.test_async import endless, on
@@ -148,3 +148,38 @@ def test_an_interrupt_is_not_taken_for_an_outcome():
             waiting.throw(KeyboardInterrupt())
 
     asyncio.run(main())
+
+
+GATES: dict[str, asyncio.Event] = {}
+
+
+@holdfast.step(effect="idempotent")
+async def gated() -> str:
+    GATES["entered"].set()
+    await GATES["open"].wait()
+    return "through"
+
+
+@holdfast.run(name="tests:gated run")
+async def gated_run(ctx: Any) -> str:
+    return await ctx.step(gated)
+
+
+def test_an_async_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(url: str):
+    async def body(hf: aio.AsyncStore) -> None:
+        GATES.update(entered=asyncio.Event(), open=asyncio.Event())
+        run = await hf.start(gated_run, id="r")
+        await GATES["entered"].wait()
+        waiter = asyncio.ensure_future(run.result(timeout=600))
+        engine = hf._engine
+        mine = engine.active["r"]
+        while not mine.when_over:
+            await asyncio.sleep(0.001)
+        engine.store.lease_keeper.drop(mine.lease)
+        await asyncio.to_thread(engine.log.leases.release, mine.lease)
+        GATES["open"].set()
+        with pytest.raises(LeaseLostError, match="was left by this worker"):
+            await waiter
+        assert await run.result() == "through"
+
+    on(url, body)

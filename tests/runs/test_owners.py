@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, StillRunningError, Store
+from holdfast import LeaseLostError, NotFoundError, StillRunningError, Store, UnavailableError
 from holdfast.runs.operation import OwnerLost
 from tests.runs.corpus import pay, post
 from tests.runs.witness import Witness
@@ -54,6 +57,13 @@ def test_a_second_worker_attaches_and_sees_the_result(durable_url: str, witness:
     assert witness.acts == {"post first": 1, "post last": 1}
 
 
+def until(holds: Callable[[], bool]) -> None:
+    deadline = monotonic() + 60
+    while not holds():
+        assert monotonic() < deadline, "it did not come to that"
+        select.select([], [], [], 0.01)
+
+
 def steal(store: Store, other: Store) -> None:
     """Makes a run's lease pass on while its owner is busy, as when it was paused too long."""
     run = store._engine.active["r"]
@@ -83,6 +93,109 @@ def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness
         assert types.count("run.claimed") == 2
         assert types[-1] == "run.ended"
         assert three.check().ok
+
+
+class WaitedFor(threading.Event):
+    """An event that tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.set()
+        return super().wait(timeout)
+
+
+def lapse(store: Store) -> None:
+    """Makes a run's lease lapse while its owner is busy, and nobody else takes it."""
+    run = store._engine.active["r"]
+    store.lease_keeper.drop(run.lease)
+    store._log._backend.leases.release(run.lease)
+
+
+def test_an_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(
+    durable_url: str, witness: Witness
+):
+    """The wait names the lease and what to do; asked again, it has the result."""
+    with holdfast.open(durable_url) as one:
+        run = one.start(owned, id="r")
+        assert ENTERED.wait(60)
+        mine = one._engine.active["r"]
+        mine.over = WaitedFor()
+        told: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                run.result(timeout=600)
+            except LeaseLostError as error:
+                told.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert mine.over.waited.wait(60)
+        lapse(one)
+        GATE.set()
+        waiter.join(60)
+        [error] = told
+        assert isinstance(error, LeaseLostError)
+        assert (error.lease, error.epoch) == ("run/r", mine.lease.epoch)
+        assert 'run "r" was left by this worker' in error.message
+        assert "ask for its result again" in str(error.hint)
+        assert run.result() == ["posted first", "slow", "posted last"]
+        types = [event.type for event in one.events() if event.stream == "run/r"]
+        assert types.count("run.claimed") == 2
+    assert witness.acts == {"post first": 1, "post last": 1}
+
+
+def test_a_run_whose_lease_lapsed_is_taken_up_though_nobody_waits(
+    durable_url: str, witness: Witness
+):
+    with holdfast.open(durable_url) as one:
+        run = one.start(owned, id="r")
+        assert ENTERED.wait(60)
+        lapse(one)
+        GATE.set()
+        until(lambda: run.status == "completed")
+    assert witness.acts == {"post first": 1, "post last": 1}
+
+
+def test_a_lapsed_run_is_asked_for_again_until_the_store_can_be_reached(
+    hf: Store, witness: Witness, monkeypatch: pytest.MonkeyPatch
+):
+    tries: list[str] = []
+    resume = hf._engine.resume
+
+    def unreachable(id: str) -> Any:
+        tries.append(id)
+        if len(tries) < 3:
+            raise UnavailableError("the server is away")
+        return resume(id)
+
+    run = hf.start(owned, id="r")
+    assert ENTERED.wait(60)
+    monkeypatch.setattr(hf._engine, "resume", unreachable)
+    lapse(hf)
+    GATE.set()
+    until(lambda: run.status == "completed")
+    assert tries[:3] == ["r"] * 3
+
+
+def test_a_lapsed_run_that_cannot_be_resumed_is_given_up(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+):
+    with holdfast.open("memory:") as hf:
+        supervisor = hf._engine.supervisor
+
+        def gone(id: str) -> Any:
+            raise NotFoundError(f"no code for {id}")
+
+        monkeypatch.setattr(hf._engine, "resume", gone)
+        supervisor.take_up("r")
+        supervisor.work()
+        until(lambda: not supervisor._left)
+    supervisor.take_up("r")
+    assert not supervisor._left, "a closed store takes nothing up"
 
 
 @holdfast.run

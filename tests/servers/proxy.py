@@ -8,6 +8,8 @@ connection that sends or gets something, once:
     hold    the next request is kept back, and the connection is gone; `release` delivers it late
     black   nothing passes any more in either direction, and nothing is closed (until `heal`)
     half    the first half of the next answer arrives, then the connection is gone
+
+`delay_s` keeps every request back for a while, as a long way does; `requests` counts them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 from tests.servers.sockets import hang_up
 
@@ -34,6 +37,7 @@ class Proxy:
         self._late = threading.Event()
         self.struck = threading.Event()
         self.requests = 0
+        self.delay_s = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Proxy:
@@ -87,6 +91,8 @@ class Proxy:
                     return  # the server's side stays open for the late delivery
                 if self._is_black():
                     break
+                if self.delay_s:
+                    time.sleep(self.delay_s)
                 server.sendall(data)
         hang_up(client, server)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+import holdfast
 from holdfast.core import codec, snapshot
 from holdfast.core.snapshot import pack, unpack
 from holdfast.core.tree import (
@@ -303,3 +304,21 @@ def test_two_snapshots_of_a_stream_differ_by_what_came_between() -> None:
 def test_malformed_snapshot_is_corruption(data: bytes) -> None:
     with pytest.raises(CorruptError):
         Stream().unpack(data)
+
+
+def test_those_that_have_a_snapshot_are_found_by_one_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the list cannot be read, each is asked for: a check must name what is wrong."""
+    with holdfast.open("memory:") as hf:
+        log = hf._log
+        objects = log._backend.objects
+        for name in ("team/a", "team/b"):
+            objects.put("snapshot", f"{snapshot._prefix(name)}{1:016d}", b"x")
+        assert log.snapshots.having(["team/a", "team/c", "team/b"]) == ["team/a", "team/b"]
+
+        def unreadable(*_: object, **__: object) -> list[str]:
+            raise CorruptError("the list is damaged")
+
+        monkeypatch.setattr(objects, "names", unreadable)
+        assert log.snapshots.having(["team/a", "team/c"]) == ["team/a", "team/c"]

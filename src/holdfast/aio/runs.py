@@ -437,20 +437,21 @@ class AsyncRun(Generic[R_co]):
     async def result(self, timeout: float | None = None) -> Any:
         left_s = check_timeout(timeout)
         engine = self._engine
+        run = engine.active.get(self.id)
         while True:
-            run = engine.active.get(self.id)
             ended = await self._loop.hop(engine.look_at, self.id, run)
             if ended is not None:
                 return result_of(engine, self.id, ended, self.sync._failure)
             if left_s is not None and left_s <= 0:
                 raise StillRunningError(self.id, await self.status)
             slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)
-            await self._pause(slice_s)
+            if run is None or run.over.is_set():
+                run = engine.active.get(self.id)
+            await self._pause(run, slice_s)
             left_s = None if left_s is None else left_s - slice_s
 
-    async def _pause(self, slice_s: float) -> None:
+    async def _pause(self, run: Execution | None, slice_s: float) -> None:
         """Waits until the run is over here, or for a while if it is elsewhere."""
-        run = self._engine.active.get(self.id)
         if run is None:
             position = await self._loop.hop(self._loop.store._log.position)
             await self._loop.wait_after(position, slice_s)

@@ -281,6 +281,9 @@ class _MemoryLeases:
                 return None
             return self._extend(held, ttl_s)
 
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        return [self.renew(lease, ttl_s=ttl_s) for lease in leases]
+
     def release(self, lease: Lease) -> None:
         with self._checkout.writing():
             last = self._leases.get(lease.name)

@@ -49,6 +49,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    renew_many,
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
 
@@ -558,6 +559,19 @@ class _MixedLeases:
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
         return self._mixed.part_of(lease.name).leases.renew(lease, ttl_s=ttl_s)
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        """Asks each part once. One that fails hides the answers of the others: ask them apart."""
+        places: dict[int, list[int]] = {}
+        for n, lease in enumerate(leases):
+            places.setdefault(self._mixed.place_of(lease.name), []).append(n)
+        renewed: list[Lease | None] = [None] * len(leases)
+        for place, numbers in places.items():
+            asked = [leases[n] for n in numbers]
+            answers = renew_many(self._mixed.parts[place].leases, asked, ttl_s=ttl_s)
+            for n, answer in zip(numbers, answers, strict=True):
+                renewed[n] = answer
+        return renewed
 
     def release(self, lease: Lease) -> None:
         self._mixed.part_of(lease.name).leases.release(lease)

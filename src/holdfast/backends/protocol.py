@@ -45,6 +45,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (20) `moment` fixes what is visible: of every position that the backend ever gave, its answer says
      whether that commit was visible then. It never holds half a commit, nor an event of a stream
      without those before it. All that it does not hold is behind its own position.
+(21) `renew_many` answers each lease as `renew` would, in the order asked: one that was lost, or is
+     named twice, changes nothing for the others. Where a call is a round trip or a sync, it costs
+     one, however many leases there are.
 (22) A backend with a clock of its own, as a server has, refuses a commit as `ahead`, after every
      other check, if its time is more than AHEAD_US past that clock, unless every stream that it
      writes has that time already, or the commit is a copy. The refusal says what the clock said.
@@ -333,6 +336,10 @@ class Leases(Protocol):
         """Returns it with a later end, or None if it is no longer this owner's in this epoch."""
         ...
 
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> Sequence[Lease | None]:
+        """Returns what `renew` would return for each of them, in one step (clause 21)."""
+        return [self.renew(lease, ttl_s=ttl_s) for lease in leases]
+
     def release(self, lease: Lease) -> None:
         """Gives it back, lapsed or not; a lease that passed on meanwhile is left alone."""
         ...
@@ -344,6 +351,14 @@ class Leases(Protocol):
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
         """Returns leases that were not released, by name, lapsed ones included (clause 19)."""
         ...
+
+
+def renew_many(backend: Leases, leases: Sequence[Lease], *, ttl_s: float) -> Sequence[Lease | None]:
+    """Renews leases in one step, or one by one in a backend that has no `renew_many` of its own."""
+    own = getattr(backend, "renew_many", None)
+    if own is None:
+        return Leases.renew_many(backend, leases, ttl_s=ttl_s)
+    return own(leases, ttl_s=ttl_s)
 
 
 class Marks(Protocol):

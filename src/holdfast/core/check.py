@@ -102,7 +102,7 @@ class _Chains:
 def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) -> None:
     known = ends.get(record.stream)
     if known is None:
-        origin = log.origin(record.stream)
+        origin = log.origin(record.stream) if record.revision > 1 else None
         known = (0, event.ORIGIN)
         if origin is not None:
             before = log.records(origin[0], after=origin[1] - 1, until=origin[1])
@@ -141,7 +141,7 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
 
 
 def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
-    for stream in ends:
+    for stream in log.snapshots.having(ends):
         for revision in log.snapshots.revisions(stream):
             try:
                 log.snapshots.read(stream, revision)

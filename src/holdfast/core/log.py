@@ -225,6 +225,7 @@ class Log:
         self._states: dict[str, StreamState] = {}
         self._states_max = 4096
         self._ends: dict[str, StreamEnd] = {}
+        self._busy: set[str] = set()  # streams that a view found written to by others
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
             self.routes.objects_of,
@@ -822,6 +823,88 @@ class Log:
             self._fetched.append((stream, block, records))
         return records
 
+    # --- moments ---------------------------------------------------------------------------------
+    #
+    # What a view reads. It costs what was written since the state in memory, not what was written
+    # ever: a state of one view is where the next one begins.
+
+    def states_in_memory(self) -> dict[str, StreamState]:
+        """Returns the states in memory, by stream: a moment that is asked for next holds each."""
+        return self._states.copy()
+
+    def state_at(self, stream: str, moment: Moment, base: StreamState | None) -> StreamState:
+        """Returns a stream's state at a moment, from one in memory when the moment was asked for.
+
+        EMPTY if the stream was made later.
+        """
+        state = None if base is None else self._moved_on(stream, moment, base)
+        if state is None:
+            state = self._loaded_at(stream, moment)
+        known = self._states.get(stream)
+        if state.revision > (0 if known is None else known.revision):
+            self._remember(stream, state)
+        return state
+
+    def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
+        """Returns a state in memory with what came since, up to a moment; None if it is no help.
+
+        Asked of a stream that was quiet, its head tells at little cost that it still is. One that
+        was written to is read at once: over a network that is one round trip instead of two. The
+        event that the state ends with is read again, which shows that the stream still has it.
+        """
+        if base.expires_us:
+            self.expiry.check(stream, base.expires_us)
+        if stream not in self._busy:
+            [head] = self._backend.heads((stream,))
+            if head is None:
+                return None
+            if head.link == base.link and moment.has(head.position):
+                return base
+            if len(self._busy) >= self._states_max:
+                self._busy.clear()
+            self._busy.add(stream)
+        records = self._backend.read(stream, after=base.revision - 1, limit=READ_CHUNK)
+        if not records or records[0].link != base.link or not moment.has(records[0].position):
+            return None
+        if len(records) == 1:
+            self._busy.discard(stream)
+        state, news = base, records[1:]
+        while True:
+            seen = [record for record in news if moment.has(record.position)]
+            state = fold(state, seen, self.blobs.read)
+            if len(seen) < len(news) or len(records) < READ_CHUNK:
+                return state
+            records = news = self._backend.read(stream, after=state.revision, limit=READ_CHUNK)
+
+    def _loaded_at(self, stream: str, moment: Moment) -> StreamState:
+        """Returns a stream's state at a moment, from its nearest snapshot."""
+        head = self.head(stream)
+        if head is None:
+            # Not asked again: by now another process may have made it, after the moment.
+            return EMPTY
+        revision = head.revision
+        if not moment.has(head.position):
+            revision = self._revision_at(stream, head, moment)
+            if revision < head.first:
+                # A fork that was made later: what it inherited is older than it is.
+                return EMPTY
+        return self._load(stream, head, revision)
+
+    def _revision_at(self, stream: str, head: Head, moment: Moment) -> int:
+        """Returns the newest revision of a stream that a moment holds; before the first if none.
+
+        Mostly it is among the last ones: a view is looked at soon after it was made.
+        """
+        before = max(head.revision - BACK_CHUNK, head.first - 1)
+        for record in reversed(self._backend.read(stream, after=before, until=head.revision)):
+            if moment.has(record.position):
+                return record.revision
+
+        def holds(revision: int) -> bool:
+            return moment.has(self.record(stream, revision).position)
+
+        return _last(head.first - 1, before, holds)
+
     # --- records ---------------------------------------------------------------------------------
 
     def head(self, stream: str) -> Head | None:
@@ -925,30 +1008,19 @@ class Log:
                     return record.revision, is_restore
         raise NotFoundError(f'scope "{stream}" has no change to undo')
 
-    def revision_at_moment(self, stream: str, moment: Moment) -> int:
-        """Returns the newest revision that was visible at a moment."""
-        return self._search(stream, self.head(stream), lambda record: moment.has(record.position))
-
     def revision_at_time(self, stream: str, time: int) -> int:
-        """Returns the newest revision at or before a time; 0 if the stream began later."""
+        """Returns the newest revision at or before a time; 0 if the stream began later.
+
+        A fork's inherited events have their ancestor's times, which are older.
+        """
         head = self.head(stream)
         if head is not None and head.time > self.clock.now_us() + AHEAD_US:
             self._tell_ahead(stream, head.time)
-        return self._search(stream, head, lambda record: record.time <= time)
 
-    def _search(self, stream: str, head: Head | None, holds: Callable[[Record], bool]) -> int:
-        """Returns the last revision for which `holds`, by bisection: it holds up to some point.
+        def holds(revision: int) -> bool:
+            return self.records(stream, after=revision - 1, until=revision)[0].time <= time
 
-        A fork's inherited events have their ancestor's positions and times, which are older.
-        """
-        low, high = 0, head.revision if head else 0
-        while low < high:
-            middle = (low + high + 1) // 2
-            if holds(self.records(stream, after=middle - 1, until=middle)[0]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return _last(0, head.revision if head else 0, holds)
 
     @property
     def leases(self) -> Leases:
@@ -1047,6 +1119,20 @@ class Log:
         self._queue.close()
         self.snapshots.flush(self._states)
         self._backend.close()
+
+
+def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Returns the last revision up to `high` for which `holds`: it holds for all up to that one.
+
+    `low`, which is not asked for, if it holds for none above.
+    """
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:

@@ -22,6 +22,7 @@ the same 32 is left in its event: then they join its run.
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,8 @@ from holdfast.core.tree import Blobs, Lazy, List, Map
 from holdfast.core.tree.frozen import SHORT, enter, enter_level
 from holdfast.core.tree.vector import Node, Source, Vector, from_source
 from holdfast.errors import CorruptError, HoldfastError
+
+_logger = logging.getLogger("holdfast.log")
 
 Fetch = Callable[[int, int], bytes]
 
@@ -472,6 +475,27 @@ class Snapshots:
         names = self._objects_of(stream).names("snapshot", prefix=prefix)
         # A name that is no number is damage; what it names cannot be found, and is not needed.
         return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
+
+    def having(self, streams: Iterable[str]) -> list[str]:
+        """Returns those of the streams that have a snapshot, from one list for all of them.
+
+        Where the list cannot be read, all: whoever asks for each of them will see why.
+        """
+        listed: dict[int, set[str] | None] = {}
+        found: list[str] = []
+        for stream in streams:
+            objects = self._objects_of(stream)
+            if id(objects) not in listed:
+                try:
+                    names = objects.names("snapshot")
+                    listed[id(objects)] = {name.partition("/")[0] + "/" for name in names}
+                except HoldfastError as error:
+                    _logger.debug("snapshots are looked for stream by stream: %s", error)
+                    listed[id(objects)] = None
+            prefixes = listed[id(objects)]
+            if prefixes is None or _prefix(stream) in prefixes:
+                found.append(stream)
+        return found
 
     def nearest(self, stream: str, revision: int) -> StreamState | None:
         """Returns the newest trustworthy snapshot at or below the revision."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from holdfast.core import tree
 from holdfast.core.arguments import Path, check_expected, check_path, check_whole, update_ops
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite, check_lease, conflict
 from holdfast.core.commit_queue import Request
-from holdfast.core.event import EMPTY, StreamState
+from holdfast.core.event import StreamState
 from holdfast.core.log import Log
 from holdfast.core.tree import Map, Op
 from holdfast.errors import UsageError, show_value
@@ -216,7 +216,10 @@ class View:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        # Before the moment: so it holds each of them, and only what came since is ever read.
+        self._bases = log.states_in_memory()
         self._moment = log.moment()
+        self._seen: dict[str, StreamState] = {}
         self.position = self._moment.position
         """Where to follow from: what is not in the view comes, on PostgreSQL perhaps more."""
 
@@ -233,25 +236,30 @@ class View:
         return tree.get(self.state(scope), check_path(path), default)
 
     def _state_of(self, scope: WritableScope) -> StreamState:
-        head = self._log.head(_name_of(scope))
-        if head is None:
-            # Not asked again: by now another process may have made it, after this view.
-            return EMPTY
-        if self._moment.has(head.position):
-            folded = self._log.newest(scope.name)
-            if folded.revision == head.revision:
-                return folded
-        revision = self._log.revision_at_moment(scope.name, self._moment)
-        if revision < head.first:
-            # A fork that was made later: what it inherited is older than it is.
-            return EMPTY
-        return self._log.at(scope.name, revision)
+        name = _name_of(scope)
+        state = self._seen.get(name)
+        if state is None:
+            state = self._log.state_at(name, self._moment, self._bases.get(name))
+            self._seen[name] = state
+        elif state.expires_us:
+            self._log.expiry.check(name, state.expires_us)
+        return state
 
 
 def _name_of(scope: object) -> str:
-    """Returns the scope's name, or raises UsageError for what is no scope."""
-    if not isinstance(scope, WritableScope):
-        raise UsageError(
-            f"expected a scope, found {show_value(scope)}", hint='store.scope("team/red") is one'
-        )
-    return scope.name
+    """Returns the scope's name, or raises UsageError for what is no scope.
+
+    The answer is kept for each class: Python takes longer for it than a view of memory does.
+    """
+    kind = type(scope)
+    if kind not in _SCOPES:
+        if not isinstance(scope, WritableScope):
+            raise UsageError(
+                f"expected a scope, found {show_value(scope)}",
+                hint='store.scope("team/red") is one',
+            )
+        _SCOPES.add(kind)
+    return cast("WritableScope", scope).name
+
+
+_SCOPES: set[type] = set()

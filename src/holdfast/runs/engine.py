@@ -23,6 +23,7 @@ from holdfast.errors import (
     ConflictError,
     ExistsError,
     HoldfastError,
+    LeaseLostError,
     NeedsAttentionError,
     NotFoundError,
     RunCancelledError,
@@ -154,6 +155,17 @@ class RunStore(Protocol):
 def no_run(id: str) -> NotFoundError:
     """Returns the error for a run that is not there."""
     return NotFoundError(f'there is no run "{id}"', hint="store.runs() lists those there are")
+
+
+def _passed_on(id: str, cause: LeaseLostError) -> LeaseLostError:
+    """Returns what whoever waits for a run is told when its owner here lost the lease."""
+    return LeaseLostError(
+        f'run "{id}" was left by this worker: {cause.message}',
+        lease=cause.lease,
+        epoch=cause.epoch,
+        hint="it is taken up again by this worker if the lease is free, else by whoever holds it: "
+        "ask for its result again",
+    )
 
 
 LEASE_S = 30.0
@@ -402,6 +414,8 @@ class Engine:
                     self.release_lease(run.lease)
                 except HoldfastError as error:
                     _logger.debug('the lease of run "%s" is left to run out: %s', run.id, error)
+        if isinstance(control, OwnerLost) and isinstance(control.cause, LeaseLostError):
+            self.supervisor.take_up(run.id)
         try:
             if isinstance(control, Parked) and self._is_open:
                 # A stop that came while it was being parked was left to the owner: to this pass.
@@ -518,8 +532,9 @@ class Engine:
     def await_end(self, id: str, timeout_s: float | None) -> events.Ended:
         """Waits for a run's end, wherever it is; takes over from an owner that died meanwhile."""
         left_s = check_timeout(timeout_s)
+        run = self.active.get(id)
         while True:
-            run, job = self.active.get(id), self.jobs.get(id)
+            job = self.jobs.get(id)
             if run is not None and job is not None and left_s is None:
                 job.do()
             position = self.log.position()
@@ -528,7 +543,9 @@ class Engine:
             if left_s is not None and left_s <= 0:
                 raise StillRunningError(id, self.progress_of(id).status)
             slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)
-            if (run := self.active.get(id)) is not None:
+            if run is None or run.over.is_set():
+                run = self.active.get(id)
+            if run is not None:  # the next look is at this very one: it may be lost meanwhile
                 run.over.wait(slice_s)
             else:
                 self.log.wait_after(position, timeout_s=slice_s)
@@ -543,7 +560,12 @@ class Engine:
             if not run.over.is_set():
                 return None
             if isinstance(run.outcome, OwnerLost):
-                raise run.outcome.cause
+                cause = run.outcome.cause
+                if not isinstance(cause, LeaseLostError):
+                    raise cause
+                if (ended := self.ended(id)) is not None:
+                    return ended  # its next owner was quick
+                raise _passed_on(id, cause) from cause
         if (ended := self.ended(id)) is not None:
             return ended
         if id in self.active:

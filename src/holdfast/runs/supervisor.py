@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.backends.gates import Flag
 from holdfast.backends.protocol import Mark
 from holdfast.core.inbox import stream_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError
 from holdfast.runs import waits
 from holdfast.runs.execution import DUE
 
@@ -38,6 +38,7 @@ class Supervisor:
         self.flush_s: float | None = FLUSH_S
         self._engine: ReferenceType[Any] = ref(engine)
         self._waiting: dict[str, WakeCondition] = {}
+        self._left: set[str] = set()  # runs whose lease was lost here
         self._lengths: dict[str, int] = {}  # of the journals of children, when they were looked at
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
@@ -64,10 +65,22 @@ class Supervisor:
             self._waiting[id] = condition
         self._wake.set()
 
+    def take_up(self, id: str) -> None:
+        """Takes a run that lost its lease here: it goes on here if nobody else has the lease.
+
+        A lease may lapse though its worker lives, because the store could not be reached in time.
+        Nobody else need know of the run: it would stop for ever.
+        """
+        with self._mutex:
+            if self._is_open:
+                self._left.add(id)
+        self._wake.set()
+
     def forget(self, id: str) -> None:
-        """Stops watching a run that is no longer suspended."""
+        """Stops watching a run that is no longer suspended, or has an owner again."""
         with self._mutex:
             self._waiting.pop(id, None)
+            self._left.discard(id)
 
     def wake(self) -> None:
         """Looks now instead of in a moment."""
@@ -83,6 +96,7 @@ class Supervisor:
         with self._mutex:
             self._is_open = False
             self._waiting.clear()
+            self._left.clear()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
@@ -95,10 +109,11 @@ class Supervisor:
         self._flush(engine)
         self._listen(engine)
         self._adopt(engine)
+        self._take_up(engine)
         self._resume(engine)
         if engine.active and self.flush_s is not None:
             return self.flush_s
-        return LOOK_S if self._waiting or engine.active else None
+        return LOOK_S if self._waiting or self._left or engine.active else None
 
     def _flush(self, engine: Any) -> None:
         if self.flush_s is None:
@@ -151,6 +166,17 @@ class Supervisor:
                 if engine.log.leases.holder(f"run/{id}") is None:
                     engine.look_at(id, None)
             except BaseException as error:  # as in `_resume`: the others go on
+                self.report(f'run "{id}"', error)
+
+    def _take_up(self, engine: Any) -> None:
+        with self._mutex:
+            left = sorted(self._left)
+        for id in left:
+            try:
+                engine.resume(id)  # which makes this forget it, also if another worker has it
+            except BaseException as error:  # as in `_resume`: the others go on
+                if not isinstance(error, UnavailableError | LeaseLostError):
+                    self.forget(id)  # asking again would not help
                 self.report(f'run "{id}"', error)
 
     def _resume(self, engine: Any) -> None:

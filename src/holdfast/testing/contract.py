@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.backends.protocol import START, Backend, Lease, Mark
+from holdfast.backends.protocol import START, Backend, Lease, Mark, renew_many
 from holdfast.errors import UsageError
 from holdfast.testing.ahead import AheadClauses
 from holdfast.testing.clock import FakeClock
@@ -129,6 +129,7 @@ def _every_call(
         "objects.delete": lambda: objects.delete("blob", "ab/cd"),
         "leases.acquire": lambda: leases.acquire("l", "w1", ttl_s=10),
         "leases.renew": lambda: leases.renew(lease, ttl_s=10),
+        "leases.renew_many": lambda: renew_many(leases, [lease], ttl_s=10),
         "leases.release": lambda: leases.release(lease),
         "leases.holder": lambda: leases.holder("l"),
         "leases.list": lambda: leases.list(),

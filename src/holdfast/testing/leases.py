@@ -1,4 +1,4 @@
-"""Clauses 6, 16, 17 and 19: leases and fences, marks and claims, and both listed."""
+"""Clauses 6, 16, 17, 19 and 21: leases and fences, marks and claims, and both listed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from threading import Barrier, Thread
 
 import pytest
 
-from holdfast.backends.protocol import Backend, Cleared, Fence, Lease, Mark, Refusal
+from holdfast.backends.protocol import (
+    Backend,
+    Cleared,
+    Fence,
+    Lease,
+    Mark,
+    Refusal,
+    renew_many,
+)
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import HOSTILE_NAMES, Trial, accepted, refused, write
@@ -237,6 +245,52 @@ class LeaseClauses(Trial):
         for prefix in ("a", "%", "_", "a/", "A", "e", "\U0001f600", "none"):
             expected = [name for name in names if name.startswith(prefix)]
             assert [held.name for held in backend.leases.list(prefix=prefix)] == expected
+
+    def test_clause_21_many_leases_are_renewed_each_by_itself(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        taken = [acquired(backend, f"l{n}", "w1") for n in range(6)]
+        released, passed_on = taken[1], taken[3]
+        backend.leases.release(released)
+        backend.leases.release(passed_on)
+        self.pass_time(clock, 6)
+        others = acquired(backend, passed_on.name, "w2")
+        wrong_epoch = Lease("l4", "w1", taken[4].epoch + 1, 0)
+        never = Lease("l9", "w1", 1, 0)
+        asked = [*taken, others, wrong_epoch, never, taken[0]]
+        answers = list(renew_many(backend.leases, asked, ttl_s=10))
+        assert len(answers) == len(asked)
+        lost = {1, 3, 7, 8}
+        for n, (one, answer) in enumerate(zip(asked, answers, strict=True)):
+            if n in lost:
+                assert answer is None, f"{one.name} is not held so"
+                continue
+            assert answer is not None, f"{one.name} is held"
+            assert (answer.name, answer.owner, answer.epoch) == (one.name, one.owner, one.epoch)
+            assert answer.expires_us >= one.expires_us
+        self.pass_time(clock, 6)
+        for n in (2, 4, 5):
+            assert backend.leases.holder(f"l{n}") == answers[n]
+        assert backend.leases.holder("l0") is not None
+        assert backend.leases.holder("l1") is None
+        assert backend.leases.holder("l9") is None
+        self.pass_time(clock, 5)
+        assert list(renew_many(backend.leases, taken, ttl_s=10)) == [None] * 6
+        assert backend.leases.holder("l0") is None
+        assert list(renew_many(backend.leases, [], ttl_s=10)) == []
+
+    def test_clause_21_renewing_many_never_ends_one_sooner(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        long = backend.leases.acquire("long", "w1", ttl_s=100)
+        short = acquired(backend, "short", "w1")
+        assert long is not None
+        renewed = renew_many(backend.leases, [long, short], ttl_s=10)
+        assert [one and one.name for one in renewed] == ["long", "short"]
+        self.pass_time(clock, 50)
+        held = backend.leases.holder("long")
+        assert held is not None
+        assert held.expires_us == long.expires_us
 
     def test_clause_14_lease_names_and_owners_are_data(self, backend: Backend) -> None:
         leases = {name: acquired(backend, name, name) for name in HOSTILE_NAMES}

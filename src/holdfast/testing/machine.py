@@ -35,6 +35,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    renew_many,
 )
 from holdfast.clock import Clock
 from holdfast.testing.clock import FakeClock
@@ -272,10 +273,17 @@ class BackendMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.leases))
     @rule(data=st.data(), ttl_s=st.sampled_from([2.0, 10.0]))
     def renew(self, data: st.DataObject, ttl_s: float) -> None:
-        ours, theirs = data.draw(st.sampled_from(self.leases))
-        expected = self.model.leases.renew(ours, ttl_s=ttl_s)
-        found = self.real.leases.renew(theirs, ttl_s=ttl_s)
-        assert (found is None) == (expected is None), f"expected {expected}, found {found}"
+        asked = data.draw(st.lists(st.sampled_from(self.leases), min_size=1, max_size=3))
+        if len(asked) == 1:
+            [(ours, theirs)] = asked
+            expected = [self.model.leases.renew(ours, ttl_s=ttl_s)]
+            found = [self.real.leases.renew(theirs, ttl_s=ttl_s)]
+        else:
+            expected = [*renew_many(self.model.leases, [one for one, _ in asked], ttl_s=ttl_s)]
+            found = [*renew_many(self.real.leases, [one for _, one in asked], ttl_s=ttl_s)]
+        assert [one is None for one in found] == [one is None for one in expected], (
+            f"expected {expected}, found {found}"
+        )
 
     @precondition(lambda self: bool(self.leases))
     @rule(data=st.data())

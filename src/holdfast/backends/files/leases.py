@@ -93,14 +93,24 @@ class FileLeases:
                 epoch = max(least + 1, self._clock.now_us() // 1000)
                 held = _Held(owner, epoch, 0)
                 table.leases[name] = held
-            return self._extend(opened, name, held, ttl_s)
+            lease = self._extend(name, held, ttl_s)
+            self.save(opened)
+            return lease
 
         return self.change(work)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        def work(opened: Opened) -> Lease | None:
-            held = self._held_as(lease.name, lease.owner, lease.epoch)
-            return None if held is None else self._extend(opened, lease.name, held, ttl_s)
+        return self.renew_many((lease,), ttl_s=ttl_s)[0]
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        def work(opened: Opened) -> list[Lease | None]:
+            renewed: list[Lease | None] = []
+            for lease in leases:
+                held = self._held_as(lease.name, lease.owner, lease.epoch)
+                renewed.append(None if held is None else self._extend(lease.name, held, ttl_s))
+            if any(renewed):
+                self.save(opened)
+            return renewed
 
         return self.change(work)
 
@@ -245,11 +255,11 @@ class FileLeases:
             return None
         return held
 
-    def _extend(self, opened: Opened, name: str, held: _Held, ttl_s: float) -> Lease:
+    def _extend(self, name: str, held: _Held, ttl_s: float) -> Lease:
+        """Moves the end of a lease in the table, which the caller then saves."""
         ends_us = self._clock.boot_us() + round(ttl_s * 1_000_000)
         # Never sooner than before: a caller may rely on the later end that it was promised.
         held.expires_us = max(held.expires_us, ends_us)
-        self.save(opened)
         return Lease(name, held.owner, held.epoch, held.expires_us)
 
 

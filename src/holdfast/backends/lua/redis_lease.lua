@@ -1,4 +1,4 @@
--- Takes, extends, ends or shows a lease: "<epoch> <end in microseconds> <owner>". One that is
+-- Takes, ends or shows a lease: "<epoch> <end in microseconds> <owner>". One that is
 -- released is taken out; the greatest epoch of those is kept in the store's own key, as `epoch`.
 --   args  what to do, the name, the owner, the epoch, and for how many microseconds
 -- Answers with epoch, end and owner; with nothing if it is not held, or not by this owner.
@@ -34,9 +34,6 @@ if what == 'acquire' then
   return keep(math.max(last + 1, math.floor(now / 1000)), now + ttl)
 end
 if not found or holder ~= owner or last ~= epoch then return false end
-if what == 'renew' then
-  return held and keep(last, math.max(ends, now + ttl))
-end
 local greatest = tonumber(redis.call('HGET', store, 'epoch') or 0)
 if last > greatest then redis.call('HSET', store, 'epoch', int(last)) end
 redis.call('HSET', store, 'leases', int(leased - 1))

@@ -216,7 +216,8 @@ class PostgresqlAckTracker(AckTracker):
 
 
 _ACQUIRE = "SELECT name, owner, epoch, ends_us FROM holdfast.acquire(%s, %s, %s, %s, %s)"
-_EXTEND = "SELECT name, owner, epoch, ends_us FROM holdfast.extend(%s, %s, %s, %s, %s, %s)"
+_EXTEND = """SELECT name, owner, epoch, ends_us FROM holdfast.extend(%(application)s,
+ %(locks)s::bigint[], %(names)s::text[], %(owners)s::text[], %(epochs)s::bigint[], %(ttl)s)"""
 _HOLDER = """SELECT name, owner, epoch, ends_us FROM holdfast.leases
  WHERE application = %s AND name = %s AND ends_us > holdfast.now_us()"""
 
@@ -252,9 +253,20 @@ class PostgresqlLeases:
         return _lease(self._checkout.write(_ACQUIRE, (self._checkout.application, *values)))
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        values = self._named(lease.name), lease.name, lease.owner, lease.epoch
-        ttl_us = round(ttl_s * 1_000_000)
-        return _lease(self._checkout.write(_EXTEND, (self._checkout.application, *values, ttl_us)))
+        return self.renew_many((lease,), ttl_s=ttl_s)[0]
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        values = {
+            "application": self._checkout.application,
+            "locks": sorted({self._named(lease.name) for lease in leases}),
+            "names": [lease.name for lease in leases],
+            "owners": [lease.owner for lease in leases],
+            "epochs": [lease.epoch for lease in leases],
+            "ttl": round(ttl_s * 1_000_000),
+        }
+        rows = self._checkout.write(_EXTEND, values)
+        renewed = {row[:3]: Lease(*row) for row in rows}
+        return [renewed.get((lease.name, lease.owner, lease.epoch)) for lease in leases]
 
     def release(self, lease: Lease) -> None:
         values = lease.name, lease.owner, lease.epoch

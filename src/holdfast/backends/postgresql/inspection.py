@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.backends.postgresql.connection import PostgresqlCheckout
 from holdfast.backends.postgresql.opening import FORMAT, PostgresqlServer
-from holdfast.backends.postgresql.rows import PAGE, decode, object_crc
+from holdfast.backends.postgresql.rows import PAGE, REVISION_MAX, decode, object_crc
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.errors import CorruptError
 
@@ -28,8 +28,12 @@ _ORPHANS = """SELECT DISTINCT e.stream FROM holdfast.events e LEFT JOIN holdfast
 _HALF = """SELECT position FROM (SELECT position, count(*) AS n, max(ordinal) + 1 AS whole
   FROM holdfast.events WHERE application = %(application)s GROUP BY position) AS commits
  WHERE n <> whole ORDER BY position"""
-_OBJECTS = """SELECT kind, name, crc, data FROM holdfast.objects WHERE application = %(application)s
- AND (kind, name) > (%(kind)s, %(name)s) ORDER BY kind, name LIMIT 1"""
+# As many as fit into some megabytes, and at least one.
+_OBJECTS = """SELECT kind, name, crc, data FROM (SELECT *, sum(octet_length(data)) OVER (
+  ORDER BY kind, name) - octet_length(data) AS before FROM (
+   SELECT kind, name, crc, data FROM holdfast.objects WHERE application = %(application)s
+   AND (kind, name) > (%(kind)s, %(name)s) ORDER BY kind, name LIMIT %(limit)s) AS page) AS sized
+ WHERE before < %(bytes)s ORDER BY kind, name"""
 _MISSING = """SELECT name FROM unnest(ARRAY['stores', 'streams', 'events', 'silent', 'leases',
  'marks', 'objects', 'events_by_position', 'events_by_key', 'events_by_checkpoint']) AS name
  WHERE to_regclass(%(schema)s || '.' || name) IS NULL"""
@@ -37,6 +41,8 @@ _INVALID = """SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = 
  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %(schema)s AND NOT i.indisvalid"""
 
 _PAGE = 500
+_ROWS = 2000
+_BYTES = 4 << 20
 
 
 class PostgresqlInspection:
@@ -99,35 +105,36 @@ class PostgresqlInspection:
         for (position,) in self._ask(_HALF):
             yield Finding(f"position {position}", "its commit is not whole")
         last = ""
+        # The streams of a page come first: whatever has been made by then has events.
         while page := self._ask(_FIRST, stream=last, limit=_PAGE):
-            for stream, first in page:
-                yield from self._stream(stream, first)
+            yield from self._streams(last, dict(page))
             last = page[-1][0]
 
-    def _stream(self, stream: str, first: int) -> Iterator[Finding]:
-        expected = first
-        last = stream, first - 1
-        while rows := self._ask(PAGE, stream=last[0], revision=last[1], limit=_PAGE):
-            rows = [row for row in rows if row[0] == stream]
+    def _streams(self, after: str, firsts: dict[str, int]) -> Iterator[Finding]:
+        """Checks the rows of many streams, which are read in their order, page by page."""
+        expected = dict(firsts)
+        last, until = (after, REVISION_MAX), max(firsts)
+        while rows := self._ask(PAGE, stream=last[0], revision=last[1], until=until, limit=_ROWS):
             for row in rows:
-                revision = row[1]
+                stream, revision = last = row[:2]
+                if stream not in expected:
+                    continue  # one of those that are not among the streams, or a new one
                 where = f"{stream}@{revision}"
                 try:
                     decode(row, self._checkout.server_url.shown)
                 except CorruptError as exc:
                     yield Finding(where, exc.message)
-                if revision != expected:
-                    yield Finding(where, f"expected revision {expected} in its place")
-                expected = revision + 1
-            if len(rows) < _PAGE:
-                break
-            last = stream, rows[-1][1]
-        if expected == first:
-            yield Finding(stream, "the stream has no events")
+                if revision != expected[stream]:
+                    yield Finding(where, f"expected revision {expected[stream]} in its place")
+                expected[stream] = revision + 1
+        for stream, first in firsts.items():
+            if expected[stream] == first:
+                yield Finding(stream, "the stream has no events")
 
     def _objects(self) -> Iterator[Finding]:
         kind = name = ""
-        while rows := self._ask(_OBJECTS, kind=kind, name=name):
-            kind, name, crc, data = rows[0]
-            if crc != object_crc(kind, name, data):
-                yield Finding(f"{kind} {name}", "fails its checksum", harmless=kind == "snapshot")
+        while rows := self._ask(_OBJECTS, kind=kind, name=name, limit=_PAGE, bytes=_BYTES):
+            for kind, name, crc, data in rows:
+                if crc != object_crc(kind, name, data):
+                    harmless = kind == "snapshot"
+                    yield Finding(f"{kind} {name}", "fails its checksum", harmless=harmless)

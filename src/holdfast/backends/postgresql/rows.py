@@ -56,7 +56,8 @@ NEWEST = "SELECT holdfast.newest(%(application)s)"
 
 # In the order of streams, for a check of every row.
 PAGE = f"""SELECT {_COLUMNS} FROM holdfast.events WHERE application = %(application)s
- AND (stream, revision) > (%(stream)s, %(revision)s) ORDER BY stream, revision LIMIT %(limit)s"""
+ AND (stream, revision) > (%(stream)s, %(revision)s) AND stream <= %(until)s
+ ORDER BY stream, revision LIMIT %(limit)s"""
 
 
 def prefix_end(prefix: str) -> str | None:

@@ -120,9 +120,12 @@ class RedisLeases:
         return _lease(name, self._checkout.write("lease", self._keys, arguments))
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        ttl_us = round(ttl_s * 1_000_000)
-        arguments = "renew", lease.name, lease.owner, lease.epoch, ttl_us
-        return _lease(lease.name, self._checkout.write("lease", self._keys, arguments))
+        return self.renew_many((lease,), ttl_s=ttl_s)[0]
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        asked = [(lease.name, lease.owner, lease.epoch) for lease in leases]
+        answers = self._checkout.write("renew", self._keys, (round(ttl_s * 1_000_000), asked))
+        return [_lease(one.name, found) for one, found in zip(leases, answers, strict=True)]
 
     def release(self, lease: Lease) -> None:
         arguments = "release", lease.name, lease.owner, lease.epoch, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,11 @@ from holdfast.backends.redis.encoding import decode, decode_head, is_sealed
 from holdfast.backends.redis.server import FORMAT, RedisServer
 from holdfast.errors import CorruptError
 
+_log = logging.getLogger("holdfast.backends")
+
 _PAGE = 200
+_BEGIN = 50
+"""How many events of each stream of a page are read together with those of the others."""
 
 
 class RedisInspection:
@@ -69,9 +74,7 @@ class RedisInspection:
             damaged |= {finding.where for finding in found}
         if read_all:
             for page in self._pages():
-                for stream in page:
-                    if keys.events(stream) not in damaged:
-                        yield from self._caught(stream, self._stream(stream))
+                yield from self._streams([one for one in page if keys.events(one) not in damaged])
             yield from self._log(position, damaged)
             for kind in ("blob", "snapshot"):
                 if not damaged & {keys.objects(kind), keys.expiring(kind)}:
@@ -108,8 +111,44 @@ class RedisInspection:
                 return
             after = f"({names[-1].decode()}"
 
-    def _stream(self, stream: str) -> Iterator[Finding]:
-        [text] = self._checkout.ask(("HGET", self._keys.heads, stream))
+    def _answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Returns the answers of many questions, which are asked together.
+
+        In place of one that the server has none for, the error that says why.
+        """
+        if not commands:
+            return []
+        try:
+            return self._checkout.ask(*commands)
+        except CorruptError as exc:
+            _log.debug("the questions of a check are asked one by one: %s", exc)
+        answers: list[Any] = []
+        for command in commands:
+            try:
+                answers += self._checkout.ask(command)
+            except CorruptError as exc:
+                answers.append(exc)
+        return answers
+
+    def _streams(self, streams: Sequence[str]) -> Iterator[Finding]:
+        """Reads the beginnings of many streams at once: most streams are short."""
+        heads = self._answers([("HGET", self._keys.heads, stream) for stream in streams])
+        begins = self._answers(
+            [("XRANGE", self._keys.events(one), "-", "+", "COUNT", _BEGIN) for one in streams]
+        )
+        indexed: list[Record] = []
+        for stream, text, entries in zip(streams, heads, begins, strict=True):
+            failed = [one for one in (text, entries) if isinstance(one, CorruptError)]
+            if failed:
+                yield Finding(stream, failed[0].message)
+            else:
+                yield from self._caught(stream, self._stream(stream, text, entries, indexed))
+        yield from self._indexed(indexed)
+
+    def _stream(
+        self, stream: str, text: bytes | None, entries: list[Any], indexed: list[Record]
+    ) -> Iterator[Finding]:
+        """Checks a stream's events; those that an index must have are added to `indexed`."""
         try:
             head = decode_head(stream, text, self._where)
         except CorruptError as exc:
@@ -120,13 +159,11 @@ class RedisInspection:
             return
         expected = head.first
         last: Record | None = None
-        while expected <= head.revision:
-            ask = ("XRANGE", self._keys.events(stream), f"{expected}-0", f"{head.revision}-0")
-            [entries] = self._checkout.ask((*ask, "COUNT", _PAGE))
-            if not entries:
-                break
+        while entries and expected <= head.revision:
             for entry in entries:
                 revision = int(entry[0].partition(b"-")[0])
+                if revision > head.revision:
+                    break  # written after the head was read
                 where = f"{stream}@{revision}"
                 if revision != expected:
                     yield Finding(where, f"expected revision {expected} in its place")
@@ -137,7 +174,15 @@ class RedisInspection:
                     last = None
                     yield Finding(where, exc.message)
                     continue
-                yield from self._indexed(last, where)
+                if last.key is not None or last.checkpoint is not None:
+                    indexed.append(last)
+            if len(indexed) > _PAGE:
+                yield from self._indexed(indexed)
+                indexed.clear()
+            ask = ("XRANGE", self._keys.events(stream), f"{expected}-0", f"{head.revision}-0")
+            entries = []
+            if expected <= head.revision:
+                [entries] = self._checkout.ask((*ask, "COUNT", _PAGE))
         if expected <= head.revision and not self._is_let_go(stream):
             yield Finding(f"{stream}@{expected}", "the event is missing")
         elif last is not None:
@@ -147,25 +192,31 @@ class RedisInspection:
         """A stream that has come to its end has no events any more: its head is all that stays."""
         return self._problems((stream,), is_store_included=False)[1][0]
 
-    def _indexed(self, record: Record, where: str) -> Iterator[Finding]:
-        """A key and a checkpoint name are found by their indexes."""
-        at = f"{record.revision} {record.time}"
-        if record.key is not None:
-            [found] = self._checkout.ask(("HGET", self._keys.keys(record.stream), record.key))
-            if found != at.encode():
-                yield Finding(where, "its key is not in the index")
-        if record.checkpoint is not None:
-            stream, name = record.stream, record.checkpoint
-            found = self._checkout.ask(
-                ("ZSCORE", self._keys.checkpoints(stream), f"{at} {name}"),
-                (
-                    "ZSCORE",
-                    self._keys.named(stream),
-                    f"{name}\0{record.revision:016} {record.time}",
-                ),
-            )
-            if None in found:
-                yield Finding(where, "its checkpoint name is not in the index")
+    def _indexed(self, records: Sequence[Record]) -> Iterator[Finding]:
+        """Each key and each checkpoint name is found by its index."""
+        asked: list[tuple[Any, ...]] = []
+        expected: list[tuple[Record, str, bytes | None]] = []  # None: whatever there is
+        keys = self._keys
+        for one in records:
+            at, name = f"{one.revision} {one.time}", one.checkpoint
+            if one.key is not None:
+                asked.append(("HGET", keys.keys(one.stream), one.key))
+                expected.append((one, "key", at.encode()))
+            if name is not None:
+                member = f"{name}\0{one.revision:016} {one.time}"
+                asked.append(("ZSCORE", keys.checkpoints(one.stream), f"{at} {name}"))
+                asked.append(("ZSCORE", keys.named(one.stream), member))
+                expected += [(one, "checkpoint name", None)] * 2
+        told: set[tuple[str, str]] = set()
+        for (one, what, at), found in zip(expected, self._answers(asked), strict=True):
+            where, problem = f"{one.stream}@{one.revision}", f"its {what} is not in the index"
+            if isinstance(found, CorruptError):
+                problem = found.message
+            elif found is not None and at in (None, found):
+                continue
+            if (where, problem) not in told:
+                told.add((where, problem))
+                yield Finding(where, problem)
 
     def _log(self, position: int, damaged: set[str]) -> Iterator[Finding]:
         """Every entry of the log names events that are there, at its position."""
@@ -173,32 +224,43 @@ class RedisInspection:
         while True:
             ask = ("XRANGE", self._keys.log, after, str(position), "COUNT", _PAGE)
             [entries] = self._checkout.ask(ask)
-            for id, fields in entries:
-                at = id.partition(b"-")[0]
-                for name, range_ in zip(fields[::2], fields[1::2], strict=True):
-                    stream = name.decode()
-                    if self._keys.events(stream) not in damaged:
-                        yield from self._caught(stream, self._logged(at, stream, range_))
+            named = [
+                (id.partition(b"-")[0], name.decode(), range_)
+                for id, fields in entries
+                for name, range_ in zip(fields[::2], fields[1::2], strict=True)
+            ]
+            yield from self._logged(
+                [one for one in named if self._keys.events(one[1]) not in damaged]
+            )
             if len(entries) < _PAGE:
                 return
             after = f"({entries[-1][0].decode()}"
 
-    def _logged(self, at: bytes, stream: str, range_: bytes) -> Iterator[Finding]:
-        first, count = map(int, range_.split())
-        ask = ("XRANGE", self._keys.events(stream), f"{first}-0", f"{first + count - 1}-0")
-        [entries] = self._checkout.ask(ask)
-        places = [dict(zip(f[::2], f[1::2], strict=True)).get(b"position") for _, f in entries]
-        if places != [at] * count and not self._is_let_go(stream):
-            yield Finding(f"position {at.decode()}", f'its events of "{stream}" are not whole')
+    def _logged(self, named: Sequence[tuple[bytes, str, bytes]]) -> Iterator[Finding]:
+        """Events that the log names are there: position, stream, and which revisions."""
+        asked: list[tuple[str, ...]] = []
+        counts: list[int] = []
+        for _, stream, range_ in named:
+            first, count = map(int, range_.split())
+            counts.append(count)
+            ends = f"{first}-0", f"{first + count - 1}-0"
+            asked.append(("XRANGE", self._keys.events(stream), *ends))
+        answers = self._answers(asked)
+        for (at, stream, _), count, entries in zip(named, counts, answers, strict=True):
+            if isinstance(entries, CorruptError):
+                yield Finding(stream, entries.message)
+                continue
+            places = [dict(zip(f[::2], f[1::2], strict=True)).get(b"position") for _, f in entries]
+            if places != [at] * count and not self._is_let_go(stream):
+                yield Finding(f"position {at.decode()}", f'its events of "{stream}" are not whole')
 
     def _objects(self, kind: str) -> Iterator[Finding]:
         harmless = kind == "snapshot"
         [names] = self._checkout.ask(("ZRANGE", self._keys.objects(kind), 0, -1))
         for name in (found.decode() for found in names):
-            try:
-                [stored] = self._checkout.ask(("GET", self._keys.object(kind, name)))
-            except CorruptError as exc:
-                yield Finding(f"{kind} {name}", exc.message, harmless)
+            [stored] = self._answers([("GET", self._keys.object(kind, name))])
+            if isinstance(stored, CorruptError):
+                yield Finding(f"{kind} {name}", stored.message, harmless)
                 continue
             if stored is None and name in self._named.names(kind, prefix=name):
                 yield Finding(f"{kind} {name}", "is missing", harmless)

@@ -583,19 +583,25 @@ BEGIN
 END
 $$;
 
--- Moves the end of a lease that is still held.
+-- Moves the ends of those of the leases that are still held as the arrays say. The locks come in the
+-- order of their numbers. They are shared: a commit under way moves no lease, and must not hold up
+-- the renewal of many; who takes a lease holds its lock alone. The clock is asked behind the locks.
 CREATE FUNCTION holdfast.extend(
-  p_application text, p_lock bigint, p_name text, p_owner text, p_epoch bigint, p_ttl_us bigint)
+  p_application text, p_locks bigint[], p_names text[], p_owners text[], p_epochs bigint[],
+  p_ttl_us bigint)
 RETURNS SETOF holdfast.leases LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_none boolean;
   v_now bigint;
 BEGIN
-  PERFORM pg_advisory_xact_lock(p_lock);
+  FOR i IN 1 .. cardinality(p_locks) LOOP
+    v_none := pg_advisory_xact_lock_shared(p_locks[i]) IS NULL;
+  END LOOP;
   v_now := holdfast.now_us();
-  RETURN QUERY UPDATE holdfast.leases
-    SET ends_us = greatest(ends_us, v_now + p_ttl_us)
-    WHERE application = p_application AND name = p_name AND owner = p_owner AND epoch = p_epoch
-      AND ends_us > v_now
-    RETURNING *;
+  RETURN QUERY UPDATE holdfast.leases l SET ends_us = greatest(l.ends_us, v_now + p_ttl_us)
+    FROM unnest(p_names, p_owners, p_epochs) AS asked (name, owner, epoch)
+    WHERE l.application = p_application AND l.name = asked.name AND l.owner = asked.owner
+      AND l.epoch = asked.epoch AND l.ends_us > v_now
+    RETURNING l.*;
 END
 $$;

@@ -65,16 +65,19 @@ class SqliteLeases:
             return writer.transact(work)
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
+        return self.renew_many((lease,), ttl_s=ttl_s)[0]
+
+    def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
         writer = self._checkout.writer
 
-        def work() -> Lease | None:
+        def renewed(lease: Lease) -> Lease | None:
             held = self._held(lease.name, writer.execute)
             if held is None or (held.owner, held.epoch) != (lease.owner, lease.epoch):
                 return None
             return self._extend(held, ttl_s, writer.execute)
 
         with self._checkout.errors:
-            return writer.transact(work)
+            return writer.transact(lambda: [renewed(lease) for lease in leases])
 
     def release(self, lease: Lease) -> None:
         writer = self._checkout.writer
