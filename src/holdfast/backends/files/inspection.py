@@ -18,6 +18,7 @@ from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_exist
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
 from holdfast.backends.protocol import Finding
+from holdfast.backends.rescue import reports as rescued
 from holdfast.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class FileInspection:
                 "position": cursor.position,
                 "digest": cursor.digest.hex(),
                 "segments": len(backend.catalog.segments.starts),
-                "reports": [*self._torn_reports(), *backend.catalog.reports],
+                "reports": [*self._torn_reports(), *rescued(path), *backend.catalog.reports],
             }
 
     def _torn_reports(self) -> list[str]:
