@@ -33,11 +33,13 @@ def test_what_is_held_is_written_under_new_names(tmp_path: Path) -> None:
 
 def test_a_place_that_is_gone_gives_way_to_the_next(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    places = [str(tmp_path / "file"), str(tmp_path / "beside")]
+    places = [str(tmp_path / "file"), str(tmp_path / "gone"), str(tmp_path)]
     folder = Path(rescue(places, [], "nothing was held\n", SystemClock()))
-    assert folder.parent == tmp_path / "beside" / "rescued"
+    assert folder.parent == tmp_path / "rescued"
     with pytest.raises(NotADirectoryError):
         rescue(places[:1], [], "", SystemClock())
+    with pytest.raises(FileNotFoundError):
+        rescue(places[:2], [], "", SystemClock())
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])

@@ -8,6 +8,7 @@ took the files to decide.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -64,7 +65,8 @@ def _make_folder(places: Sequence[str], name: str) -> str:
     for place in places:
         folder = os.path.join(place, FOLDER)
         try:
-            os.makedirs(folder, 0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)  # nothing above it: a place that is gone stays so
             _check_private(folder)
             path = os.path.join(folder, name)
             os.mkdir(path, 0o700)

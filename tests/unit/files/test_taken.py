@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends import file_watch
-from holdfast.backends.files import FilesBackend, directory
+from holdfast.backends.files import FilesBackend, directory, taken
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.leases import FileLeases
 from holdfast.errors import CorruptError, FilesTakenError, UnavailableError
@@ -105,7 +105,7 @@ def test_a_close_on_files_that_were_taken_says_so_and_keeps_the_ring(
     HANDS[hand](path / name)
     with pytest.raises(FilesTakenError):
         backend.close()
-    rings = [found for found in path.rglob("*") if found.is_file() and found.name != "lock"]
+    rings = [found for found in path.parent.rglob("*") if found.is_file()]
     assert ring in [found.read_bytes() for found in rings]
     assert not (path / "head.json").exists()
 
@@ -157,7 +157,7 @@ def test_what_is_taken_in_the_middle_of_a_commit_leaves_its_outcome_unknown(
 
 @pytest.mark.usefixtures("notified")
 def test_a_log_that_is_removed_is_rescued_whole(
-    path: Path, backend: FilesBackend, clock: FakeClock, build: RecordBuilder
+    tmp_path: Path, path: Path, backend: FilesBackend, clock: FakeClock, build: RecordBuilder
 ) -> None:
     text = (path / SEGMENT).read_bytes()
     shutil.rmtree(path / "log")
@@ -165,7 +165,7 @@ def test_a_log_that_is_removed_is_rescued_whole(
         write(backend, build, "a")
     backend.close()
     rescued = Path(raised.value.rescued or "")
-    assert rescued.parent == path / "rescued"
+    assert rescued.parent == tmp_path / "rescued"
     assert (rescued / SEGMENT).read_bytes().startswith(text)
     report = (rescued / "report.txt").read_text()
     assert str(SEGMENT) in report
@@ -190,6 +190,31 @@ def test_a_report_is_shown_by_those_who_open_the_store_next(
     reports = after.inspect.describe()["reports"]
     assert any("were removed, replaced or moved" in report for report in reports)
     after.close()
+
+
+def _another_system(path: str, fd: int) -> bool:
+    del path, fd
+    return False
+
+
+@pytest.mark.parametrize("why", ["others may write beside it", "another file system"])
+def test_what_is_rescued_lies_inside_where_beside_is_no_place_for_it(
+    tmp_path: Path,
+    path: Path,
+    backend: FilesBackend,
+    build: RecordBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+) -> None:
+    if why == "another file system":
+        monkeypatch.setattr(taken, "is_one_system", _another_system)
+    else:
+        (tmp_path / "rescued").mkdir()
+        (tmp_path / "rescued").chmod(0o777)
+    (path / SEGMENT).rename(path / "moved")
+    with pytest.raises(FilesTakenError) as raised:
+        write(backend, build, "a")
+    assert Path(raised.value.rescued or "").parent == path / "rescued"
 
 
 def test_what_is_rescued_lies_beside_a_directory_that_was_deleted(
@@ -226,11 +251,27 @@ def test_a_moved_store_is_whole_where_it_is_now(
     assert count(tmp_path / "moved", clock) >= 3
 
 
+def test_a_store_whose_way_is_gone_is_rescued_where_it_is(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    above = tmp_path / "above"
+    backend = FilesBackend(above / "s", clock=clock)
+    write(backend, build, "a")
+    above.rename(tmp_path / "moved")
+    (tmp_path / "moved" / "s" / SEGMENT).unlink()
+    with pytest.raises(FilesTakenError) as raised:
+        write(backend, build, "a")
+    assert Path(raised.value.rescued or "").parent == tmp_path / "moved" / "s" / "rescued"
+    assert not above.exists()
+    backend.close()
+
+
 def test_a_moved_store_whose_text_was_taken_too_is_rescued_where_it_is(
     tmp_path: Path, path: Path, backend: FilesBackend, build: RecordBuilder
 ) -> None:
     path.rename(tmp_path / "moved")
     (tmp_path / "moved" / SEGMENT).unlink()
+    (tmp_path / "rescued").write_bytes(b"in the way")
     with pytest.raises(FilesTakenError) as raised:
         write(backend, build, "a")
     assert Path(raised.value.rescued or "").parent == tmp_path / "moved" / "rescued"
@@ -349,7 +390,7 @@ def test_a_reader_does_not_answer_from_memory_for_ever(
     with pytest.raises(FilesTakenError, match="answer from what it remembers"):
         reader.heads(["a"])
     reader.close()
-    assert not (path / "rescued").exists()
+    assert not list(path.parent.rglob("rescued"))
 
 
 def test_a_reader_whose_page_is_gone(path: Path, backend: FilesBackend, clock: FakeClock) -> None:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from holdfast.backends.files import journal
+from holdfast.backends.files import journal, taken
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
@@ -18,7 +18,6 @@ from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_exist
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
 from holdfast.backends.protocol import Finding
-from holdfast.backends.rescue import reports as rescued
 from holdfast.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class FileInspection:
                 "position": cursor.position,
                 "digest": cursor.digest.hex(),
                 "segments": len(backend.catalog.segments.starts),
-                "reports": [*self._torn_reports(), *rescued(path), *backend.catalog.reports],
+                "reports": [*self._torn_reports(), *taken.reports(path), *backend.catalog.reports],
             }
 
     def _torn_reports(self) -> list[str]:

@@ -2,10 +2,11 @@
 
 The descriptors of a handle still lead to what was taken. The ring and the segments whose names do
 not lead to them any more are copied to `rescued/<id>/`, with holdfast.json: if every segment is
-among them, the folder is a store that can be opened and checked. It lies inside the store's
-directory, where `status` finds it and the store's .gitignore covers it; beside that directory if
-it was deleted. What only lost its lock or its shared page, or was moved as a whole, has lost no
-content: nothing is copied then.
+among them, the folder is a store that can be opened and checked. It lies beside the store's
+directory: whoever removes that one is perhaps still at work, and would take it too. Where nothing
+may be written beside it, or where that is another file system (a volume of a container, whose
+parent ends with it), it lies inside. What only lost its lock or its shared page, or was moved as a
+whole, has lost no content: nothing is copied then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.backends.files import journal
 from holdfast.backends.files.directory import Directory
 from holdfast.backends.files.text import OPEN_SEGMENT, Segments
 from holdfast.backends.rescue import FOLDER, rescue
+from holdfast.backends.rescue import reports as rescued
 from holdfast.clock import Clock
 from holdfast.errors import FilesTakenError
 
@@ -46,13 +48,13 @@ def files_taken(
         f'files of the store "{directory.path}" were removed, replaced or moved while it was open '
         f"({', '.join(names)})"
     )
-    rescued, hint = None, _REMEDY
+    folder, hint = None, _REMEDY
     if held:
         held.append(("holdfast.json", directory.identity))
         try:
             report = _report(directory, message, [name for name, _ in held], position, clock)
-            rescued = rescue(_places(directory), held, report, clock)
-            message += f'; what this process still held is in "{rescued}"'
+            folder = rescue(_places(directory), held, report, clock)
+            message += f'; what this process still held is in "{folder}"'
             hint = f"{_REMEDY}; {FOLDER} has a copy, and a report"
         except OSError as exc:
             message += f"; what this process still held could not be written down: {exc}"
@@ -64,13 +66,23 @@ def files_taken(
     else:
         message += "; its log is where it was"
     _log.error("%s", message)
-    return FilesTakenError(message, rescued=rescued, hint=hint)
+    return FilesTakenError(message, rescued=folder, hint=hint)
 
 
 def _places(directory: Directory) -> list[str]:
-    where = directory.path if directory.leads_here() else _where(directory)
     beside = os.path.dirname(directory.path)
-    return [beside] if where is None else [where, beside]
+    inside = directory.path if directory.leads_here() else _where(directory)
+    if inside is None:
+        return [beside]
+    return [beside, inside] if is_one_system(beside, directory.fd) else [inside, beside]
+
+
+def is_one_system(path: str, fd: int) -> bool:
+    """Returns whether a path and an open directory lie on the same file system."""
+    try:
+        return os.stat(path).st_dev == os.fstat(fd).st_dev
+    except OSError:
+        return False
 
 
 def _where(directory: Directory) -> str | None:
@@ -81,6 +93,12 @@ def _where(directory: Directory) -> str | None:
     except OSError:
         return None
     return path if is_there else None
+
+
+def reports(path: str) -> list[str]:
+    """Returns the first lines of all reports on the store at `path`."""
+    beside = [one for one in rescued(os.path.dirname(path)) if f'"{path}"' in one]
+    return beside + rescued(path)
 
 
 def _report(
