@@ -237,27 +237,25 @@ def test_a_system_without_inotify(
     assert not notified.is_notified
 
 
-def test_a_file_that_the_kernel_will_not_watch(notified: FileWatch, place: Place) -> None:
-    place.keep_all(notified)
-    high = os.dup2(place.fds["the ring"], 500)
-    notified.keep("the ring", "ring", high, at=place.fds["the store"])
-    os.close(high)
-    assert notified.look() == []
-    assert not notified.is_notified
-
-
-def test_a_way_that_the_kernel_will_not_watch(
-    notified: FileWatch, place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["the ring", "the way"])
+def test_what_the_kernel_will_not_watch_is_looked_at_each_time(
+    notified: FileWatch, place: Place, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    class Unreadable(file_watch._Inotify):  # pyright: ignore[reportPrivateUsage]
-        def add(self, fd: int, path: str, events: int) -> int:
-            return -1 if path == str(place.home) else super().add(fd, path, events)
+    """A directory on the way that may not be read; no watch left for this user."""
+    refused = str(place.home) if what == "the way" else f"/proc/self/fd/{place.fds[what]}"
 
-    unreadable = Unreadable(ctypes.CDLL(None))
-    monkeypatch.setattr(file_watch, "_inotify", lambda: unreadable)
+    class Refusing(file_watch._Inotify):  # pyright: ignore[reportPrivateUsage]
+        def add(self, fd: int, path: str, events: int) -> int:
+            return -1 if path == refused else super().add(fd, path, events)
+
+    refusing = Refusing(ctypes.CDLL(None))
+    monkeypatch.setattr(file_watch, "_inotify", lambda: refusing)
     place.keep_all(notified)
     assert notified.look() == []
     assert not notified.is_notified
+    (place.path / "ring").unlink()
+    assert notified.is_due(0)
+    assert notified.look() == ["the ring"]
 
 
 def test_what_cannot_be_looked_at_is_not_called_taken(

@@ -59,6 +59,16 @@ def test_a_link_to_a_folder_is_not_used(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
+def test_a_report_may_be_anybodys(tmp_path: Path) -> None:
+    for name in ("long", "pipe"):
+        (tmp_path / "rescued" / name).mkdir(parents=True)
+    (tmp_path / "rescued" / "long" / "report.txt").write_bytes(b"\xff" * 100_000)
+    os.mkfifo(tmp_path / "rescued" / "pipe" / "report.txt")
+    long, pipe = reports(str(tmp_path))
+    assert len(long) < 2100
+    assert pipe == "; see rescued/pipe"
+
+
 def test_a_rescue_that_did_not_end_says_so(tmp_path: Path) -> None:
     assert reports(str(tmp_path)) == []
     (tmp_path / "rescued" / "x").mkdir(parents=True)

@@ -20,6 +20,7 @@ from holdfast.names import new_id
 FOLDER = "rescued"
 REPORT = "report.txt"
 _CHUNK_BYTES = 1 << 20
+_LINE_BYTES_MAX = 2000
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,11 +54,20 @@ def reports(place: str) -> list[str]:
     found: list[str] = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         try:
-            with open(os.path.join(folder, name, REPORT), encoding="utf-8") as file:
-                found.append(f"{file.readline().strip()}; see {FOLDER}/{name}")
-        except FileNotFoundError:
+            line = _first_line(os.path.join(folder, name, REPORT))
+            found.append(f"{line}; see {FOLDER}/{name}")
+        except OSError:
             found.append(f"{FOLDER}/{name} has no {REPORT}: it was not written to its end")
     return found
+
+
+def _first_line(path: str) -> str:
+    """Returns the beginning of a file that may be anybody's: a pipe, or one line without end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _LINE_BYTES_MAX).decode(errors="replace").partition("\n")[0]
+    finally:
+        os.close(fd)
 
 
 def _make_folder(places: Sequence[str], name: str) -> str:
