@@ -182,5 +182,10 @@ def test_a_union_merge_is_not_cut(store: Path) -> None:
         holdfast.open(str(store))
     with pytest.raises(CorruptError, match="1 whole line"):
         holdfast.open(str(store), read_only=True)
+    program = "import sys; from holdfast.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "--store", str(store), "check"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == CorruptError.exit_code
+    assert "1 whole line, written by another copy" in checked.stderr
     assert segment.read_bytes() == text
     assert not (store / "torn").exists()

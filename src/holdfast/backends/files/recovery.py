@@ -111,9 +111,10 @@ def text_after_close(segments: Segments, end: int, text_end: int) -> CorruptErro
     where = segments.where(end)
     file, _, offset = where.partition(" byte ")
     count = _count_whole_lines(segments, end, text_end)
+    lines = "1 whole line" if count == 1 else f"{count} whole lines"
     return CorruptError(
         f"{file} has {text_end - end} bytes after byte {offset}, where the store was closed: "
-        f"{count} whole lines, written by another copy of the store or by another program",
+        f"{lines}, written by another copy of the store or by another program",
         where=where,
         hint="copy the store away, then take log and head.json from one and the same copy; or "
         f"keep those bytes elsewhere and cut {file} to {offset} bytes",
