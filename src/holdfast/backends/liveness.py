@@ -28,8 +28,16 @@ _PROBE = "probe"
 class Workers:
     """The worker files of one directory, which is made when the first worker is held."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        at: int | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """`directory` begins at the open directory `at`, if that is given, wherever it is now."""
         self._directory = os.fspath(directory)
+        self._at = at
         self._read_only = read_only
         self._directory_fd = -1
         self._held: dict[str, int] = {}
@@ -146,9 +154,9 @@ class Workers:
         if self._directory_fd < 0:
             if create:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._directory, 0o700)
+                    os.mkdir(self._directory, 0o700, dir_fd=self._at)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._directory_fd = os.open(self._directory, flags)
+            self._directory_fd = os.open(self._directory, flags, dir_fd=self._at)
         return self._directory_fd
 
     def _unavailable(self, exc: OSError) -> UnavailableError:
