@@ -67,7 +67,8 @@ class FileWatch:
 
     `is_due(0)` tells whether something may have happened since the last look, in half a microsecond
     and without a Python frame; then `look()` tells what. Both are for one thread at a time: the one
-    that has the store's lock for commits. A watch that was never looked at is due.
+    that has the store's lock for commits. `keep` and `taken` are for any. A watch that was never
+    looked at is due.
     """
 
     def __init__(self, *, notify_after: int | None = None) -> None:
@@ -147,7 +148,7 @@ class FileWatch:
         inotify = _inotify()
         if self._fd < 0:
             self._fd = inotify.begin()
-        for what, watched in self._watched.items():
+        for what, watched in list(self._watched.items()):
             if what not in self._numbers and self._fd >= 0:
                 number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", _EVENTS)
                 if number >= 0 and watched.is_folder and watched.at is not None:
@@ -168,7 +169,7 @@ class FileWatch:
     def _watch_ways(self) -> bool:
         """Watches every directory and link on the way to an absolute path; returns False if not."""
         add, fd = _inotify().add, self._fd
-        for watched in self._watched.values():
+        for watched in list(self._watched.values()):
             if watched.at is None:
                 for path in _ways(watched.path):
                     if os.path.lexists(path) and add(fd, path, _EVENTS | _DONT_FOLLOW) < 0:

@@ -18,6 +18,7 @@ import os
 from threading import RLock
 from weakref import WeakSet
 
+from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.gates import held_here, reentered
 from holdfast.errors import UnavailableError
 
@@ -33,11 +34,16 @@ class Workers:
         directory: str | os.PathLike[str],
         *,
         at: int | None = None,
+        watch: FileWatch | None = None,
         read_only: bool = False,
     ) -> None:
-        """`directory` begins at the open directory `at`, if that is given, wherever it is now."""
+        """`directory` begins at the open directory `at`, if that is given, wherever it is now.
+
+        `watch` is told of each file that is held: without it, its worker passes for dead.
+        """
         self._directory = os.fspath(directory)
         self._at = at
+        self._watch = watch
         self._read_only = read_only
         self._directory_fd = -1
         self._held: dict[str, int] = {}
@@ -52,7 +58,10 @@ class Workers:
         self._check_reentered()
         with self._mutex:
             if owner not in self._held:
-                self._held[owner] = self._lock_file(_file_name(owner))
+                name = _file_name(owner)
+                self._held[owner] = fd = self._lock_file(name)
+                if self._watch is not None:
+                    self._watch.keep(f"workers/{name}", name, fd, at=self._directory_fd)
 
     def is_alive(self, owner: str) -> bool:
         """Returns False if no process holds `owner`: it died, or closed, or never was.

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -130,7 +131,9 @@ def test_a_look_while_a_commit_is_under_way_is_left_to_it(
 ) -> None:
     (path / SEGMENT).unlink()
     with backend._committing:  # pyright: ignore[reportPrivateUsage]
-        backend.look_while_idle()
+        looker = Thread(target=backend.look_while_idle)
+        looker.start()
+        looker.join()
         assert backend.heads(["a"]) != [None]
 
 
@@ -289,6 +292,26 @@ def test_a_text_that_was_cut_is_not_recorded_by_a_close(
     assert count(path, clock) == 3
 
 
+@pytest.mark.parametrize("size", [0, 600, 5000])
+def test_a_ring_that_was_cut_is_used_by_nobody_more(
+    path: Path, clock: FakeClock, build: RecordBuilder, size: int
+) -> None:
+    """Who came later took it for one of that size, and wrote a number below zero into the page."""
+    backend = FilesBackend(path, clock=clock)
+    for _ in range(20):
+        write(backend, build, "a")
+    os.truncate(path / "ring", size)
+    newcomer = FilesBackend(path, clock=clock)
+    with pytest.raises(FilesTakenError, match=f"was cut to {size} bytes"):
+        write(newcomer, build, "a")
+    newcomer.close()
+    backend.look_while_idle()
+    with pytest.raises(FilesTakenError, match="ring"):
+        backend.heads(["a"])
+    backend.close()
+    assert count(path, clock) == 20
+
+
 def test_a_ring_that_is_gone_makes_the_text_durable_at_once(
     path: Path, clock: FakeClock, build: RecordBuilder
 ) -> None:
@@ -352,6 +375,22 @@ def test_leases_are_not_given_out_by_files_that_were_taken(
     (path / "lock").unlink()
     with pytest.raises(FilesTakenError):
         backend.leases.acquire("more", "w1", ttl_s=60)
+
+
+@pytest.mark.parametrize("hand", HANDS)
+def test_a_worker_whose_file_is_taken_is_told(
+    path: Path, backend: FilesBackend, clock: FakeClock, build: RecordBuilder, hand: str
+) -> None:
+    """Without it the worker passes for dead, and its lease goes to another."""
+    assert backend.leases.acquire("work", "w1", ttl_s=60) is not None
+    [worker] = [found for found in (path / "workers").iterdir() if found.name != "probe"]
+    HANDS[hand](worker)
+    other = FilesBackend(path, clock=clock)
+    if hand != "replace":
+        assert other.leases.acquire("work", "w2", ttl_s=60) is not None
+    other.close()
+    with pytest.raises(FilesTakenError, match="workers/"):
+        write(backend, build, "a")
 
 
 def test_the_worker_of_a_moved_store_lives_in_it(

@@ -52,6 +52,7 @@ from holdfast.backends.files.directory import (
 from holdfast.backends.files.disk import NOT_NEEDED, Disk, read_file, replace_file, write_all
 from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.text import SEGMENT_BYTES, Segments
+from holdfast.errors import FilesTakenError
 
 # --- the ring -------------------------------------------------------------------------------------
 #
@@ -73,6 +74,7 @@ from holdfast.backends.files.text import SEGMENT_BYTES, Segments
 
 NAME = "ring"
 RING_BYTES = 1 << 20
+RING_BYTES_MIN = 4096
 SLOT_BYTES = 512
 
 _MAGIC = b"HFR1"
@@ -407,11 +409,16 @@ class RingJournal:
                 self._reach("files.ring.created")
         fd = open_ring(self._disk, at=at)
         try:
-            self._ring_bytes = self._disk.size(fd)
+            size = self._disk.size(fd)
+            if size < max(RING_BYTES_MIN, self._words[RING_OFFSET]):
+                raise FilesTakenError(
+                    f'the ring of "{self._directory.path}" was cut to {size} bytes while in use',
+                    hint="end every process that has the store open, then open it again",
+                )
         except BaseException:
             self._disk.close(fd)
             raise
-        self._ring_fd = fd
+        self._ring_fd, self._ring_bytes = fd, size
         self._watch.keep(NAME, NAME, fd, at=at)
 
     def _has_ring(self) -> bool:
@@ -430,6 +437,10 @@ class RingJournal:
         return os.fstat(self._page_fd).st_nlink == 0 or (
             self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
         )
+
+    def is_cut(self) -> bool:
+        """Returns whether the ring is shorter than it was made."""
+        return self._ring_fd >= 0 and os.fstat(self._ring_fd).st_size < self._ring_bytes
 
     @property
     def ring_fd(self) -> int:

@@ -72,8 +72,9 @@ class FileLeases:
         self._backend = backend
         self._clock = backend.clock
         # By descriptor: the path may lead to another store by the time the first worker is held.
-        at = backend.directory.fd
-        self._workers = Workers("workers", at=at, read_only=backend.read_only)
+        opened, at = backend.opened, backend.directory.fd
+        watch = opened.watch if isinstance(opened, Opened) else None
+        self._workers = Workers("workers", at=at, watch=watch, read_only=backend.read_only)
         self._table = _LeaseTable(backend.clock.boot_id())
         self._prune_at_us = 0
         self._seen = -1  # the page's count of changes when the table was read

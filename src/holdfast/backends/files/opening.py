@@ -153,6 +153,8 @@ class Opened:
         held_end = segments.held_end()
         if held_end is not None and held_end < end:
             taken.append(CUT)
+        if journal.NAME not in taken and self.journal.is_cut():
+            taken.append(journal.NAME)
         return taken
 
     def lose(self, taken: list[str]) -> FilesTakenError:

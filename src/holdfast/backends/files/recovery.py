@@ -51,8 +51,6 @@ from holdfast.names import new_id
 
 _log = logging.getLogger("holdfast.backends")
 
-RING_BYTES_MIN = 4096
-
 
 class RecoveryBasis(Struct):
     """What is certain before the text is read."""
@@ -289,7 +287,7 @@ def publish(directory: Directory, page: SharedPage, catalog: Catalog, basis: Rec
     words[RING_FREE] = 0
     if basis.batches is not None:
         words[RING_FREE] = directory.disk.stat(journal.NAME, at=directory.fd).st_size
-        if words[RING_FREE] < RING_BYTES_MIN:
+        if words[RING_FREE] < journal.RING_BYTES_MIN:
             # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
             directory.remove(journal.NAME)
             words[RING_NUMBER] = words[RING_OFFSET] = words[RING_FREE] = 0
