@@ -20,8 +20,10 @@ from functools import cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
-_DELIVERS = ("CALL", "RESUME", "JUMP_BACKWARD", "FOR_ITER", "SEND")
-"""Kinds of instruction at which a pending signal is handled, or which lead to one."""
+_DELIVERS = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND")
+"""Kinds of instruction after which a pending signal is handled: in a function that is called, when
+it begins.
+"""
 _SKIPPED = ("importlib", "tests/interrupting", "tests\\interrupting")
 
 
@@ -65,10 +67,10 @@ class Interrupter:
         if event != "opcode" or self.where or frame.f_lasti not in _places(frame.f_code):
             return self._step
         self.passed += 1
-        if self.passed <= self._at:
-            return self._step
-        if self._at < 0:
+        if self._at < 0 or self.passed <= self._at:
             return self._step
         self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        # The next call of a trace function would handle the signal, at its own beginning.
+        sys.settrace(None)
         self._send[0]
-        return self._step
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable
@@ -45,7 +46,9 @@ class Plant:
 
 def _no_lock(backend: Any) -> Any:
     with tempfile.TemporaryFile() as own:
-        backend.opened.store_lock._lock_fd = os.dup(own.fileno())
+        lock = backend.opened.store_lock
+        lock._lock_fd = os.dup(own.fileno())
+        lock.release = lambda: fcntl.flock(lock._lock_fd, fcntl.LOCK_UN)
     return backend
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
+from holdfast.backends.connection_pool import Loan
 from tests.servers import postgresql, redis
 
 SERVERS = tuple(
@@ -30,3 +35,17 @@ def url_of(kind: str, place: Path, name: str) -> str:
             return redis.server(redis.OLDEST).url(application=application)
         case _:
             return postgresql.server(postgresql.NEWEST).url(application=application)
+
+
+PATIENCE_S = 120.0
+
+
+@contextlib.contextmanager
+def borrowed(pool: Any) -> Iterator[None]:
+    """Has a connection of the pool for the length of a block."""
+    loan: Loan[Any] = Loan()
+    pool.take(monotonic() + PATIENCE_S, loan)
+    try:
+        yield
+    finally:
+        pool.give_back(loan, healthy=True)

@@ -7,7 +7,6 @@ whether the outcome is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
+from holdfast.testing.trial import accepted, head_of, revisions, write
 from tests.servers import ground, postgresql, redis
+from tests.servers.kinds import borrowed
 from tests.servers.proxy import Proxy
 
 Backend = PostgresqlBackend | RedisBackend
@@ -219,7 +219,7 @@ def test_reads_leases_and_objects_go_on_over_a_cut_connection(line: Line) -> Non
 
 def test_a_busy_pool_is_an_error_in_time_and_the_outcome_is_known(line: Line) -> None:
     tight = line.open(pool=1, timeout=1)
-    with tight._checkout.pool._borrow(monotonic() + PATIENCE_S):
+    with borrowed(tight._checkout.pool):
         for call in (
             lambda: tight.heads(["a"]),
             lambda: tight.commit([RecordBuilder().commit(marks=[Mark("i", "m")])]),

@@ -8,7 +8,6 @@ address that moves does, and leaves the connections that are there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from holdfast.backends.redis import RedisBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import LostCommitsError
 from holdfast.testing import RecordBuilder
-from holdfast.testing.trial import PATIENCE_S, revisions, write
+from holdfast.testing.trial import revisions, write
 from tests.servers import postgresql, redis
-from tests.servers.kinds import SERVERS
+from tests.servers.kinds import SERVERS, borrowed
 from tests.servers.proxy import Proxy
 
 
@@ -71,11 +70,11 @@ def test_clause_11_who_wrote_to_the_new_server_does_not_read_from_the_old(
     write(backend, build, "a")
     failover.copy()
     pool = backend._checkout.pool
-    with pool._borrow(monotonic() + PATIENCE_S):
+    with borrowed(pool):
         if when == "idle":
-            with pool._borrow(monotonic() + PATIENCE_S):
+            with borrowed(pool):
                 pass  # a second line to the old server, which nobody uses
-            with pool._borrow(monotonic() + PATIENCE_S):
+            with borrowed(pool):
                 failover.go_over()
                 write(backend, build, "a")
         else:

@@ -246,14 +246,6 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
             vars(queue)["_leader"] is waiting if is_leading else waiting in vars(queue)["_waiting"]
         )
 
-    class Threading:
-        """`threading` as the queue sees it, with gates at which an interrupt comes."""
-
-        Lock = staticmethod(lambda: Interrupted(when))
-        Thread = threading.Thread
-        current_thread = staticmethod(threading.current_thread)
-        get_ident = staticmethod(threading.get_ident)
-
     def wait() -> None:
         try:
             queue.commit(waiting)
@@ -267,7 +259,7 @@ def test_an_interrupt_of_one_who_waits_holds_up_nobody(
         until(lambda: is_gated(waiting) or interrupted.is_set())
 
     waiter = threading.Thread(target=wait)
-    monkeypatch.setattr("holdfast.core.commit_queue.threading", Threading)
+    monkeypatch.setattr("holdfast.backends.gates.Lock", lambda: Interrupted(when))
     turns.meanwhile = meanwhile
     assert queue.commit(Request("first")) == "first"
     waiter.join(120)
@@ -322,14 +314,24 @@ def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
     answers: list[object] = []
     waiter = threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
 
+    raised: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            queue.wait(submitted)
+        except KeyboardInterrupt:
+            raised.append(KeyboardInterrupt)
+
     def meanwhile() -> None:
         queue.submit(submitted)
         waiter.start()
         until(lambda: is_gated(submitted))
         gate, submitted.gate = submitted.gate, Interrupted(lambda: True)  # type: ignore[assignment]
         assert submitted.gate.acquire()
-        with pytest.raises(KeyboardInterrupt):
-            queue.wait(submitted)
+        interrupted = threading.Thread(target=wait)
+        interrupted.start()
+        interrupted.join(120)
+        assert raised == [KeyboardInterrupt]
         submitted.gate = gate
 
     turns.meanwhile = meanwhile

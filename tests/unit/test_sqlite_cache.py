@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
@@ -168,7 +169,9 @@ def test_a_stream_that_is_newer_than_a_readers_snapshot_is_not_there_yet(
     def slow(*args: Any) -> int:
         position = real(*args)
         monkeypatch.setattr(sqlite_backend, "catch_up", real)
-        [outcome] = backend.commit([build.commit(build.append("b", b"1"))])
+        written = [build.commit(build.append("b", b"1"))]
+        with ThreadPoolExecutor() as threads:
+            [outcome] = threads.submit(backend.commit, written).result()
         assert isinstance(outcome, Receipt)
         return position
 

@@ -1,8 +1,9 @@
 """What backends on a server share: connections, calls with a deadline, waiting, acknowledgements.
 
-A call has one deadline. It covers waiting for a free connection, connecting, asking again after a
-connection broke or a server went down, and the answer. While there is time a call that may be
-repeated is repeated: at once on another connection, then every 50 ms.
+A call has one deadline, which may have begun before it (`deadline.py`). It covers waiting for a
+free connection, connecting, asking again after a connection broke or a server went down, and the
+answer. While there is time a call that may be repeated is repeated: at once on another connection,
+then every 50 ms.
 
 There are no threads here and no state in a session. So a store survives failovers and restarts of
 its server, works through poolers, and nothing runs on in a forked child. What differs between
@@ -11,14 +12,15 @@ servers is left to the subclass: how a connection is made, and what an error of 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from threading import Condition, Lock
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import RLock, get_ident
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.backends.deadline import CALL
+from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import check_shape
 from holdfast.backends.protocol import Commit, Position, Receipt, Refusal
@@ -83,6 +85,13 @@ T = TypeVar("T")
 C = TypeVar("C", bound=ServerConnection)
 
 
+class Loan(Generic[C]):
+    """A connection that a call has, or is about to have."""
+
+    def __init__(self) -> None:
+        self.connection: C | None = None
+
+
 class ConnectionPool(Handle, ABC, Generic[C]):
     """The connections of one open store: made when needed, kept, and closed when they failed."""
 
@@ -92,9 +101,10 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         self._timeout_s = server_url.timeout_s
         self._lost: LostCommitsError | None = None
         self._idle: list[C] = []
-        self._count = 0
+        self._loans: set[Loan[C]] = set()
         self._process: object = None
-        self._free = Condition()
+        self._free = RLock()  # guards what is idle and what is lent, and is never waited under
+        self._freed = Waiters()
 
     # --- what differs between servers ------------------------------------------------------------
 
@@ -144,7 +154,12 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         With `writes`, an error says that the outcome is unknown if any attempt was lost.
         """
         self.check_open()
-        deadline = monotonic() + self._timeout_s
+        deadline = min(monotonic() + self._timeout_s, CALL.deadline)
+        if monotonic() >= deadline:
+            raise UnavailableError(
+                f"there is no time left of {self._timeout_s:g} s: nothing was asked of the server",
+                hint="check the server and the network, then try again",
+            )
         unknown = False
         answer: Exception | None = None  # the last error that a server answered with
         while True:
@@ -152,8 +167,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
                 raise self._lost
             began = monotonic()
             try:
-                with self._borrow(deadline) as connection:
-                    return work(connection)
+                return self._lend(work, deadline)
             except Exception as exc:
                 unknown = unknown or (writes and self.is_lost(exc))
                 again = self.may_retry(exc) and (repeatable or not self.is_lost(exc))
@@ -167,8 +181,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
                 answer = exc if self.is_answer(exc) else answer
                 moved = self.moved(exc)
             if not moved:
-                with self._free:
-                    self._free.wait(AGAIN_AFTER_S)
+                self._wait_for_free(AGAIN_AFTER_S)
             self.check_open()
 
     def _raise(self, exc: Exception, unknown: bool) -> None:
@@ -198,79 +211,117 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         """Ends the use of this pool: every later call raises the same error."""
         self._lost = exc
 
-    @contextlib.contextmanager
-    def _borrow(self, deadline: float) -> Generator[C]:
-        connection = self._take(deadline)
+    def _lend(self, work: Callable[[C], T], deadline: float) -> T:
+        """Returns what `work` returns, given a connection that is then free again, or closed."""
+        loan: Loan[C] = Loan()
         healthy = False
         try:
+            connection = self.take(deadline, loan)
             self.before_use(connection)
-            yield connection
+            result = work(connection)
             healthy = True
+            return result
         except BaseException as exc:
             healthy = self.is_answer(exc) and not self.may_retry(exc)
             raise
         finally:
-            self._give_back(connection, healthy)
+            try:
+                self.give_back(loan, healthy)
+            except BaseException:
+                self.give_back(loan, healthy=False)  # interrupted on its way: once more
+                raise
 
-    def _take(self, deadline: float) -> C:
+    def take(self, deadline: float, loan: Loan[C]) -> C:
+        """Returns a connection, which the loan has from then on."""
+        if not self._begin(loan):
+            gate = shut_gate()
+            try:
+                self._freed.add(gate)
+                while not self._begin(loan):
+                    if not gate.acquire(timeout=max(deadline - monotonic(), 0)):
+                        raise UnavailableError(
+                            f"all {self._size} connections of this store were busy for "
+                            f"{self._timeout_s:g} s",
+                            hint="allow more with pool= in the URL",
+                        )
+            finally:
+                self._freed.remove(gate)
+        if loan.connection is None:
+            loan.connection = self.connect(deadline)
+        loan.connection.deadline = deadline
+        return loan.connection
+
+    def _begin(self, loan: Loan[C]) -> bool:
+        """Gives an idle connection to a loan, or room for a new one; False if there is neither."""
         with self._free:
-            while True:
-                self.check_open()
-                while self._idle:
-                    connection = self._idle.pop()
-                    if monotonic() - connection.returned < UNUSED_S:
-                        connection.deadline = deadline
-                        return connection
-                    self._count -= 1
-                    connection.close()
-                if self._count < self._size:
-                    self._count += 1
-                    break
-                if not self._free.wait(max(deadline - monotonic(), 0)):
-                    raise UnavailableError(
-                        f"all {self._size} connections of this store were busy for "
-                        f"{self._timeout_s:g} s",
-                        hint="allow more with pool= in the URL",
-                    )
-        try:
-            return self.connect(deadline)
-        except BaseException:
-            self._forget_one()
-            raise
+            self.check_open()
+            while self._idle:
+                # The loan has it before the list has not: an interrupt may come between.
+                connection = self._idle[-1]
+                loan.connection = connection
+                self._loans.add(loan)
+                self._idle.pop()
+                if monotonic() - connection.returned < UNUSED_S:
+                    return True
+                loan.connection = None
+                connection.close()
+            if loan not in self._loans and len(self._loans) >= self._size:
+                return False
+            self._loans.add(loan)
+            return True
 
-    def _give_back(self, connection: C, healthy: bool) -> None:
+    def give_back(self, loan: Loan[C], healthy: bool) -> None:
+        """Ends a loan; one that has ended is left as it is."""
+        connection = loan.connection
+        if connection is None:
+            self._end(loan)
+            return
         fit = self.is_fit(connection)
         if healthy and fit and self.is_open:
             connection.returned = monotonic()
             with self._free:
-                self._idle.append(connection)
-                self._free.notify()
+                if loan in self._loans:
+                    self._idle.append(connection)
+                    self._loans.discard(loan)
+            self._freed.wake()
             if not self.is_open:
                 self.drop_idle()  # closed by another thread at this very moment
             return
+        with self._free:
+            if connection in self._idle:
+                self._idle.remove(connection)
         connection.close()
-        self._forget_one()
+        self._end(loan)
         if self.closes_idle_on_failure or not fit:
             # If the server went away, the others are broken too. New ones cost little.
             self.drop_idle()
 
-    def _forget_one(self) -> None:
+    def _end(self, loan: Loan[C]) -> None:
         with self._free:
-            self._count -= 1
-            self._free.notify()
+            self._loans.discard(loan)
+        self._freed.wake()
+
+    def _wait_for_free(self, timeout_s: float) -> None:
+        """Waits until a connection is free, at most for that long."""
+        gate = shut_gate()
+        try:
+            self._freed.add(gate)
+            gate.acquire(timeout=timeout_s)
+        finally:
+            self._freed.remove(gate)
 
     def drop_idle(self) -> None:
         """Closes every connection that nobody uses."""
         with self._free:
             dropped, self._idle = self._idle, []
-            self._count -= len(dropped)
-            self._free.notify_all()
+        self._freed.wake()
         for connection in dropped:
             connection.close()
 
     def close(self) -> bool:
         """Closes every idle connection; those in use are closed when they are given back."""
-        if not self.mark_closed():
+        self.mark_closed()
+        if self.is_inherited:
             return False
         self.drop_idle()
         return True
@@ -282,8 +333,7 @@ class Checkout(Generic[C]):
     def __init__(self, pool: ConnectionPool[C], *, read_only: bool) -> None:
         self._pool = pool
         self._read_only = read_only
-        self.changed = Condition()
-        self.wakeups = 0
+        self.changed = Waiters()
 
     def call(self, work: Callable[[C], T], *, repeatable: bool = True) -> T:
         """Returns what `work` returns, given a connection to write on."""
@@ -296,9 +346,7 @@ class Checkout(Generic[C]):
 
     def wake(self) -> None:
         """Wakes every thread of this process that waits for a commit."""
-        with self.changed:
-            self.wakeups += 1
-            self.changed.notify_all()
+        self.changed.wake()
 
     def close(self) -> None:
         if self._pool.close():
@@ -368,40 +416,35 @@ class PositionPoller:
         self._ask_server = ask
         self._check_open = check_open
         self._newest = 0
-        self._asking = False
+        self._asker: int | None = None  # the thread that asks
 
     def wait(self, after: Position, timeout_s: float) -> Position:
         """Returns the newest position, at once if it is greater than `after`, else when it is."""
         deadline = monotonic() + timeout_s
-        wakeups = self._checkout.wakeups
-        newest = self._ask()
-        while newest <= after and (left_s := deadline - monotonic()) > 0:
-            newest, wakeups = self._wait(left_s, wakeups)
-        return Position(newest)
-
-    def _wait(self, left_s: float, wakeups: int) -> tuple[int, int]:
+        me, gate = get_ident(), shut_gate()
         changed = self._checkout.changed
-        with changed:
-            if self._asking:
-                changed.wait(min(left_s, _GLANCE_S))
-                self._check_open()
-                return self._newest, self._checkout.wakeups
-            self._asking = True
         try:
-            with changed:
-                if self._checkout.wakeups == wakeups:
-                    changed.wait(min(left_s, POLL_S))
-                wakeups = self._checkout.wakeups
-            return self._ask(), wakeups
+            changed.add(gate)
+            newest = self._ask()
+            while newest <= after and (left_s := deadline - monotonic()) > 0:
+                if self._asker in (None, me):
+                    self._asker = me
+                    gate.acquire(timeout=min(left_s, POLL_S))
+                    newest = self._ask()
+                else:
+                    gate.acquire(timeout=min(left_s, _GLANCE_S))
+                    self._check_open()
+                    newest = self._newest
+            return Position(newest)
         finally:
-            with changed:
-                self._asking = False
-                changed.notify_all()
+            changed.remove(gate)
+            if self._asker == me:
+                self._asker = None
+                changed.wake()  # somebody else asks from now on, or has its answer
 
     def _ask(self) -> int:
         newest = self._ask_server()
-        with self._checkout.changed:
-            self._newest = max(self._newest, newest)
+        self._newest = max(self._newest, newest)
         return newest
 
 
@@ -428,7 +471,7 @@ class AckTracker:
         self._where = where
         self._position = 0
         self._acked: dict[str, tuple[int, bytes | None]] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def note(self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal]) -> None:
         """Remembers what was acknowledged."""

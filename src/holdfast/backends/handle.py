@@ -43,6 +43,11 @@ class Handle:
             self._dead = _CLOSED
         return was_open
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child's copy, whose insides are its parent's."""
+        return self._dead == _INHERITED
+
     def mark_inherited(self) -> bool:
         """Ends this process's use of the handle; called in a forked child, before its code runs.
 

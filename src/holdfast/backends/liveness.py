@@ -15,9 +15,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from threading import Lock
+from threading import RLock
 from weakref import WeakSet
 
+from holdfast.backends.gates import held_here, reentered
 from holdfast.errors import UnavailableError
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,13 +33,15 @@ class Workers:
         self._read_only = read_only
         self._directory_fd = -1
         self._held: dict[str, int] = {}
-        self._mutex = Lock()
+        self._mutex = RLock()
+        self._is_held_here = held_here(self._mutex)
         _open_workers.add(self)
 
     def hold(self, owner: str) -> None:
         """Declares that `owner` lives in this process, until `close` or the process's end."""
         if owner in self._held:
             return
+        self._check_reentered()
         with self._mutex:
             if owner not in self._held:
                 self._held[owner] = self._lock_file(_file_name(owner))
@@ -50,6 +53,7 @@ class Workers:
         """
         if owner in self._held:
             return True
+        self._check_reentered()
         with self._mutex:
             try:
                 return self._probe(_file_name(owner))
@@ -61,26 +65,32 @@ class Workers:
     def close(self) -> None:
         """Lets every worker of this object go, and removes their files."""
         with self._mutex:
-            for owner, fd in self._held.items():
+            while self._held:
+                owner, fd = self._held.popitem()
                 # Another handle may hold the same owner: then the file stays.
                 with contextlib.suppress(OSError):
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     os.unlink(_file_name(owner), dir_fd=self._directory_fd)
                 os.close(fd)
-            self._held.clear()
-            if self._directory_fd >= 0:
-                os.close(self._directory_fd)
-                self._directory_fd = -1
+            directory_fd, self._directory_fd = self._directory_fd, -1
+            if directory_fd >= 0:
+                os.close(directory_fd)
 
     def after_fork(self) -> None:
         """Runs in a forked child: closes its copies, which leaves the parent's locks in place."""
-        self._mutex = Lock()
+        self._mutex = RLock()
+        self._is_held_here = held_here(self._mutex)
         for fd in (*self._held.values(), self._directory_fd):
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._held.clear()
         self._directory_fd = -1
+
+    def _check_reentered(self) -> None:
+        """Raises in a signal handler that would wait for what its own thread has begun."""
+        if self._is_held_here():
+            raise reentered("a look at workers")
 
     def _lock_file(self, name: str) -> int:
         # The lock is shared, so two handles may hold one owner. A probe that looked at the file

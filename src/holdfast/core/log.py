@@ -217,7 +217,8 @@ class Log:
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
-        self._queue = CommitQueue(self._run)
+        # A backend on a server says how long a call may take; another has no such attribute.
+        self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
         self._states: dict[str, StreamState] = {}
         self._states_max = 4096
         self._ends: dict[str, StreamEnd] = {}

@@ -30,9 +30,10 @@ class Interrupted:
 @pytest.mark.parametrize("fd", [LOCK, TURNSTILE])
 def test_an_interrupt_leaves_no_lock_taken(fd: int):
     disk = Interrupted(fd)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        StoreLock(cast("Disk", disk), LOCK, TURNSTILE),
-    ):
-        pass
+    lock = StoreLock(cast("Disk", disk), LOCK, TURNSTILE)
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            lock.wait_in_turn()
+        finally:
+            lock.release()
     assert disk.released == [TURNSTILE, LOCK]

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Generator, Sequence
-from threading import Condition, Lock
+from threading import RLock
+from typing import TypeVar
 
 from holdfast.backends.files import journal
 from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail, split_lines
@@ -33,6 +34,7 @@ from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
+from holdfast.backends.gates import Waiters, held_here, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
 from holdfast.backends.protocol import (
@@ -52,9 +54,10 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import Clock
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 
 _log = logging.getLogger("holdfast.backends")
+T = TypeVar("T")
 
 # --- reading only ---------------------------------------------------------------------------------
 #
@@ -148,6 +151,10 @@ class ReadOnly:
 
     def close(self, *, is_poisoned: bool) -> None:
         del is_poisoned
+        self.release()
+
+    def release(self) -> None:
+        """Closes every descriptor; again changes nothing."""
         self.catalog.close_index(worth_bytes=None)
         self.catalog.segments.close()
         self.page_words = NO_PAGE
@@ -182,9 +189,9 @@ class FilesBackend(Handle):
         self.clock = clock
         self.read_only = read_only
         self._poison: str | None = None
-        self._committing = Lock()
-        self._changed = Condition(Lock())
-        self._waiting = 0
+        self._committing = RLock()
+        self._is_committing_here = held_here(self._committing)
+        self._changed = Waiters()
         self.directory = open_directory(path, disk or Disk(), create=create, read_only=read_only)
         try:
             with reported(f'the store "{self.directory.path}" cannot be opened'):
@@ -200,6 +207,8 @@ class FilesBackend(Handle):
             raise
         super().__init__()  # only now: a handle that was never opened has nothing to give up
         self.catalog = self.opened.catalog
+        self._is_reading_here = held_here(self.catalog.mutex)
+        self._is_in_text_here = held_here(self.catalog.segments.mutex)
         self._leases = FileLeases(self)
         self.leases: Leases = self._leases
         self.marks: Marks = FileMarks(self, self._leases)
@@ -223,31 +232,42 @@ class FilesBackend(Handle):
         return self.clock.now_us()
 
     def close(self) -> None:
-        if not self.mark_closed():
+        is_first = self.mark_closed()
+        if self.is_inherited:
             return
-        with self._changed:
-            self._changed.notify_all()
-        with self._committing, contextlib.ExitStack() as stack:
-            stack.callback(self.directory.close)
-            stack.callback(self._leases.close)
-            self.opened.close(is_poisoned=self._poison is not None)
+        if self._is_committing_here():
+            raise reentered("close()")
+        self._changed.wake()
+        with self._committing:
+            try:
+                if is_first:
+                    self.opened.close(is_poisoned=self._poison is not None)
+            finally:
+                # Also if a close before this one was interrupted: done already, it does nothing.
+                self.opened.release()
+                self._leases.close()
+                self.directory.close()
 
     def after_fork(self) -> None:
         self.opened.after_fork()
 
-    @contextlib.contextmanager
-    def writing(self) -> Generator[Opened]:
-        """Holds the mutex and the store lock, with everything up to date."""
+    def write(self, work: Callable[[Opened], T]) -> T:
+        """Returns what `work` returns, done under the store lock with everything up to date.
+
+        No context manager: one that an interrupt leaves suspended would keep the lock.
+        """
         self.check_open()
         opened = self.opened
         if not isinstance(opened, Opened):
             raise self._read_only_error()
+        if self._is_committing_here():
+            raise reentered("a write")
         with self._committing:
             self.check_open()
             try:
                 opened.store_lock.acquire()
                 opened.catch_up()
-                yield opened
+                return work(opened)
             except OSError as exc:
                 raise self._unwritable(exc) from exc
             finally:
@@ -267,15 +287,19 @@ class FilesBackend(Handle):
     def reading(self) -> Generator[None]:
         """Sees to it that everything published before is known."""
         self.check_open()
+        if self._is_reading_here() or self._is_in_text_here():
+            raise reentered("a read")
         try:
             self.opened.fresh()
             yield
-        except ValueError:
-            self.check_open()  # closed by another thread, and the shared page with it
-            raise
         except OSError as exc:
-            self.check_open()  # the same, and the descriptors with it
+            self.check_open()  # closed by another thread, and the descriptors with it
             raise unavailable(exc, f'the store "{self.directory.path}" cannot be read') from exc
+        except Exception:
+            # Closed by another thread: whatever was missed, the page, the index or the text, it
+            # was missed for that.
+            self.check_open()
+            raise
 
     # --- writing ---
 
@@ -286,6 +310,8 @@ class FilesBackend(Handle):
         opened = self.opened
         if not isinstance(opened, Opened):
             raise self._read_only_error()
+        if self._is_committing_here():
+            raise reentered("a write")
         with self._committing:
             if self._dead is not None or self._poison is not None:
                 self.check_open()
@@ -353,6 +379,9 @@ class FilesBackend(Handle):
                     f'the store "{self.directory.path}" failed in the middle of a write: '
                     "this handle cannot tell what is on the disk"
                 )
+                if not isinstance(exc, OSError | HoldfastError):
+                    self._poison = None
+                    journal.abandon()
             if isinstance(exc, OSError):
                 raise self._unwritable(exc, outcome_known=not journal.is_poisoned) from exc
             raise
@@ -362,19 +391,22 @@ class FilesBackend(Handle):
                 catalog.flush()
             except OSError as exc:
                 _log.warning("the index was not brought up to date: %s", exc)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        if self._changed.gates:
+            self._changed.wake()
 
     # --- reading ---
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         self.check_open()
         tail = self.catalog.tail
-        if self.opened.page_words[END] == tail.cursor.end:
-            found = list(map(tail.heads.get, streams))
-            if None not in found:
-                return found
+        try:
+            if self.opened.page_words[END] == tail.cursor.end:
+                found = list(map(tail.heads.get, streams))
+                if None not in found:
+                    return found
+        except ValueError:
+            self.check_open()  # closed by another thread, and the shared page with it
+            raise
         with self.reading():
             return [self.catalog.head(stream) for stream in streams]
 
@@ -415,18 +447,19 @@ class FilesBackend(Handle):
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         remaining_s, pause_s = timeout_s, _POLL_S_MIN
-        while True:
-            with self.reading():
-                position = self.catalog.tail.cursor.position
-            if position > after or remaining_s <= 0:
-                return Position(position)
-            # Commits of this process wake us; those of others are found by looking at the page.
-            # The time is counted, not measured, so that a clock under test cannot hang us.
-            with self._changed:
-                self._waiting += 1
-                try:
-                    self._changed.wait(min(pause_s, remaining_s))
-                finally:
-                    self._waiting -= 1
-            remaining_s -= pause_s
-            pause_s = min(pause_s * 2, _POLL_S_MAX)
+        gate = shut_gate()
+        try:
+            self._changed.add(gate)
+            while True:
+                with self.reading():
+                    position = self.catalog.tail.cursor.position
+                if position > after or remaining_s <= 0:
+                    return Position(position)
+                # Commits of this process open the gate; those of others are found by looking at
+                # the page. The time is counted, not measured, so that a clock under test cannot
+                # hang us.
+                gate.acquire(timeout=min(pause_s, remaining_s))
+                remaining_s -= pause_s
+                pause_s = min(pause_s * 2, _POLL_S_MAX)
+        finally:
+            self._changed.remove(gate)

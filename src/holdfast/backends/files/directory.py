@@ -92,12 +92,12 @@ class SharedPage:
 
     def close(self) -> None:
         """Unmaps the page, which has a descriptor of its own besides ours; done once."""
-        if self.fd >= 0:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
             self.words.release()
             self._view.release()
             self._map.close()
-            self._disk.close(self.fd)
-            self.fd = -1
+            self._disk.close(fd)
 
 
 def open_page(disk: Disk, *, at: int, read_only: bool) -> SharedPage | None:

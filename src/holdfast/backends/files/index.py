@@ -157,6 +157,8 @@ class Index:
         Another process may bring the index up to date at any time; the answers must be of one age.
         """
         try:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")  # left by an interrupt
             self._db.execute("BEGIN")
             rows = self._rows("SELECT value FROM meta WHERE name = 'end'")
             if rows[0][0] != self.base.end:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from functools import partial
 from struct import Struct as Layout
 from zlib import crc32
 
@@ -169,37 +170,27 @@ class StoreLock:
         self._lock_fd = lock_fd
         self._turnstile_fd = turnstile_fd
         self._turn = 0
+        # Not a method: between its beginning and the system call an interrupt could come, and every
+        # other process would wait for this one.
+        self.release: Callable[[], None] = partial(self._flock, lock_fd, fcntl.LOCK_UN)
 
     def acquire(self) -> None:
-        """Takes the lock. The caller releases it whatever happens: an interrupt may come."""
+        """Takes the lock. The caller calls `release` in a `finally` that covers this call too."""
         self._turn = (self._turn + 1) % _TURNS
         try:
             if not self._turn:
                 raise BlockingIOError
             self._flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._wait_in_turn()
+            self.wait_in_turn()
 
-    def release(self) -> None:
-        self._flock(self._lock_fd, fcntl.LOCK_UN)
-
-    def _wait_in_turn(self) -> None:
-        """Takes the lock, after whoever waits for it already."""
+    def wait_in_turn(self) -> None:
+        """Takes the lock, after whoever waits for it already; to be released like `acquire`."""
         try:
             self._flock(self._turnstile_fd, fcntl.LOCK_EX)
             self._flock(self._lock_fd, fcntl.LOCK_EX)
         finally:
             self._flock(self._turnstile_fd, fcntl.LOCK_UN)
-
-    def __enter__(self) -> None:
-        try:
-            self._wait_in_turn()
-        except BaseException:
-            self.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class RingJournal:
@@ -434,10 +425,19 @@ class RingJournal:
                 hint="end every process that has the store open, then open it again",
             )
 
+    def abandon(self) -> None:
+        """Leaves a batch that was interrupted, not failed, as it is: BUSY stays set.
+
+        Every sync that was asked for did what it said. So whoever takes the lock next recovers
+        ring and text, as after the death of another process, and this handle may be the one.
+        """
+        self._batch = None
+        self.is_poisoned = False
+
     def close(self) -> None:
-        if self._ring_fd >= 0:
-            self._disk.close(self._ring_fd)
-            self._ring_fd = -1
+        fd, self._ring_fd = self._ring_fd, -1  # never twice: the number may be another file's then
+        if fd >= 0:
+            self._disk.close(fd)
 
     def after_fork(self) -> None:
         if self._ring_fd >= 0:

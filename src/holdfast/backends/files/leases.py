@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import DecodeError, Struct, ValidationError, field
 from msgspec import json as json_codec
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 _log = logging.getLogger("holdfast.backends")
+T = TypeVar("T")
 
 NAME = "leases.json"
 # A lease that was released is forgotten at once, one that lapsed is shown for a day (clause 19).
@@ -78,7 +79,7 @@ class FileLeases:
         self._seen = -1  # the page's count of changes when the table was read
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
-        with self._backend.writing() as opened, self._backend.catalog.mutex:
+        def work(opened: Opened) -> Lease | None:
             table = self.load()
             held = self._held(name)
             if held is not None and held.owner != owner:
@@ -96,11 +97,13 @@ class FileLeases:
             self.save(opened)
             return lease
 
+        return self.change(work)
+
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
         return self.renew_many((lease,), ttl_s=ttl_s)[0]
 
     def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
-        with self._backend.writing() as opened, self._backend.catalog.mutex:
+        def work(opened: Opened) -> list[Lease | None]:
             renewed: list[Lease | None] = []
             for lease in leases:
                 held = self._held_as(lease.name, lease.owner, lease.epoch)
@@ -109,13 +112,17 @@ class FileLeases:
                 self.save(opened)
             return renewed
 
+        return self.change(work)
+
     def release(self, lease: Lease) -> None:
-        with self._backend.writing() as opened, self._backend.catalog.mutex:
+        def work(opened: Opened) -> None:
             table = self.load()
             last = table.leases.get(lease.name)
             if last is not None and (last.owner, last.epoch) == (lease.owner, lease.epoch):
                 self._forget(lease.name)
                 self.save(opened)
+
+        self.change(work)
 
     def holder(self, name: str) -> Lease | None:
         with self._backend.reading(), self._backend.catalog.mutex:
@@ -166,6 +173,19 @@ class FileLeases:
     @claims.setter
     def claims(self, claims: list[_Claim]) -> None:
         self._table.claims = claims
+
+    def change(self, work: Callable[[Opened], T]) -> T:
+        """Returns what `work` returns, which changes the table and saves it."""
+
+        def change(opened: Opened) -> T:
+            try:
+                with self._backend.catalog.mutex:
+                    return work(opened)
+            except BaseException:
+                self._seen = -1  # what is in memory may not have been saved: it is read again
+                raise
+
+        return self._backend.write(change)
 
     def load(self) -> _LeaseTable:
         """Returns the table as it is on disk, read again only if somebody changed it.
@@ -251,7 +271,7 @@ class FileMarks:
         self._leases = leases
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        with self._backend.writing() as opened, self._backend.catalog.mutex:
+        def work(opened: Opened) -> list[Mark]:
             clock, leases = self._backend.clock, self._leases
             leases.load()
             leases.hold(owner)
@@ -270,14 +290,18 @@ class FileMarks:
                 leases.save(opened)
             return [mark for mark, _ in taken]
 
+        return self._leases.change(work)
+
     def release(self, index: str, key: str, owner: str) -> None:
-        with self._backend.writing() as opened, self._backend.catalog.mutex:
+        def work(opened: Opened) -> None:
             self._leases.load()
             claims = self._leases.claims
             kept = [c for c in claims if (c.index, c.key, c.owner) != (index, key, owner)]
             if len(kept) != len(claims):
                 self._leases.claims = kept
                 self._leases.save(opened)
+
+        self._leases.change(work)
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         with self._backend.reading(), self._backend.catalog.mutex:

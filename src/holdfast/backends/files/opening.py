@@ -62,7 +62,16 @@ class Opened:
         if directory.has_identity():
             directory.identify(clock, create=False)
         self.store_lock = StoreLock(self.disk, directory.open_lock(), directory.fd)
-        with self.store_lock, contextlib.ExitStack() as undo:
+        try:
+            self.store_lock.wait_in_turn()
+            self._come_in(create=create, full=full)
+        finally:
+            self.store_lock.release()
+
+    def _come_in(self, *, create: bool, full: bool) -> None:
+        """Opens every part; the caller has the store lock."""
+        directory, clock, reach = self.directory, self.clock, self._reach
+        with contextlib.ExitStack() as undo:
             directory.identify(clock, create=create)
             self._workers_fd = directory.folder("workers")
             segments = Segments(self.disk, directory.folder(LOG), read_only=False)
@@ -155,8 +164,11 @@ class Opened:
         """
         try:
             if not is_poisoned:
-                with self.store_lock:
+                try:
+                    self.store_lock.wait_in_turn()
                     self._leave()
+                finally:
+                    self.store_lock.release()
         except OSError as exc:
             _log.warning("the next to open %s has to recover it: %s", self.directory.path, exc)
         finally:
@@ -195,7 +207,7 @@ class Opened:
         self.directory.remove(shared.NAME)
 
     def release(self) -> None:
-        """Closes every descriptor."""
+        """Closes every descriptor; again changes nothing."""
         self.page_words = NO_PAGE
         self.journal.close()
         self._undo.close()

@@ -21,7 +21,7 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from threading import Lock
+from threading import RLock
 from typing import Annotated
 from zlib import crc32
 
@@ -368,7 +368,7 @@ class Segments:
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         self.starts: list[int] = []
         self._fds: dict[int, int] = {}
-        self._mutex = Lock()  # a descriptor is not closed while another thread reads through it
+        self.mutex = RLock()  # a descriptor is not closed while another thread reads through it
         self.reserved_end = 0
         self._newest_fd = -1
         self.refresh()
@@ -400,7 +400,7 @@ class Segments:
 
     def read(self, offset: int, end: int) -> bytes:
         """Returns the text between two log offsets; fewer bytes only where the text ends."""
-        with self._mutex:
+        with self.mutex:
             start = self._start_at(offset)
             data = read_all(self._disk, self._fd(start), end - offset, offset - start)
             if len(data) == end - offset or start == self.newest:
@@ -434,7 +434,7 @@ class Segments:
             write_all(self._disk, self._newest_fd, text, file_offset)
 
     def _open_newest(self) -> None:
-        with self._mutex:  # one more descriptor may be one too many: the oldest is closed for it
+        with self.mutex:  # one more descriptor may be one too many: the oldest is closed for it
             self._newest_fd = self._fd(self.newest)
 
     def write_at(self, offset: int, text: bytes) -> None:
@@ -470,7 +470,7 @@ class Segments:
             with contextlib.suppress(OSError):
                 self._disk.unlink(_name_of(start), at=self._directory_fd)
             raise
-        with self._mutex:
+        with self.mutex:
             self._forget_oldest()
             known = self._fds.pop(start, None)
             self._fds[start] = fd
@@ -491,7 +491,7 @@ class Segments:
         self.reserved_end = end
 
     def close(self) -> None:
-        with self._mutex:  # else a thread that still reads could do so in what is opened next
+        with self.mutex:  # else a thread that still reads could do so in what is opened next
             fds, self._fds = self._fds, {}
             self._newest_fd = -1
             for fd in fds.values():

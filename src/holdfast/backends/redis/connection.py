@@ -389,8 +389,7 @@ class RedisPool(ConnectionPool[RedisConnection]):
         The settings are read again for it: a policy that was changed at run time shows here.
         """
         try:
-            with self._borrow(monotonic() + self.server_url.timeout_s) as connection:
-                self.read_settings(connection)
+            self._lend(self.read_settings, monotonic() + self.server_url.timeout_s)
         except (HoldfastError, ReplyError, CutError, UnreachedError, DeadlineError) as exc:
             # Nearly always the answer itself: what it is set to now is refused.
             _log.debug("the server was asked why something is gone: %s", type(exc).__name__)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
+from holdfast.backends.gates import shut_gate
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
     START,
@@ -232,11 +233,12 @@ class SqliteBackend:
 
     def _find_heads(self, streams: Sequence[str]) -> list[Head | None]:
         # All answers are of one position, so that they can be remembered.
-        with self._checkout.reader.snapshot() as execute:
+        found: dict[str, Head] = {}
+        known: dict[str, Stream] = {}
+
+        def look(execute: Execute) -> tuple[int, list[Head | None]]:
             position = catch_up(execute, self._cache)
             answers: list[Head | None] = []
-            found: dict[str, Head] = {}
-            known: dict[str, Stream] = {}
             for name in streams:
                 # Not from the cache: another thread may have made the stream since the snapshot.
                 stream = find_stream(execute, name)
@@ -245,6 +247,9 @@ class SqliteBackend:
                     head = find_head(execute, name, stream, self._checkout.path)
                     found[name], known[name] = head, stream
                 answers.append(head)
+            return position, answers
+
+        position, answers = self._checkout.reader.snapshot(look)
         self._cache.offer(position, found, known)
         return answers
 
@@ -352,33 +357,36 @@ class SqliteBackend:
         return execute(_BY_KEY, (stream.id, key)).fetchall()
 
     def _find_checkpoints(self, stream: Stream, name: str | None, limit: int) -> list[Row]:
-        with self._checkout.reader.snapshot() as execute:
+        def look(execute: Execute) -> list[Row]:
             newest: int = execute(NEWEST).get or 0
             indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY
             rows: list[Row] = execute(_BY_CHECKPOINT_NEW, (indexed, stream.id)).fetchall()
             rows = [row for row in rows if name is None or row[1] == name]
             if indexed:
                 rows += execute(_BY_CHECKPOINT, (stream.id, name, limit)).fetchall()
-        return rows
+            return rows
+
+        return self._checkout.reader.snapshot(look)
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
         checkout = self._checkout
         checkout.check_open()
         delay_s, left_s = _POLL_FIRST_S, timeout_s
-        with checkout.errors, checkout.changed:
-            checkout.waiting += 1
+        gate = shut_gate()
+        with checkout.errors:
             try:
+                checkout.changed.add(gate)
                 while True:
-                    # The condition wakes us for commits of this process, looking again for others.
+                    # Commits of this process open the gate; for those of others we look again.
                     newest = checkout.reader.newest()
                     if newest > after or left_s <= 0:
                         return Position(newest)
-                    checkout.changed.wait(min(delay_s, left_s))
+                    gate.acquire(timeout=min(delay_s, left_s))
                     checkout.check_open()
                     left_s -= delay_s
                     delay_s = min(delay_s * 2, _POLL_LAST_S)
             finally:
-                checkout.waiting -= 1
+                checkout.changed.remove(gate)
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
@@ -388,7 +396,8 @@ class SqliteBackend:
         return self._checkout.clock.now_us()
 
     def close(self) -> None:
-        if self._checkout.mark_closed():
+        self._checkout.mark_closed()
+        if not self._checkout.is_inherited:
             self._checkout.close()
             self._workers.close()
 

@@ -7,7 +7,7 @@ later commit of the list sees the earlier ones in the tables and in this object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from threading import Lock
+from threading import RLock
 from typing import NamedTuple
 
 from holdfast.backends.judge import head_after, judge
@@ -52,7 +52,7 @@ class HeadCache:
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Stream] = {}
         self._names: dict[int, str] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def remember(self, streams: dict[str, Stream]) -> None:
         """Keeps numbers that were read from committed rows: they never change."""
@@ -98,12 +98,13 @@ class HeadCache:
 
     def _remember(self, streams: dict[str, Stream]) -> None:
         if len(self.streams) + len(streams) > _STREAMS_MAX:
-            self.streams.clear()
-            self._names.clear()
+            # In this order: an interrupt may come between, and a head must not be left alone.
             self.heads.clear()
+            self._names.clear()
+            self.streams.clear()
         for name, stream in streams.items():
-            self.streams[name] = stream
             self._names[stream.id] = name
+            self.streams[name] = stream
 
 
 CHECKPOINTS_EVERY = 256

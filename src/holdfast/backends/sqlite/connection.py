@@ -10,15 +10,15 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from threading import Condition, Lock
+from threading import RLock
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import apsw
 
+from holdfast.backends.gates import Waiters, held_here, reentered
 from holdfast.backends.handle import Handle
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -181,9 +181,9 @@ class Wal:
 
     def close(self) -> None:
         self._is_off = True
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # never twice: by then the number may be another file's
+        if fd >= 0:
+            os.close(fd)
 
 
 # --- the driver -----------------------------------------------------------------------------------
@@ -304,15 +304,21 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
 
 
 class Translated:
-    """`with` this, every error of SQLite leaves as one of ours, with the original as its cause."""
+    """`with` this, every error of SQLite leaves as one of ours, with the original as its cause.
 
-    __slots__ = ("_path",)
+    Where a reading connection is used inside it, a signal handler is refused that interrupted its
+    own thread in the use of that.
+    """
 
-    def __init__(self, path: str) -> None:
+    __slots__ = ("_is_read_here", "_path")
+
+    def __init__(self, path: str, reader: SqliteReader | None = None) -> None:
         self._path = path
+        self._is_read_here = None if reader is None else held_here(reader.lock)
 
     def __enter__(self) -> None:
-        pass
+        if self._is_read_here is not None and self._is_read_here():
+            raise reentered("a read")
 
     def __exit__(self, kind: object, exc: BaseException | None, _: object) -> Literal[False]:
         if exc is not None:
@@ -331,22 +337,26 @@ class SqliteReader:
 
     def __init__(self, connection: SqliteConnection) -> None:
         self.connection = connection
-        self.lock = Lock()
+        self.lock = RLock()
         self.execute: Execute = execute_of(connection)
 
     def rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Row]:
         with self.lock:
             return self.execute(sql, bindings).fetchall()
 
-    @contextmanager
-    def snapshot(self) -> Generator[Execute]:
-        """Holds one state of the store for several statements; the caller has the lock."""
+    def snapshot(self, work: Callable[[Execute], T]) -> T:
+        """Returns what `work` reads of one state of the store; the caller has the lock.
+
+        No context manager: one left by an interrupt would keep its transaction, and with it an old
+        state for all later reads. Here the last call is SQLite's own.
+        """
+        execute, connection = self.execute, self.connection
         try:
-            self.execute("BEGIN")
-            yield self.execute
+            execute("BEGIN")
+            return work(execute)
         finally:
-            if self.connection.in_transaction:
-                self.execute("COMMIT")
+            if connection.in_transaction:
+                execute("COMMIT")
 
     def newest(self) -> int:
         with self.lock:
@@ -360,7 +370,8 @@ class SqliteWriter:
         self, connection: SqliteConnection, checkout: SqliteCheckout, wal: Wal | None
     ) -> None:
         self.connection = connection
-        self.lock = Lock()
+        self.lock = RLock()
+        self._is_held_here = held_here(self.lock)
         self.execute: Execute = execute_of(connection)
         self._checkout = checkout
         self._tables = checkout.tables
@@ -374,6 +385,8 @@ class SqliteWriter:
         transaction finds in memory what this one left on disk.
         """
         execute = self.execute
+        if self._is_held_here():
+            raise reentered("a write")
         with self.lock:
             self._checkout.check_open()
             self._checkout.check_name()
@@ -394,6 +407,10 @@ class SqliteWriter:
             except apsw.Error as exc:
                 self._roll_back()
                 raise self._failed_commit(exc) from exc
+            except BaseException:
+                if self.connection.in_transaction:  # interrupted, not failed
+                    self._roll_back()
+                raise
             self._tables.settle()
             if self._reach is not None:
                 self._reach("sqlite.committed")
@@ -446,10 +463,9 @@ class SqliteCheckout(Handle):
         self.clock = clock
         self.tables = SqliteTables()
         self.reach = reach
-        self.errors = Translated(path)
-        self.changed = Condition()
-        self.waiting = 0
         self.reader = SqliteReader(reading)
+        self.errors = Translated(path, self.reader)
+        self.changed = Waiters()
         self._poison: str | None = None
         self._writer = None if writing is None else SqliteWriter(writing, self, wal)
         super().__init__()
@@ -506,15 +522,14 @@ class SqliteCheckout(Handle):
     def wake(self) -> None:
         """Wakes every thread of this process that waits for a commit.
 
-        A thread counts itself before it looks at what is there, so one that is not counted yet
-        will see the commit that it would have been woken for.
+        A thread adds its gate before it looks at what is there, so one that has not yet will see
+        the commit that it would have been woken for.
         """
-        if self.waiting:
-            with self.changed:
-                self.changed.notify_all()
+        if self.changed.gates:
+            self.changed.wake()
 
     def close(self) -> None:
-        """Closes both connections of a handle that was just marked closed.
+        """Closes both connections of a handle that was marked closed; again changes nothing.
 
         The last one on the host empties the WAL and removes it.
         """
