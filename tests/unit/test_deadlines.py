@@ -126,7 +126,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """The time, in seconds, which the test sets."""
     clock = [100.0]
     monkeypatch.setattr(commit_queue, "monotonic", lambda: clock[0])
-    yield clock
+    return clock
 
 
 def test_a_batch_has_the_earliest_deadline_of_those_that_have_time(
