@@ -21,6 +21,15 @@ def show_value(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+def show_us(microseconds: int) -> str:
+    """Returns a span of time for a message, in the largest unit that it has two of."""
+    seconds = microseconds // 1_000_000
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
 def show_error(error: BaseException) -> str:
     """Returns an error as text to store or to report: its type and what it says, whatever that is.
 
@@ -177,9 +186,10 @@ class OtherStoreError(HoldfastError):
 
 
 class LostCommitsError(CorruptError):
-    """The server has lost commits that it had acknowledged, by a failover or a restart.
+    """The server has lost commits that it had acknowledged: by a failover, a restart, an eviction.
 
-    The store's handle is dead: open it again to go on from what is there.
+    After a failover or a restart the store's handle is dead: open it again to go on from what is
+    there. What was evicted raises this whenever it is asked for; all else can be used.
     """
 
 

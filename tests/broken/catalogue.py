@@ -58,6 +58,7 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ListsClaimsThatEnded: ("clause_19", False),
     memory.LooksBack: ("clause_20", True),
     memory.RenewsAllOrNone: ("clause_21", True),
+    memory.RefusesWhatIsAhead: ("clause_22", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

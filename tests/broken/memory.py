@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import (
+    AHEAD_US,
     START,
     Append,
     Claim,
@@ -266,6 +267,16 @@ class OutlivesItsEnd(MemoryBackend):
                 for one in commits
             ]
         )
+
+
+class RefusesWhatIsAhead(MemoryBackend):
+    """Refuses every time that is ahead of its clock, also where the stream has it already."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        now_us = self._checkout.clock.now_us()
+        if commit.appends and commit.time > now_us + AHEAD_US:
+            return Refusal("ahead", commit.appends[0].stream, now_us=now_us)
+        return super()._commit(commit)
 
 
 class EndsAtWhatHasEnded(MemoryBackend):

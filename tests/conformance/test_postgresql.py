@@ -31,6 +31,7 @@ _PLANT = f"INSERT INTO holdfast.events VALUES ({'%s,' * 13}%s)"
 
 
 class _Contract(SilentOwners, BackendContract, DurableContract):
+    has_own_clock = True
     version: int
 
     def make(self, place: Path, clock: Clock) -> Backend:

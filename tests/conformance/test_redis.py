@@ -26,6 +26,7 @@ from tests.servers.silence import SilentOwners
 
 
 class _Contract(SilentOwners, BackendContract, DurableContract):
+    has_own_clock = True
     server: str
 
     def make(self, place: Path, clock: Clock) -> Backend:

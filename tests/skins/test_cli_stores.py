@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import main, options
+from holdfast.clock import SystemClock
 from holdfast.errors import UnavailableError
 from holdfast.testing import FakeClock
 
@@ -195,7 +196,7 @@ def test_doctor_on_a_healthy_store(place: str, cli: Any):
     checks = [each["check"] for each in document["checks"]]
     assert checks == [
         *("python", "sqlite", "store", "file system", "permissions", "durability"),
-        *("recovery", "structure", "disk space", "sync"),
+        *("recovery", "times", "structure", "disk space", "sync"),
     ]
     assert ["fix", "nothing"] in cli("doctor").rows
 
@@ -219,6 +220,53 @@ def test_doctor_on_a_store_that_ends_with_a_restart(place: str, monkeypatch: Any
     monkeypatch.setattr(doctor, "file_system", lambda path: "tmpfs")
     checks = {each["check"]: each for each in cli("doctor", "--json", code=1).document["checks"]}
     assert checks["file system"]["fix"] == "move the store to a disk"
+
+
+def test_doctor_names_streams_whose_time_is_ahead(tmp_path: Path, cli: Any):
+    """One write with a wrong clock: the revision before it is named, and the fix can be typed."""
+    place = str(tmp_path / "ahead")
+    clock = FakeClock()
+    with holdfast.open(place, clock=clock) as store:
+        store.team("red").set("n", 1)
+        clock.set(SystemClock().now_us() + 10 * 365 * 86_400_000_000)
+        store.team("red").set("n", 2)
+        for number in range(7):
+            store.team(f"new-{number}").set("n", number)
+    [found] = [
+        each
+        for each in cli("--store", place, "doctor", "--json", code=1).document["checks"]
+        if each["check"] == "times"
+    ]
+    assert found["ok"] is False
+    assert "team/new-0 is 36" in found["found"]
+    assert found["found"].endswith("3 more")
+    fix = found["fix"].partition("right: ")[2]
+    assert fix == f"holdfast --store {place} fork team/red NEW-ID --at 1"
+    cli(*fix.replace("NEW-ID", "sound").split()[1:])
+    with holdfast.open(place) as store:
+        assert store.team("sound").state == {"n": 1}
+
+
+def test_doctor_on_a_stream_that_was_ahead_from_its_beginning(tmp_path: Path, cli: Any):
+    place = str(tmp_path / "ahead")
+    clock = FakeClock(SystemClock().now_us() + 86_400_000_000)
+    with holdfast.open(place, clock=clock) as store:
+        store.team("red").set("n", 1)
+    rows = cli("--store", place, "doctor", code=1).rows
+    [fix] = [row[1] for row in rows if row[0] == "fix times"]
+    assert fix.endswith("go on in new scopes with a copy of their state")
+
+
+def test_doctor_goes_on_after_an_examination_that_fails(place: str, monkeypatch: Any, cli: Any):
+    from holdfast.cli import doctor
+
+    def broken(patient: Any) -> Any:
+        raise holdfast.CorruptError("the head of a stream is damaged")
+
+    monkeypatch.setitem(doctor.EXAMINATIONS, "times", broken)
+    checks = {each["check"]: each for each in cli("doctor", "--json", code=1).document["checks"]}
+    assert checks["times"]["found"] == "the head of a stream is damaged"
+    assert checks["structure"]["ok"] is True
 
 
 def test_scopes_shows_what_has_ended_by_itself(tmp_path: Path, cli: Any):

@@ -50,8 +50,8 @@ never computes a link, and never reads the wall clock but to judge leases and du
      one, however many leases there are.
 (22) A backend with a clock of its own, as a server has, refuses a commit as `ahead`, after every
      other check, if its time is more than AHEAD_US past that clock, unless every stream that it
-     writes has that time already. The refusal says what the clock said. A backend that has no
-     clock but the writer's accepts it.
+     writes has that time already, or the commit is a copy. The refusal says what the clock said.
+     A backend that has no clock but the writer's accepts it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,10 @@ class Cleared(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """Appended whole or not at all. `time` and `actor` are those of all its records."""
+    """Appended whole or not at all. `time` and `actor` are those of all its records.
+
+    One that `is_copy` was made in another store: its time is kept, whatever it is (clause 22).
+    """
 
     time: int
     actor: str
@@ -157,6 +160,7 @@ class Commit(Struct, frozen=True):
     fence: Fence | None = None
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
+    is_copy: bool = False
 
 
 class Receipt(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import holdfast
 from holdfast.cli.options import DEFAULTS, Options, command, open_reading
 from holdfast.cli.printing import print_facts, print_json, print_table
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.core.clocks import AHEAD_US, skew_us, streams_ahead
+from holdfast.errors import HoldfastError, UnavailableError, UsageError, show_us
 from holdfast.render.store import doctor_document
 from holdfast.store import Store
 
@@ -28,6 +29,7 @@ SQLITE_MIN = (3, 51, 3)
 FREE_BYTES_MIN = 256 << 20
 SYNCS = 20
 VOLATILE = ("tmpfs", "ramfs")
+STREAMS_SHOWN = 5
 _MOUNTINFO = Path("/proc/self/mountinfo")
 
 
@@ -38,6 +40,22 @@ class Examined(Struct, frozen=True):
     ok: bool | None
     found: str
     fix: str | None = None
+
+
+class Patient(Struct, frozen=True):
+    """The store that is examined, what it says of itself, and where it is on this host."""
+
+    store: Store
+    options: Options
+    facts: dict[str, Any]
+    path: Path | None  # None for a store on a server: its disk cannot be examined from here
+
+    @property
+    def servers(self) -> dict[str, dict[str, Any]]:
+        """What each server says of itself, by a name of a stream that it keeps."""
+        levels: dict[str, dict[str, Any]] = self.facts.get("levels") or {"store": self.facts}
+        places = {one["place"]: (level, one) for level, one in levels.items() if "server" in one}
+        return dict(places.values())
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:
@@ -68,22 +86,30 @@ def examine(options: Options) -> Iterator[Examined]:
         store = open_reading(options)
     except HoldfastError as error:
         yield Examined("store", False, error.message, error.hint or command("init", options.place))
+        # A server whose settings break a promise is refused; what else is wrong can be looked at.
+        store = open_promising_nothing(options) if isinstance(error, UsageError) else None
+    if store is None:
         return
     with store:
         facts = store.status()
-        yield Examined(
-            "store", True, f"{facts['kind']}, format {facts['format']}: {facts['place']}"
-        )
-        # A store on a server has no path: its disk cannot be examined from here.
-        path = Path(facts["path"]) if facts.get("path") else None
-        if path is not None:
-            yield from examine_place(path)
-        yield examine_durability(facts)
-        yield examine_reports(facts)
-        yield examine_structure(store, options)
-    if path is not None:
-        yield examine_space(path)
-        yield examine_sync(path)
+        place = Path(facts["path"]) if facts.get("path") else None
+        patient = Patient(store, options, facts, place)
+        for check, examination in EXAMINATIONS.items():
+            try:
+                yield from examination(patient)
+            except HoldfastError as error:
+                yield Examined(check, False, error.message, error.hint)
+    if place is not None:
+        yield examine_space(place)
+        yield examine_sync(place)
+
+
+def open_promising_nothing(options: Options) -> Store | None:
+    """Opens a store that makes no promise of durability, to read; None if that fails too."""
+    try:
+        return holdfast.open(options.place, create=False, read_only=True, durability="none")
+    except HoldfastError:
+        return None
 
 
 def examine_python() -> Examined:
@@ -104,8 +130,16 @@ def examine_sqlite() -> Examined:
     return Examined("sqlite", False, found, "pip install --upgrade apsw")
 
 
-def examine_place(path: Path) -> Iterator[Examined]:
+def examine_store(patient: Patient) -> Iterator[Examined]:
+    facts = patient.facts
+    yield Examined("store", True, f"{facts['kind']}, format {facts['format']}: {facts['place']}")
+
+
+def examine_place(patient: Patient) -> Iterator[Examined]:
     """Judges the file system by its kind, and who may read and write what is stored."""
+    path = patient.path
+    if path is None:
+        return
     kind = file_system(path)
     if kind in VOLATILE:
         yield Examined(
@@ -144,37 +178,96 @@ def file_system(path: Path) -> str | None:
     return kinds[-1] if kinds else None
 
 
-def examine_durability(facts: dict[str, Any]) -> Examined:
+def examine_durability(patient: Patient) -> Iterator[Examined]:
     promises = {
         "full": "full: what was acknowledged survives a power failure",
         "process": "process: what was acknowledged survives a killed process, not a power failure",
         "none": "none: what was acknowledged may be lost",
     }
-    durability = facts["durability"]
-    return Examined("durability", durability == "full", promises.get(durability, str(durability)))
+    durability = patient.facts["durability"]
+    yield Examined("durability", durability == "full", promises.get(durability, str(durability)))
 
 
-def examine_reports(facts: dict[str, Any]) -> Examined:
-    reports = [str(report) for report in facts["reports"]]
-    if not reports:
-        return Examined("recovery", True, "no reports")
-    return Examined("recovery", None, "; ".join(reports))
+def examine_reports(patient: Patient) -> Iterator[Examined]:
+    reports = [str(report) for report in patient.facts["reports"]]
+    if reports:
+        yield Examined("recovery", None, "; ".join(reports))
+    else:
+        yield Examined("recovery", True, "no reports")
 
 
-def examine_structure(store: Store, options: Options) -> Examined:
+def examine_eviction(patient: Patient) -> Iterator[Examined]:
+    """A Redis that may delete keys when its memory is short keeps no promise."""
+    for facts in patient.servers.values():
+        policy, evicted = facts.get("maxmemory_policy"), facts.get("evicted_keys", 0)
+        if policy is None:
+            continue
+        if policy == "noeviction" and not evicted:
+            yield Examined("eviction", True, policy)
+            continue
+        found = f"maxmemory-policy {policy}, {evicted} keys evicted since the server started"
+        fix = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+        if policy == "noeviction":
+            fix = command("check --read-all", patient.options.place)
+        yield Examined("eviction", False, found, fix)
+
+
+def examine_clock(patient: Patient) -> Iterator[Examined]:
+    """Compares this host's clock with that of each server that the store is on."""
+    for level in patient.servers:
+        us = skew_us(patient.store._log, f"{level}/")
+        found = f"{show_us(abs(us))} {'ahead of' if us > 0 else 'behind'} the server's"
+        if abs(us) <= AHEAD_US:
+            yield Examined("clock", True, found)
+        else:
+            yield Examined("clock", False, found, "set this host's clock: timedatectl set-ntp true")
+
+
+def examine_times(patient: Patient) -> Iterator[Examined]:
+    """Names streams that a wrong clock has left with a time that has not come."""
+    ahead = list(streams_ahead(patient.store._log))
+    if not ahead:
+        yield Examined("times", True, "no stream is ahead of the clock")
+        return
+    shown = [f"{one.stream} is {show_us(one.ahead_us)} ahead" for one in ahead[:STREAMS_SHOWN]]
+    if len(ahead) > STREAMS_SHOWN:
+        shown.append(f"{len(ahead) - STREAMS_SHOWN} more")
+    sound = next((one for one in ahead if one.sound), None)
+    fix = "if this host's clock is right: go on in new scopes with a copy of their state"
+    if sound is not None:
+        verb = f"fork {shlex.quote(sound.stream)} NEW-ID --at {sound.sound}"
+        fix = f"if this host's clock is right: {command(verb, patient.options.place)}"
+    yield Examined("times", False, "; ".join(shown), fix)
+
+
+def examine_structure(patient: Patient) -> Iterator[Examined]:
     """Runs the quick check; what it finds harmless can be rebuilt."""
-    report = store.check(read_all=False)
+    report = patient.store.check(read_all=False)
     if not report.findings:
-        return Examined("structure", True, f"{report.streams} streams, index and heads agree")
+        yield Examined("structure", True, f"{report.streams} streams, index and heads agree")
+        return
     found = "; ".join(f"{finding.where}: {finding.problem}" for finding in report.findings)
     if report.ok:
-        return Examined("structure", None, f"{found} (rebuilt when needed)")
-    return Examined(
-        "structure",
-        False,
-        found,
-        f"copy the store away, then: {command('check --read-all', options.place)}",
-    )
+        yield Examined("structure", None, f"{found} (rebuilt when needed)")
+        return
+    fix = f"copy the store away, then: {command('check --read-all', patient.options.place)}"
+    yield Examined("structure", False, found, fix)
+
+
+EXAMINATIONS: dict[str, Callable[[Patient], Iterator[Examined]]] = {
+    "store": examine_store,
+    "place": examine_place,
+    "durability": examine_durability,
+    "recovery": examine_reports,
+    "eviction": examine_eviction,
+    "clock": examine_clock,
+    "times": examine_times,
+    "structure": examine_structure,
+}
+"""What is looked at in a store that can be opened, in this order; each yields what it found.
+
+An examination that cannot be made is a problem under its name here.
+"""
 
 
 def examine_space(path: Path) -> Examined:

@@ -23,7 +23,14 @@ from holdfast.backends.protocol import (
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import CHANGED, StreamState
 from holdfast.core.tree import Op, encode_ops
-from holdfast.errors import ConflictError, ExistsError, HoldfastError, UsageError, show_value
+from holdfast.errors import (
+    ConflictError,
+    ExistsError,
+    HoldfastError,
+    UsageError,
+    show_us,
+    show_value,
+)
 
 __all__ = [
     "Append",
@@ -39,6 +46,7 @@ __all__ = [
     "ProposedCommit",
     "Record",
     "StreamWrite",
+    "ahead",
     "changed",
     "check_expire_together",
     "check_lease",
@@ -136,6 +144,16 @@ def check_expire_together(appends: Sequence[Append]) -> None:
             "written by one commit",
             hint="commit to them one after the other, or begin both with ttl_s",
         )
+
+
+def ahead(stream: str, ahead_us: int) -> UsageError:
+    """Returns the error for a time that would go on to other streams and stay with them."""
+    return UsageError(
+        f'scope "{stream}" has a time that is {show_us(ahead_us)} ahead of the server\'s clock: '
+        "no other stream can be written together with it, or be begun as its fork",
+        hint="write to it alone; or fork it at a revision before its time went wrong, which "
+        '"holdfast doctor" names, and go on there',
+    )
 
 
 def expires(stream: str) -> UsageError:

@@ -238,7 +238,8 @@ def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int
         known[stream] = last.revision, last.link
     if not appends:
         return None
-    return Commit(records[0].time, records[0].actor, tuple(appends), marks=tuple(marks))
+    first = records[0]
+    return Commit(first.time, first.actor, tuple(appends), marks=tuple(marks), is_copy=True)
 
 
 def _send(target: Backend, wanted: list[Commit]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from holdfast.backends.protocol import (
+    AHEAD_US,
     START,
     Append,
     Backend,
@@ -49,6 +50,7 @@ from holdfast.core.commit import (
     PreparedCommit,
     ProposedCommit,
     StreamWrite,
+    ahead,
     check_expire_together,
     conflict,
     exists,
@@ -83,6 +85,7 @@ from holdfast.errors import (
     NotFoundError,
     UnavailableError,
     UsageError,
+    show_us,
 )
 
 
@@ -214,6 +217,8 @@ class Log:
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
+        self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
+        self._is_ahead_told = False
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
@@ -441,7 +446,8 @@ class Log:
         """Returns the request as the commit that follows the newest state of each of its streams.
 
         Raises UsageError if a change does not fit: so no event is stored that cannot be folded.
-        Time is moved up to the newest of every stream, so it never falls within one.
+        Time is moved up to the newest of every stream, so it never falls within one. It is this
+        host's, or what a server said that found this host's too far ahead (clause 22).
         """
         proposed: ProposedCommit = request.work
         writes = proposed.writes
@@ -451,7 +457,14 @@ class Log:
             base = self._base(write, overlay)
             before.append(base)
             newest = max(newest, base.time)
-        time = max(newest, self.clock.now_us())
+        time = self.clock.now_us()
+        if self._server_us is not None:
+            time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
+        if newest > time:
+            if newest > time + AHEAD_US:
+                times = [base.time for base in before]
+                self._tell_ahead(writes[times.index(newest)].stream, newest)
+            time = newest
         appends: list[Append] = []
         after: list[StreamState] = []
         marks = proposed.marks
@@ -625,6 +638,9 @@ class Log:
             except HoldfastError as error:
                 one.request.fail(error)
             return
+        if refusal.reason == "ahead":
+            self._judge_ahead(one, refusal.now_us)
+            return
         actual = refusal.head.revision if refusal.head else 0
         for stream, expected in proposed.reads:
             if stream == refusal.stream:
@@ -640,6 +656,38 @@ class Log:
             self._load(write.stream, refusal.head, refusal.head.revision)
         else:
             self._refreshed(write)  # what came between, so that the retry follows it
+
+    def _judge_ahead(self, one: PreparedCommit, now_us: int) -> None:
+        """Answers a commit whose time is too far ahead of the server's clock (clause 22).
+
+        If that is this host's clock, the commit is made again with the server's time, and so is
+        all that comes later: by the boot clock, which no one sets. If it is the time of a stream,
+        which stays as it is, the commit is refused: the streams beside it would take it over.
+        """
+        time = one.commit.time
+        writes: tuple[StreamWrite, ...] = one.request.work.writes
+        for write, base in zip(writes, one.before, strict=True):
+            if base.time >= time:
+                stream = write.origin[0] if write.origin is not None else write.stream
+                one.request.fail(ahead(stream, time - now_us))
+                return
+        if self._server_us is None:
+            self.report(
+                f"this host's clock is {show_us(time - now_us)} ahead of the server's: the times "
+                "of events are the server's from now on"
+            )
+        self._server_us = now_us, self.clock.boot_us()
+
+    def _tell_ahead(self, stream: str, time_us: int) -> None:
+        """Reports a stream whose time is ahead: the first, because a wrong clock makes it many."""
+        if not self._is_ahead_told:
+            self._is_ahead_told = True
+            ahead_us = time_us - self.clock.now_us()
+            self.report(
+                f'scope "{stream}" has a time that is {show_us(ahead_us)} ahead of this host\'s '
+                "clock: one of them is wrong. Until that time has come its events all have it, so "
+                'at(datetime) cannot tell them apart; "holdfast doctor" names all such scopes'
+            )
 
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
@@ -971,6 +1019,8 @@ class Log:
         A fork's inherited events have their ancestor's times, which are older.
         """
         head = self.head(stream)
+        if head is not None and head.time > self.clock.now_us() + AHEAD_US:
+            self._tell_ahead(stream, head.time)
 
         def holds(revision: int) -> bool:
             return self.records(stream, after=revision - 1, until=revision)[0].time <= time
@@ -1013,6 +1063,10 @@ class Log:
     def stream_page(self, *, after: str) -> list[str]:
         """Returns some names of streams after one, in order; none if there are no more."""
         return self._backend.streams(after=after)
+
+    def now_us(self, stream: str) -> int:
+        """Returns the time on the clock that judges a stream: the server's, or this host's."""
+        return self._backend.now_us(stream)
 
     def moment(self) -> Moment:
         """Returns the moment that it is: what was acknowledged before it, is in it."""

@@ -16,6 +16,7 @@ from holdfast.testing.records import RecordBuilder
 __all__ = ["CrashPoints", "FakeClock", "FaultyBackend", "RecordBuilder"]
 
 _ASSERTING = (
+    "holdfast.testing.ahead",
     "holdfast.testing.commits",
     "holdfast.testing.contract",
     "holdfast.testing.durable",

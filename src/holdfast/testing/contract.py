@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.backends.protocol import START, Backend, Lease, Mark, renew_many
 from holdfast.errors import UsageError
+from holdfast.testing.ahead import AheadClauses
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import CommitClauses
 from holdfast.testing.expiring import ExpiryClauses
@@ -29,7 +30,9 @@ from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
-class BackendContract(CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses):
+class BackendContract(
+    CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses, AheadClauses
+):
     """What every backend keeps."""
 
     def test_clause_13_a_closed_backend_refuses_every_call(

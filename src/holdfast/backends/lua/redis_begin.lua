@@ -9,8 +9,7 @@
 if redis.replicate_commands then redis.replicate_commands() end
 
 local store = KEYS[1]
-local about = redis.call('HMGET', store, 'store', 'position', 'incarnation', 'streams', 'entries',
-  'leases', 'indexes', 'seen')
+local about = redis.call('HMGET', store, 'store', 'position', 'incarnation', 'entries', 'seen')
 if about[1] ~= ARGV[1] then
   return redis.error_reply('GONE the store is not there')
 end

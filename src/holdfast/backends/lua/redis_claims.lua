@@ -2,7 +2,7 @@
 -- Answers with {index, {{key, owner, microseconds}, …}} for each index.
 local now = now_us()
 local answer = {}
-check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
+count_indexes()
 for number, index in ipairs(redis.call('SMEMBERS', store .. ':indexes')) do
   check_index(index)
   local found = {}

@@ -1,10 +1,11 @@
 -- Writes the commits of a list that are accepted, each whole or not at all.
 --   args  the server's incarnation, whether this list was sent before, the commits, whether the
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
--- A commit is {appends, reads, fence, marks, watch, time, actor, token}, an append {stream,
--- expected, fork, previous link, key, records, end}, a record {type, number of its payload in ARGV, link,
--- checkpoint, subject, crc}; what there is none of is false. Every key that is written is in KEYS,
--- so that a cluster that moves them to another server refuses the script before it begins.
+-- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
+-- append {stream, expected, fork, previous link, key, records, end}, a record {type, number of its
+-- payload in ARGV, link, checkpoint, subject, crc}; what there is none of is false. Every key that
+-- is written is in KEYS, so that a cluster that moves them to another server refuses the script
+-- before it begins.
 --
 -- Nothing is rolled back here if a command fails. So a commit is judged whole before its first
 -- write; that first write is one which a server refuses that is full, read-only or cut off.
@@ -12,24 +13,28 @@ local incarnation, again, commits, waits, ahead = args[1], args[2], args[3], arg
 local now = now_us()
 local position = tonumber(about[2])
 local heads = {}
-check_names()
--- A count that is missing is taken from what is there.
-local streams = tonumber(about[4] or redis.call('HLEN', store .. ':heads'))
-local entries = tonumber(about[5] or redis.call('XLEN', store .. ':log'))
-local checked = {}
+local entries = count_entries()
+local streams, checked = nil, {}
 
 local function head_of(stream)
   local head = heads[stream]
   if head == nil then
     head = redis.call('HGET', store .. ':heads', stream)
-    head = head and parts_of(stream, head)
+    if head then
+      head = parts_of(stream, head)
+    elseif not streams then
+      -- A stream that is not there, if no head is missing. What is there needs no count to prove it.
+      count_heads()
+      streams = count_streams()
+    end
     heads[stream] = head
   end
   return head
 end
 
 local function text_of(head)
-  return head and (string.gsub(table.concat(head, ' '), ' *$', '')) or ''
+  if not head then return '' end
+  return table.concat(head, ' ', 1, head[7] == '' and (head[6] == '' and 5 or 6) or #head)
 end
 
 local function revision_of(stream)
@@ -75,9 +80,9 @@ end
 
 -- A time that is far ahead of this clock would stay with its stream for ever, and go on to every
 -- stream that is written with it. It is accepted where each stream has that time already.
-local function is_ahead(commit, append)
+local function is_new_to(commit, append)
   local head = head_of(append[1])
-  return commit[6] > now + ahead and not (head and tonumber(head[3]) >= commit[6])
+  return not (head and tonumber(head[3]) >= commit[6])
 end
 
 -- Expired, duplicate, fenced, conflict, ahead: the first that fails is the refusal.
@@ -106,8 +111,10 @@ local function refusal(commit)
       return {'stale', number, text_of(head_of(read[1]))}
     end
   end
-  for number, append in ipairs(commit[1]) do
-    if is_ahead(commit, append) then return {'ahead', number, int(now)} end
+  if commit[6] > now + ahead and not commit[9] then
+    for number, append in ipairs(commit[1]) do
+      if is_new_to(commit, append) then return {'ahead', number, int(now)} end
+    end
   end
 end
 
@@ -132,18 +139,29 @@ end
 -- Another server process than the one that gave the last position may never have seen the newest
 -- ones: it goes on above all that can have been given, which the time is.
 local function next_position(commit)
+  local change = {}
   if about[3] ~= incarnation then
     if about[3] then position = math.max(position, now) end
     about[3] = incarnation
+    change = {'incarnation', incarnation}
   end
   position = position + 1
+  entries = entries + math.ceil(#commit[1] / 1000)
+  local before = streams
   for _, append in ipairs(commit[1]) do
     if not head_of(append[1]) then streams = streams + 1 end
   end
-  entries = entries + math.ceil(#commit[1] / 1000)
-  seen = math.max(seen, now)
-  redis.call('HSET', store, 'position', int(position), 'incarnation', incarnation,
-    'streams', int(streams), 'entries', int(entries), 'seen', int(seen))
+  if streams ~= before then
+    change[#change + 1] = 'streams'
+    change[#change + 1] = int(streams)
+  end
+  -- To the second, which is as exact as what is let go of.
+  if now > seen + 1000000 then
+    seen = now
+    change[#change + 1] = 'seen'
+    change[#change + 1] = int(seen)
+  end
+  redis.call('HSET', store, 'position', int(position), 'entries', int(entries), unpack(change))
   return int(position)
 end
 
@@ -256,7 +274,8 @@ end
 -- A mark is {index, key, place in the order, due, group}, one that is cleared {index, key}.
 local function apply(marks)
   local removals, cleared = {}, {}
-  local indexes = tonumber(about[7] or redis.call('SCARD', store .. ':indexes'))
+  local indexes = redis.call('SCARD', store .. ':indexes')
+  local listed = indexes
   for _, mark in ipairs(marks) do
     local index, key, order = mark[1], mark[2], mark[3]
     local before = redis.call('HGET', store .. ':marks:' .. index, key)
@@ -287,10 +306,7 @@ local function apply(marks)
       indexes = indexes - 1
     end
   end
-  if indexes ~= tonumber(about[7]) then
-    about[7] = int(indexes)
-    redis.call('HSET', store, 'indexes', about[7])
-  end
+  if indexes ~= listed then redis.call('HSET', store, 'indexes', int(indexes)) end
   remove(removals)
 end
 

@@ -3,7 +3,7 @@
 -- or that the server evicted, is found by whoever relies on it, and never taken for an empty one.
 -- Counting costs the server one step, however long a key is. A key of another type fails here too,
 -- before anything is written. A count that is not there is not compared.
-local seen = tonumber(about[8]) or 0
+local seen = tonumber(about[5]) or 0
 
 local function check(key, found, counted)
   if counted and found ~= tonumber(counted) then
@@ -11,21 +11,27 @@ local function check(key, found, counted)
   end
 end
 
-local function check_names()
-  check(store .. ':heads', redis.call('HLEN', store .. ':heads'), about[4])
-  check(store .. ':streams', redis.call('ZCARD', store .. ':streams'), about[4])
-  check(store .. ':log', redis.call('XLEN', store .. ':log'), about[5])
+-- Returns how long one of the store's own keys is, which is as long as it was left.
+local function count(verb, name, field)
+  local found = redis.call(verb, store .. ':' .. name)
+  check(store .. ':' .. name, found, redis.call('HGET', store, field or name))
+  return found
 end
 
-local function count_leases()
-  local found = redis.call('HLEN', store .. ':leases')
-  check(store .. ':leases', found, about[6])
+local function count_heads() return count('HLEN', 'heads', 'streams') end
+local function count_streams() return count('ZCARD', 'streams') end
+local function count_leases() return count('HLEN', 'leases') end
+local function count_indexes() return count('SCARD', 'indexes') end
+
+local function count_entries()
+  local found = redis.call('XLEN', store .. ':log')
+  check(store .. ':log', found, about[4])
   return found
 end
 
 -- Every mark is in the order of its index and in one of the three sets that it can be claimed from.
 local function check_index(index)
-  check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
+  count_indexes()
   local marks = redis.call('HLEN', store .. ':marks:' .. index)
   local held = redis.call('ZCARD', store .. ':held:' .. index)
   local due = redis.call('ZCARD', store .. ':due:' .. index)

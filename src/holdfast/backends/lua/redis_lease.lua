@@ -6,7 +6,7 @@ local what, name, owner, epoch, ttl = args[1], args[2], args[3], args[4], args[5
 local now = now_us()
 local leases = store .. ':leases'
 local last, ends, holder = 0, 0, false
-local count = count_leases()
+local leased = count_leases()
 local found = redis.call('HGET', leases, name)
 if found then
   last, ends, holder = string.match(found, '^(%d+) (%d+) (.*)$')
@@ -19,7 +19,7 @@ local held = ends > now
 
 local function keep(number, until_us)
   redis.call('HSET', leases, name, int(number) .. ' ' .. int(until_us) .. ' ' .. owner)
-  if not found then redis.call('HSET', store, 'leases', int(count + 1)) end
+  if not found then redis.call('HSET', store, 'leases', int(leased + 1)) end
   return {int(number), int(until_us), owner}
 end
 
@@ -36,6 +36,6 @@ end
 if not found or holder ~= owner or last ~= epoch then return false end
 local greatest = tonumber(redis.call('HGET', store, 'epoch') or 0)
 if last > greatest then redis.call('HSET', store, 'epoch', int(last)) end
-redis.call('HSET', store, 'leases', int(count - 1))
+redis.call('HSET', store, 'leases', int(leased - 1))
 redis.call('HDEL', leases, name)
 return false

@@ -3,7 +3,7 @@
 -- Answers with {index, {{place in the order and key, group}, …}} for each index.
 local indexes = args[1] and {args[1]} or redis.call('SMEMBERS', store .. ':indexes')
 local before, limit = args[2], args[3]
-check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
+count_indexes()
 local answer = {}
 for number, index in ipairs(indexes) do
   check_index(index)

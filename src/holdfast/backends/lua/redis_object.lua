@@ -10,10 +10,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Asked for before anything is written: what is emptied cannot be used while a cluster moves it.
 local before = redis.call('PTTL', key)
-local counts = redis.call('HMGET', store, 'objects:' .. kind, 'expiring:' .. kind)
-local named, ending = redis.call('ZCARD', names), redis.call('ZCARD', expiring)
-check(names, named, counts[1])
-check(expiring, ending, counts[2])
+local named, ending = count('ZCARD', 'objects:' .. kind), count('ZCARD', 'expiring:' .. kind)
 local gone = redis.call('ZRANGEBYSCORE', expiring, 0, now, 'LIMIT', 0, 500)
 local stays = {}
 if not data then

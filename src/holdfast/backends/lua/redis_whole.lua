@@ -14,19 +14,11 @@ local function try(what, look, ...)
 end
 
 local function look_at_store()
-  try(store .. ':heads', function()
-    check(store .. ':heads', redis.call('HLEN', store .. ':heads'), about[4])
-  end)
-  try(store .. ':streams', function()
-    check(store .. ':streams', redis.call('ZCARD', store .. ':streams'), about[4])
-  end)
-  try(store .. ':log', function()
-    check(store .. ':log', redis.call('XLEN', store .. ':log'), about[5])
-  end)
+  try(store .. ':heads', count_heads)
+  try(store .. ':streams', count_streams)
+  try(store .. ':log', count_entries)
   try(store .. ':leases', count_leases)
-  try(store .. ':indexes', function()
-    check(store .. ':indexes', redis.call('SCARD', store .. ':indexes'), about[7])
-  end)
+  try(store .. ':indexes', count_indexes)
   try(store .. ':indexes', function()
     for _, index in ipairs(redis.call('SMEMBERS', store .. ':indexes')) do
       try('marks of ' .. index, check_index, index)
@@ -35,9 +27,7 @@ local function look_at_store()
   for _, kind in ipairs({'blob', 'snapshot'}) do
     for _, set in ipairs({'objects:', 'expiring:'}) do
       local key = store .. ':' .. set .. kind
-      try(key, function()
-        check(key, redis.call('ZCARD', key), redis.call('HGET', store, set .. kind))
-      end)
+      try(key, count, 'ZCARD', set .. kind)
     end
   end
 end

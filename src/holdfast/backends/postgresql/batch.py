@@ -41,7 +41,7 @@ from holdfast.clock import Clock
 # not worth the thought; such a batch is judged commit by commit on the server.
 
 
-COMMIT_ALL = b"SELECT holdfast.commit_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+COMMIT_ALL = b"SELECT holdfast.commit_all(" + b", ".join(b"$%d" % n for n in range(1, 15)) + b")"
 
 COMMIT_ONE = b"SELECT holdfast.commit_one(" + b", ".join(b"$%d" % n for n in range(1, 18)) + b")"
 
@@ -133,6 +133,7 @@ class Plan:
             _some(list(self._marks.values())),
             _some(list(self._watched)),
             b"%d" % min(self._ends) if self._ends else None,
+            b"%d" % max((one.time for one in self._commits if _is_judged(one)), default=0),
         )
 
     def receipts(self, answer: bytes) -> list[Receipt]:
@@ -160,6 +161,8 @@ def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
         return None
     if commit.reads or commit.marks or commit.watch or commit.fence is not None:
         return None
+    if commit.is_copy:
+        return None
     record = append.records[0]
     return (
         append.stream.encode(),
@@ -176,6 +179,11 @@ def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
         record.payload,
         b"%d" % append.expires_us if append.expires_us else None,
     )
+
+
+def _is_judged(commit: Commit) -> bool:
+    """Returns whether the time of a commit is judged: one that only sets marks stores none."""
+    return bool(commit.appends) and not commit.is_copy
 
 
 def plan(commits: Sequence[Commit], tokens: Iterator[str]) -> Plan | None:
@@ -310,6 +318,7 @@ def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
         commit.time,
         commit.actor,
         None if appends else next(tokens),
+        commit.is_copy,
     )
 
 
@@ -334,6 +343,8 @@ def _decode(answer: list[Any], commit: Commit) -> Receipt | Refusal:
             return Refusal("duplicate", stream, expected, revision=revision)
         case ["expired", stream, expected]:
             return Refusal("expired", stream, expected)
+        case ["ahead", stream, expected, now_us]:
+            return Refusal("ahead", stream, expected, now_us=now_us)
         case ["fenced", name]:
             return Refusal("fenced", name)
         case ["conflict", stream, expected, head]:

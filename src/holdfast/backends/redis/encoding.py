@@ -261,6 +261,7 @@ def _encoded(commit: Commit, payloads: list[bytes], token: str | bool) -> tuple[
         commit.time,
         commit.actor,
         token,
+        commit.is_copy,
     )
 
 

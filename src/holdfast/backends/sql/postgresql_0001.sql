@@ -129,6 +129,12 @@ CREATE FUNCTION holdfast.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
+-- The latest time that a commit may have. One that is further ahead of this clock would stay with its
+-- stream for ever, and go on to every stream that is written with it.
+CREATE FUNCTION holdfast.latest_us() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT holdfast.now_us() + 60000000
+$$;
+
 -- The timeline that this server writes: it changes with every promotion of a standby.
 CREATE FUNCTION holdfast.timeline() RETURNS text LANGUAGE sql VOLATILE AS $$
   SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
@@ -220,8 +226,9 @@ LANGUAGE sql STABLE AS $$
   ORDER BY e.revision DESC LIMIT 1
 $$;
 
--- Why a commit is refused: expired, duplicate, fenced, conflict, in this order; NULL if it is accepted. The
--- locks that `commit` has taken keep every answer true until the transaction ends.
+-- Why a commit is refused: expired, duplicate, fenced, conflict, ahead, in this order; NULL if it is
+-- accepted. The locks that `commit` has taken keep every answer true until the transaction ends. A
+-- time that is ahead is accepted where each stream that is written has it already.
 CREATE FUNCTION holdfast.judge(p_application text, p_commit jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -233,6 +240,7 @@ DECLARE
   v_expected bigint;
   v_revision bigint;
   v_link bytea;
+  v_time bigint := p_commit ->> 5;
 BEGIN
   FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
     v_append := v_appends -> i;
@@ -287,6 +295,16 @@ BEGIN
         'conflict', v_stream, v_expected, holdfast.head(p_application, v_stream));
     END IF;
   END LOOP;
+  IF v_time > holdfast.latest_us() AND NOT coalesce((p_commit ->> 8)::boolean, false) THEN
+    FOR i IN 0 .. jsonb_array_length(v_appends) - 1 LOOP
+      v_append := v_appends -> i;
+      IF coalesce((SELECT e.time FROM holdfast.events e
+          WHERE e.application = p_application AND e.stream = v_append ->> 0
+          ORDER BY e.revision DESC LIMIT 1), 0) < v_time THEN
+        RETURN jsonb_build_array('ahead', v_append -> 0, v_append -> 1, holdfast.now_us());
+      END IF;
+    END LOOP;
+  END IF;
   RETURN NULL;
 END
 $$;
@@ -385,6 +403,7 @@ DECLARE
   v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
   v_revision bigint;
   v_link bytea;
+  v_time bigint;
   v_position bigint;
   v_fits boolean := p_expires_us IS NULL OR p_expires_us > holdfast.now_us();
 BEGIN
@@ -394,15 +413,16 @@ BEGIN
     v_fits := NOT FOUND;
   END IF;
   IF v_fits THEN
-    SELECT revision, link INTO v_revision, v_link FROM holdfast.events
+    SELECT revision, link, time INTO v_revision, v_link, v_time FROM holdfast.events
       WHERE application = p_application AND stream = p_stream
       ORDER BY revision DESC LIMIT 1;
-    v_fits := v_revision = p_expected AND (p_previous IS NULL OR v_link = p_previous);
+    v_fits := v_revision = p_expected AND (p_previous IS NULL OR v_link = p_previous)
+      AND (p_time <= v_time OR p_time <= holdfast.latest_us());
   END IF;
   IF v_fits IS NOT TRUE THEN
     RETURN holdfast.judge(p_application, jsonb_build_array(jsonb_build_array(jsonb_build_array(
       p_stream, p_expected, false, encode(p_previous, 'hex'), p_key, NULL, p_expires_us)),
-      '[]'::jsonb, '[]'::jsonb))::text;
+      '[]'::jsonb, '[]'::jsonb, NULL, NULL, p_time))::text;
   END IF;
   v_position := holdfast.place(p_application) + 1;
   INSERT INTO holdfast.events VALUES (
@@ -421,18 +441,19 @@ $$;
 -- epoch]; new: [stream, first]; records: [number of the commit, stream, revision, ordinal, time,
 -- type, actor, key, checkpoint, subject, crc, link, payload]; silent: [number, token]; marks as
 -- `mark` takes them; watched: names. The answer is the position before the first commit, and the
--- watched streams' revisions before the batch. p_expires_us is the earliest end of a written stream.
+-- watched streams' revisions before the batch. p_expires_us is the earliest end of a written stream,
+-- p_time the latest time of its commits that are not copies.
 CREATE FUNCTION holdfast.commit_all(
   p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_heads jsonb,
   p_records jsonb, p_new jsonb, p_keys jsonb, p_fences jsonb, p_silent jsonb, p_marks jsonb,
-  p_watched jsonb, p_expires_us bigint)
+  p_watched jsonb, p_expires_us bigint, p_time bigint)
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_place bigint;
   v_news bigint[];
   v_entered boolean := holdfast.enter(p_full, p_locks, p_shared);
 BEGIN
-  IF p_expires_us <= holdfast.now_us() THEN
+  IF p_expires_us <= holdfast.now_us() OR p_time > holdfast.latest_us() THEN
     RETURN NULL;
   END IF;
   IF EXISTS (SELECT 1 FROM jsonb_array_elements(p_heads) AS h LEFT JOIN LATERAL (
@@ -489,10 +510,10 @@ $$;
 
 -- The general case: each commit of a batch is judged and written behind the one before it.
 --
--- A commit is [appends, guards, fence, marks, watched, time, actor, token], an append is [stream,
--- expected, fork, previous link, key, records, end or null], a record is [type, payload, link,
--- checkpoint, subject, crc]. The answer has for each commit [position, revisions of the watched streams] or
--- [reason, stream, …]. The token of a commit without events is looked for first: a batch whose
+-- A commit is [appends, guards, fence, marks, watched, time, actor, token, whether it is a copy], an
+-- append is [stream, expected, fork, previous link, key, records, end or null], a record is [type,
+-- payload, link, checkpoint, subject, crc]. The answer has for each commit [position, revisions of
+-- the watched streams] or [reason, stream, …]. The token of a commit without events is looked for first: a batch whose
 -- answer was lost is sent again.
 CREATE FUNCTION holdfast.commit_each(
   p_application text, p_full boolean, p_locks bigint[], p_shared boolean[], p_batch jsonb)
