@@ -154,7 +154,18 @@ def _reply(exc: ReplyError, server_url: RedisURL, *, outcome_known: bool) -> Hol
     )
 
 
-_pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
+_pack_words: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
+
+
+def _pack(command: Sequence[Word]) -> bytes:
+    """Returns a command as it is sent.
+
+    Numbers are written here: hiredis turns them into text by a call that looks for signals, and
+    does not look whether it failed. An interrupt in it would end the process with SIGSEGV.
+    """
+    return _pack_words(tuple(b"%d" % word if type(word) is int else word for word in command))
+
+
 _CHUNK = 1 << 17
 Word = str | bytes | int
 Address = tuple[str, int]
@@ -184,7 +195,7 @@ class RedisConnection:
     def ask_each(self, *commands: Sequence[Word]) -> list[Any]:
         """Returns the answers of some commands, errors as they are."""
         try:
-            self._send(b"".join(map(_pack, commands)))
+            self._send(b"".join([_pack(command) for command in commands]))
             return [self._receive() for _ in commands]
         except TimeoutError:
             raise DeadlineError from None
