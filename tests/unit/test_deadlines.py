@@ -176,6 +176,44 @@ def test_a_thread_that_is_told_to_lead_too_late_passes_the_lead_on(
     queue.close()
 
 
+def test_a_leader_that_is_too_late_does_not_take_the_error_of_those_it_leads(
+    now: list[float],
+) -> None:
+    """Whose own commit was not sent, and is known not to be there."""
+    away = UnavailableError("the server is away", outcome_known=False)
+    runs: list[list[object]] = []
+
+    def run(requests: list[Request]) -> None:
+        runs.append([request.work for request in requests])
+        raise away
+
+    queue = CommitQueue(run, timeout_s=4.0)
+    late, fresh = Request("late", deadline=100.0), Request("fresh", deadline=101.0)
+    queue._waiting.extend([late, fresh])
+    with pytest.raises(UnavailableError, match="nothing was written") as caught:
+        queue.wait(late)
+    assert caught.value.outcome_known
+    assert runs == [["fresh"]]
+    assert fresh.error is away
+    queue.close()
+
+
+def test_an_error_after_everybody_was_answered_is_this_threads_own(now: list[float]) -> None:
+    """As of a signal handler, which may call the store and raise what that raised."""
+
+    def run(requests: list[Request]) -> None:
+        for request in requests:
+            request.succeed("written")
+        raise UnavailableError("of the handler")
+
+    queue = CommitQueue(run, timeout_s=4.0)
+    request = Request("a")
+    with pytest.raises(UnavailableError, match="of the handler"):
+        queue.commit(request)
+    assert request.outcome() == "written"
+    queue.close()
+
+
 def until(holds: Callable[[], bool]) -> None:
     for _ in range(60_000):
         if holds():

@@ -320,6 +320,12 @@ class CommitQueue(Handle):
         try:
             CALL.deadline = min(request.deadline for request in in_time)
             self._run_batch(in_time)
+        except HoldfastError as error:
+            # Here, because the leader's own request may be one that was too late: it has an answer,
+            # and this is not it.
+            if isinstance(error, ReentrantCall) or all(one.answered for one in in_time):
+                raise
+            self._fail(in_time, error, None)
         finally:
             CALL.deadline = NEVER
 
