@@ -209,9 +209,10 @@ class OtherStoreError(HoldfastError):
 
 
 class LostCommitsError(CorruptError):
-    """The server has lost commits that it had acknowledged, by a failover or a restart.
+    """The server has lost commits that it had acknowledged: by a failover, a restart, an eviction.
 
-    The store's handle is dead: open it again to go on from what is there.
+    After a failover or a restart the store's handle is dead: open it again to go on from what is
+    there. What was evicted raises this whenever it is asked for; all else can be used.
     """
 
 

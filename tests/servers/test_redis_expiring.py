@@ -84,6 +84,19 @@ def test_what_was_dropped_hides_nothing_after_it() -> None:
         running.remove()
 
 
+def test_what_is_kept_for_good_after_it_had_ended_is_listed() -> None:
+    running = redis.server(redis.OLDEST)
+    with holdfast.open(running.url(application="kept-again")) as store:
+        objects, backend = store._log._backend.objects, store._log._backend
+        objects.put("blob", "ab", b"1", expires_us=backend.now_us("") + 1000)
+        deadline = time.monotonic() + 60
+        while objects.get("blob", "ab") is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        objects.put("blob", "ab", b"2")
+        assert (objects.get("blob", "ab"), objects.names("blob")) == (b"2", ["ab"])
+        assert list(backend.inspect.verify(read_all=True)) == []
+
+
 def _is_shared(key: bytes) -> bool:
     """Returns whether a key belongs to the store and not to one stream."""
     kind = key.decode().partition("}:")[2].partition(":")[0]

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast.backends.protocol import Append, Commit, Fence, Head, Mark, Receipt
 from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis import server as redis_server
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptError, FormatError, HoldfastError, NotFoundError
 from holdfast.testing import RecordBuilder
@@ -161,6 +162,20 @@ def test_a_key_that_is_gone_is_never_an_absence(
     name: str, how: str, request: pytest.FixtureRequest
 ) -> None:
     filled = Filled(request.node.name)
+    _check_without(filled, name, how)
+    if name == ROOT:
+        with pytest.raises((CorruptError, FormatError)):
+            filled.open()
+    else:
+        found = filled.backend.inspect.verify(read_all=name.startswith("object:"))
+        assert list(found) != []
+        with holdfast.open(filled.url) as store:
+            assert not _is_sound(store, name)
+    filled.backend.close()
+
+
+def _check_without(filled: Filled, name: str, how: str) -> None:
+    """Takes a key away. Whoever needs it says so, and everybody else answers as before."""
     backend = filled.backend
     before = {what: read() for what, read in filled.reads(backend).items()}
     writes = filled.writes()
@@ -190,14 +205,32 @@ def test_a_key_that_is_gone_is_never_an_absence(
             is_repeat = what.startswith("repeat")
             assert isinstance(outcome, Receipt) != is_repeat, f"{what}: {outcome}"
     assert set(_relied_on(name)) <= told
-    if name == ROOT:
-        with pytest.raises((CorruptError, FormatError)):
-            filled.open()
-    else:
-        assert list(backend.inspect.verify(read_all=name.startswith("object:"))) != []
-        with holdfast.open(filled.url) as store:
-            assert not _is_sound(store, name)
-    backend.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["heads", "streams", "log", "keys:lasts", "keys:ends", "named:lasts", "leases", "ready:i"],
+)
+def test_counts_that_nobody_compares_are_found(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the scripts count, and take whatever they find."""
+    read = redis_server._file
+
+    def planted(file: str) -> str:
+        text = read(file)
+        if file != "redis_counts.lua":
+            return text
+        broken = text.replace("if counted and found", "if false and found")
+        broken = broken.replace("error('DAMAGED marks of '", "return ('DAMAGED marks of '")
+        assert ("if false and" in broken, "return ('DAMAGED" in broken) == (True, True)
+        return broken
+
+    monkeypatch.setattr(redis_server, "_file", planted)
+    filled = Filled(request.node.name)
+    with pytest.raises(AssertionError):
+        _check_without(filled, name, "deleted")
+    filled.backend.close()
 
 
 def _is_sound(store: holdfast.Store, name: str) -> bool:

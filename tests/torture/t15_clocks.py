@@ -9,9 +9,12 @@ the one that was written, times never fall within a stream, `at(datetime)` is th
 at or before it, a lease ends by the boot clock, its holder's release or a reboot alone, and its
 epochs grow.
 
+On a server the clocks are those of two clients, and no time that is stored is ahead of the server's
+by more than the bound (clause 22); it judges leases by its own, so they are not part of the walk.
+
 Planted and found, on each backend: a merge in the order of time stamps, leases that end by the wall
 clock, times that are stored as they come, leases that outlive a reboot (not in
-memory, which ends with its process).
+memory, which ends with its process). On servers: times that nobody bounds.
 """
 
 from __future__ import annotations
@@ -27,11 +30,14 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Lease
+from holdfast.backends.protocol import AHEAD_US, Lease
+from holdfast.clock import SystemClock
+from holdfast.core import log
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.servers.kinds import SERVERS, url_of
 from tests.torture.programme import Broken, Point, Programme
 
 HOUR_US = 3_600_000_000
@@ -105,6 +111,8 @@ class Walk:
         if self.kind == "files":
             url: Any = self.point.place / "store"
             return holdfast.open(url, clock=clock, disk=UnsyncedDisk(), durability="process")
+        if self.kind in SERVERS:
+            return holdfast.open(url_of(self.kind, self.point.place, "s"), clock=clock)
         return holdfast.open(f"sqlite:{self.point.place}/s.db", clock=clock, durability="none")
 
     # --- steps ---------------------------------------------------------------------------------
@@ -241,8 +249,17 @@ class Walk:
             seen = [(event.stream, event.revision) for event in store.events()]
             if seen != expected:
                 raise Broken(f"events come in the order {seen}: expected {expected}")
+            if self.kind in SERVERS:
+                self._judge_times(store)
             for name, states in self.states.items():
                 self._judge_scope(store, name, states)
+
+    def _judge_times(self, store: Store) -> None:
+        """The server is on this host, so this is its clock too."""
+        latest_us = SystemClock().now_us() + AHEAD_US
+        for event in store.events():
+            if event.record.time > latest_us:
+                raise Broken(f"{event} has the time {event.time}, which is ahead of the server's")
 
     def _judge_scope(self, store: Store, name: str, states: list[dict[str, Any]]) -> None:
         scope = store.scope(name)
@@ -279,12 +296,15 @@ STEP_OF: tuple[tuple[Callable[[Walk, int], None], int], ...] = (
     (Walk.claim, 3),
     (Walk.reboot, 1),
 )
+OF_CLIENTS = (Walk.set_clock, Walk.pass_time, Walk.write, Walk.write_both, Walk.fork)
 
 
 def trial(kind: str, point: Point) -> int:
-    with PLANTS.get(point.plant, contextlib.nullcontext)():
+    plants = {**PLANTS, **PLANTS_ON_SERVERS}
+    with plants.get(point.plant, contextlib.nullcontext)():
         walk = Walk(kind, point)
-        steps, weights = [step for step, _ in STEP_OF], [weight for _, weight in STEP_OF]
+        walked = [one for one in STEP_OF if kind not in SERVERS or one[0] in OF_CLIENTS]
+        steps, weights = [step for step, _ in walked], [weight for _, weight in walked]
         try:
             for step in walk.chance.choices(steps, weights, k=STEPS):
                 # One clock judges a memory, so only one process uses its leases.
@@ -332,12 +352,24 @@ def times_as_they_come() -> Iterator[None]:
         Log._base = base_of  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def times_unbounded() -> Iterator[None]:
+    """A server takes whatever time a commit has."""
+    commit = log.Commit
+    log.Commit = partial(commit, is_copy=True)  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        log.Commit = commit  # type: ignore[misc]
+
+
 PLANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "merged-by-time": merged_by_time,
     "times-as-they-come": times_as_they_come,
     "wall-clock-leases": contextlib.nullcontext,  # HostClock has it
     "boots-not-told-apart": contextlib.nullcontext,  # HostClock has it
 }
+PLANTS_ON_SERVERS = {"times-unbounded": times_unbounded}
 
 PROGRAMMES = tuple(
     Programme(
@@ -351,4 +383,14 @@ PROGRAMMES = tuple(
         },
     )
     for kind, share in (("memory", 150), ("files", 100), ("sqlite", 100))
+) + tuple(
+    Programme(
+        f"t15-{kind}",
+        "times are bounded by the server's clock, and nothing else depends on a client's",
+        partial(trial, kind),
+        share=20,
+        points=500,
+        plants=dict.fromkeys(PLANTS_ON_SERVERS, 10),
+    )
+    for kind in SERVERS
 )

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.backends.protocol import Position
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request
+from holdfast.core.watch import PositionWaiter
 from holdfast.errors import UsageError
 from holdfast.store import Store
 
@@ -28,7 +29,6 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.aio")
 
 STEP_ITEMS = 200
-LOOK_S = 1.0
 
 
 class Reading(Generic[T]):
@@ -50,7 +50,6 @@ class Loop:
         self.store = store
         self.executor = executor
         self.loop = asyncio.get_running_loop()
-        self._look: asyncio.Future[Position] | None = None
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous call in our executor, with the caller's context variables."""
@@ -121,32 +120,37 @@ class Loop:
     async def wait_after(self, after: Position, timeout_s: float | None) -> Position:
         """Waits until something is committed after `after`, or nothing came for `timeout_s`.
 
-        Returns the newest position. However many wait in this loop, one thread waits for them: a
-        look may be a question to a server, which must not block the loop.
+        Returns the newest position. However many wait, in threads and in loops, one thread of the
+        store asks for them all: it may be a question to a server, which must not block the loop.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
         newest = await self.hop(self.store._log.position)
-        while newest <= after:
-            left_s = None if deadline is None else deadline - self.loop.time()
-            if left_s is not None and left_s <= 0:
-                break
-            if self._look is None or self._look.done():
-                self._look = asyncio.ensure_future(
-                    self.hop(self.store._log.wait_after, newest, LOOK_S)
-                )
-                # Its error is raised to those who wait; without any, it is dropped here.
-                self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
-            look = self._look
-            await asyncio.wait((look,), timeout=left_s)
-            if look.done():
-                newest = look.result()
-        return newest
+        if newest > after:
+            return newest
+        told = asyncio.Event()
+        watch = self.store._log.watch
+        waiter = PositionWaiter(after, newest, lambda: self._tell(told))
+        try:
+            watch.add(waiter)
+            left_s = None if deadline is None else max(deadline - self.loop.time(), 0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), left_s)
+        finally:
+            watch.remove(waiter)
+        return waiter.outcome()
+
+    def _tell(self, told: asyncio.Event) -> None:
+        """Called by the thread that waits for the store."""
+        try:
+            self.loop.call_soon_threadsafe(told.set)
+        except RuntimeError as error:
+            _logger.debug("a position was told to nobody: %s", error)  # the loop was closed
 
 
 def _settle(answered: Sequence[Request]) -> None:
     for request in answered:
         future, request.context = request.context, None
-        if not future.done():
+        if future is not None and not future.done():  # None: told twice, after an interrupt
             future.set_result(request)
 
 

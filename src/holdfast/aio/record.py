@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.backends.protocol import Position
 from holdfast.core.arguments import check_timeout
-from holdfast.core.consumers import STANDBY_S, Delivery, Group, Start
+from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
@@ -385,7 +385,8 @@ class AsyncGroup:
                 began = self._loop.loop.time()
                 break
             else:
-                left_s = 1.0 if timeout_s is None else timeout_s - self._loop.loop.time() + began
+                waited_s = self._loop.loop.time() - began
+                left_s = GLANCE_S if timeout_s is None else timeout_s - waited_s
                 if left_s <= 0:
                     await self.save()
                     return
@@ -393,7 +394,7 @@ class AsyncGroup:
                 if after is None:
                     await asyncio.sleep(min(left_s, STANDBY_S))
                 else:
-                    await self._loop.wait_after(after, min(left_s, 1.0))
+                    await self._loop.wait_after(after, min(left_s, GLANCE_S))
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.deliveries()

@@ -1,8 +1,9 @@
 """What backends on a server share: connections, calls with a deadline, waiting, acknowledgements.
 
-A call has one deadline. It covers waiting for a free connection, connecting, asking again after a
-connection broke or a server went down, and the answer. While there is time a call that may be
-repeated is repeated: at once on another connection, then every 50 ms.
+A call has one deadline, which may have begun before it (`deadline.py`). It covers waiting for a
+free connection, connecting, asking again after a connection broke or a server went down, and the
+answer. While there is time a call that may be repeated is repeated: at once on another connection,
+then every 50 ms.
 
 There are no threads here and no state in a session. So a store survives failovers and restarts of
 its server, works through poolers, and nothing runs on in a forked child. What differs between
@@ -18,6 +19,7 @@ from threading import RLock, get_ident
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.backends.deadline import CALL
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import check_shape
@@ -152,7 +154,12 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         With `writes`, an error says that the outcome is unknown if any attempt was lost.
         """
         self.check_open()
-        deadline = monotonic() + self._timeout_s
+        deadline = min(monotonic() + self._timeout_s, CALL.deadline)
+        if monotonic() >= deadline:
+            raise UnavailableError(
+                f"there is no time left of {self._timeout_s:g} s: nothing was asked of the server",
+                hint="check the server and the network, then try again",
+            )
         unknown = False
         answer: Exception | None = None  # the last error that a server answered with
         while True:

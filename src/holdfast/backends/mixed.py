@@ -271,6 +271,8 @@ class MixedBackend:
         self.routing: Routing = self
         self._marks = _MixedMarks(self)
         self.objects: Objects = _MixedObjects(self)
+        waits = [getattr(part, "timeout_s", None) for part in self.parts]
+        self.timeout_s: float | None = max((s for s in waits if s is not None), default=None)
         self.leases: Leases = _MixedLeases(self)
         self.marks: Marks = self._marks
         self.inspect: Inspection = _MixedInspection(self)

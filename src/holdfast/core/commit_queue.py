@@ -16,6 +16,12 @@ passed on. Waiting is done at plain locks only, which are taken and released in 
 `threading.Condition` is made of many. A signal handler may itself call the store, in the middle of
 a call of the same thread. It could wait for ever for what that call has begun: so it may submit,
 and is refused where it would have to wait.
+
+On a server a call has a deadline, and the time in this queue counts (`backends/deadline.py`). The
+requests of a batch were made in the order of the queue: so it may take until the first one's
+deadline, and nobody waits longer than its own. One whose time is over when its turn comes is not
+sent: then it is known that nothing was written. One that came much later than the first is left for
+the next batch, so that it is not given up too early.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from holdfast.backends.deadline import CALL, NEVER, monotonic
 from holdfast.backends.gates import ReentrantCall, open_gate, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
@@ -60,6 +67,7 @@ class Request(Struct, eq=False):
     waiters: Sequence[int] = ()  # the threads at the gate
     result: Any = None
     error: BaseException | None = None
+    deadline: float = NEVER
 
     def succeed(self, result: Any) -> None:
         self.result = result
@@ -81,9 +89,17 @@ class Request(Struct, eq=False):
 class CommitQueue(Handle):
     """Requests on their way into `run`, which must answer each of those it is given."""
 
-    def __init__(self, run: Callable[[list[Request]], None], *, batch_max: int = 1024) -> None:
+    def __init__(
+        self,
+        run: Callable[[list[Request]], None],
+        *,
+        batch_max: int = 1024,
+        timeout_s: float | None = None,
+    ) -> None:
         super().__init__()
-        self._run = run
+        self._run = run if timeout_s is None else self._run_in_time
+        self._run_batch = run
+        self._timeout_s = timeout_s
         self._batch_max = batch_max
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
@@ -109,6 +125,8 @@ class CommitQueue(Handle):
         me = threading.get_ident()
         if me in self._inside:
             raise reentered("a commit")
+        if self._timeout_s is not None:
+            request.deadline = monotonic() + self._timeout_s
         try:
             self._inside.add(me)
             with self._lock:
@@ -151,6 +169,9 @@ class CommitQueue(Handle):
         if self._dead is not None:
             raise self._refusal()
         me = threading.get_ident()
+        if self._timeout_s is not None:
+            for request in requests:
+                request.deadline = monotonic() + self._timeout_s
         if me in self._inside:
             if self._closed:
                 raise self._refusal()
@@ -247,8 +268,13 @@ class CommitQueue(Handle):
     def _await(self, mine: Request, me: int) -> None:
         """Waits until `mine` is answered, or is told to lead."""
         gate = mine.gate
+        until = NEVER if self._timeout_s is None else monotonic() + self._timeout_s + _GRACE_S
         while not mine.answered:
-            gate.acquire()
+            if until == NEVER:
+                gate.acquire()
+            elif not gate.acquire(timeout=max(until - monotonic(), 0)):
+                self._give_up(mine, me)
+                continue
             with self._lock:
                 leads = self._leader is mine
                 if leads:
@@ -259,6 +285,55 @@ class CommitQueue(Handle):
             if leads:
                 self._lead(mine)
         open_gate(gate)  # for the next one that waits for the same
+
+    def _give_up(self, mine: Request, me: int) -> None:
+        """Ends a wait whose time is over, though whoever leads should have ended it before.
+
+        A request that was not sent yet is withdrawn, unless somebody else waits for it.
+        """
+        with self._lock:
+            if mine.answered or self._leader is mine:
+                return  # just now
+            is_own = mine.waker is None and list(mine.waiters) == [me]
+            if is_own and any(request is mine for request in self._waiting):
+                self._waiting.remove(mine)
+                mine.fail(self._too_late())
+                return
+        raise UnavailableError(
+            f"another thread that commits for this one did not end within {self._timeout_s:g} s",
+            outcome_known=False,
+            hint="look whether the commit is there, or repeat it with its key",
+        )
+
+    def _run_in_time(self, batch: list[Request]) -> None:
+        """Runs what has time left, until the earliest deadline of it."""
+        assert self._timeout_s is not None, "BUG: there is no deadline"
+        least = monotonic() + min(_LEAST_S, self._timeout_s / 10)
+        in_time: list[Request] = []
+        for request in batch:
+            if request.deadline >= least:
+                in_time.append(request)
+            else:
+                request.fail(self._too_late())
+        if not in_time:
+            return
+        try:
+            CALL.deadline = min(request.deadline for request in in_time)
+            self._run_batch(in_time)
+        except HoldfastError as error:
+            # Here, because the leader's own request may be one that was too late: it has an answer,
+            # and this is not it.
+            if isinstance(error, ReentrantCall) or all(one.answered for one in in_time):
+                raise
+            self._fail(in_time, error, None)
+        finally:
+            CALL.deadline = NEVER
+
+    def _too_late(self) -> UnavailableError:
+        return UnavailableError(
+            f"commits before this one took all of its {self._timeout_s:g} s: nothing was written",
+            hint="check the server and the network, then try again",
+        )
 
     def _lead(self, mine: Request | None) -> None:
         """Runs batches until `mine` is answered, then passes the lead on.
@@ -350,7 +425,10 @@ class CommitQueue(Handle):
         Added first, then removed: after an interrupt in between it is in both, and not in none.
         """
         waiting = self._waiting
-        while waiting and len(batch) < self._batch_max:
+        latest = NEVER
+        if waiting and self._timeout_s is not None:
+            latest = waiting[0].deadline + self._timeout_s / 2
+        while waiting and len(batch) < self._batch_max and waiting[0].deadline <= latest:
             batch.append(waiting[0])
             waiting.popleft()
 
@@ -450,6 +528,10 @@ class CommitQueue(Handle):
 
 
 _INTERRUPTS_MAX = 100
+_LEAST_S = 0.05
+"""With less time left a commit is not begun: its outcome would be unknown more often than not."""
+_GRACE_S = 0.1
+"""How much longer a thread waits for the answer of its leader, who knows more, than it has time."""
 _NOBODY = Request(None)
 """Stands for a leader whose own request is not among those that are failed."""
 

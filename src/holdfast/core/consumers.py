@@ -365,7 +365,8 @@ STANDBY_S = 0.25
 
 Start = Literal["first", "now"] | Position
 
-_GLANCE_S = 1.0
+GLANCE_S = 5.0
+"""How often a member that has nothing to do looks at its lease and its place."""
 
 
 class GroupStatus(Struct, frozen=True):
@@ -425,11 +426,11 @@ class Group:
                 began = monotonic()
                 break
             else:
-                left_s = _GLANCE_S if timeout_s is None else timeout_s - (monotonic() - began)
+                left_s = GLANCE_S if timeout_s is None else timeout_s - (monotonic() - began)
                 if left_s <= 0:
                     self.save()
                     return
-                self._groups.wait(self.name, min(left_s, _GLANCE_S))
+                self._groups.wait(self.name, min(left_s, GLANCE_S))
 
     def __iter__(self) -> Iterator[Delivery]:
         return self.deliveries()

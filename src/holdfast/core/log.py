@@ -74,6 +74,7 @@ from holdfast.core.event import (
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map
+from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
     CorruptError,
@@ -221,7 +222,11 @@ class Log:
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
-        self._queue = CommitQueue(self._run)
+        # A backend on a server says how long a call may take; another has no such attribute.
+        self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        self.watch = PositionWatch(
+            lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
+        )
         self._states: dict[str, StreamState] = {}
         self._states_max = 4096
         self._ends: dict[str, StreamEnd] = {}
@@ -390,6 +395,9 @@ class Log:
             except HoldfastError as error:
                 one = self._prepare_again(requests[0], error)
                 return [] if one is None else [one]
+            except Exception as error:
+                requests[0].fail(error)
+                return []
         prepared: list[PreparedCommit] = []
         overlay: dict[str, StreamState] = {}
         late: set[str] = set()  # nothing overtakes another of its stream: a run's end stays last
@@ -402,6 +410,11 @@ class Log:
                 # may never be: then it waits, unanswered, until that is known.
                 is_late = any(write.stream in overlay for write in request.work.writes)
                 one = None if is_late else self._prepare_again(request, error)
+            except Exception as error:
+                # A validator's own bug, most likely: nothing of this one is written, and it says
+                # nothing of its neighbours.
+                one = None
+                request.fail(error)
             if is_late:
                 late.update(write.stream for write in request.work.writes)
             if one is None:
@@ -1106,11 +1119,7 @@ class Log:
 
     def wait_after(self, after: Position, timeout_s: float | None) -> Position:
         """Returns the newest position, as soon as it is past `after` or the time is up."""
-        while True:
-            step = 1.0 if timeout_s is None else timeout_s
-            newest = self._backend.wait(after, timeout_s=step)
-            if newest > after or timeout_s is not None:
-                return newest
+        return self.watch.wait(after, timeout_s)
 
     # --- ending ----------------------------------------------------------------------------------
 

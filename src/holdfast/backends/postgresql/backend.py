@@ -435,6 +435,7 @@ class PostgresqlBackend:
             read_only=read_only,
         )
         self.server_url = server_url
+        self.timeout_s = server_url.timeout_s
         self._clock = clock
         self._reach = reach
         self._checkout = checkout = PostgresqlCheckout(server_url, pool, read_only=read_only)

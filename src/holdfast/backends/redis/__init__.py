@@ -5,14 +5,18 @@ application, so all of it lies in one slot of a cluster, and one script can writ
 
     holdfast:{shop}                       hash: store (its id), format, position (the newest that
                                           was given), incarnation (the server that gave it,
-                                          or at first made the store)
+                                          or at first made the store), seen (the latest second
+                                          of a commit), epoch (the greatest of a released lease);
+                                          and counts: streams, entries (of log), leases, indexes,
+                                          objects:<kind>, expiring:<kind>
     holdfast:{shop}:events:<stream>       stream: one entry per event, its id <revision>-0; fields
                                           position, time, type, actor, link, crc, where there are
                                           any key, checkpoint, subject, and payload
     holdfast:{shop}:log                   stream: one entry per commit with events, its id
                                           <position>-0; fields <stream> = <first> <count>
     holdfast:{shop}:heads                 hash: <stream> = <revision> <link> <time> <position>
-                                          <first>, and if it ends by itself <end>
+                                          <first> <end, 0: it lasts>, and how many it has:
+                                          <keys> <checkpoint names>
     holdfast:{shop}:streams               sorted set of names, all scores 0
     holdfast:{shop}:keys:<stream>         hash: <key> = <revision> <time>
     holdfast:{shop}:checkpoints:<stream>  sorted set by revision: <revision> <time> <name>
@@ -32,7 +36,8 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:expiring:<kind>       sorted set of those that go by themselves, by the time
     holdfast:{shop}:token:<random>        string, for a day: the position of a commit without events
 
-what belongs to one stream goes by itself if the stream was begun to; its name and head stay.
+what belongs to one stream goes by itself if the stream was begun to; its name and head stay. Each
+key is as long as its count says, or something is gone: `redis_counts.lua`.
 A payload is stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
 """
 

@@ -287,6 +287,7 @@ class RedisBackend:
     ) -> None:
         self.durability: Durability = durability
         self.server_url = parse_url(url)
+        self.timeout_s = self.server_url.timeout_s
         pool, store = open_pool(
             self.server_url, clock, durability=durability, create=create and not read_only
         )

@@ -178,7 +178,18 @@ def _reply(
     )
 
 
-_pack: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
+_pack_words: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
+
+
+def _pack(command: Sequence[Word]) -> bytes:
+    """Returns a command as it is sent.
+
+    Numbers are written here: hiredis turns them into text by a call that looks for signals, and
+    does not look whether it failed. An interrupt in it would end the process with SIGSEGV.
+    """
+    return _pack_words(tuple(b"%d" % word if type(word) is int else word for word in command))
+
+
 _CHUNK = 1 << 17
 EXAMINED_FOR_S = 10.0
 _log = logging.getLogger("holdfast.backends")
@@ -211,7 +222,7 @@ class RedisConnection:
     def ask_each(self, *commands: Sequence[Word]) -> list[Any]:
         """Returns the answers of some commands, errors as they are."""
         try:
-            self._send(b"".join(map(_pack, commands)))
+            self._send(b"".join([_pack(command) for command in commands]))
             return [self._receive() for _ in commands]
         except TimeoutError:
             raise DeadlineError from None
