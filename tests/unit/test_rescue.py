@@ -1,0 +1,43 @@
+"""What a process holds of files that were taken is written down, and never over anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.rescue import reports, rescue
+from holdfast.clock import SystemClock
+
+
+def test_what_is_held_is_written_under_new_names(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_bytes(b"a line\n" * 300_000)
+    fd = os.open(taken, os.O_RDONLY)
+    taken.unlink()
+    held: list[tuple[str, int | bytes]] = [("log/0.jsonl", fd), ("holdfast.json", b"{}")]
+    first = Path(rescue([str(tmp_path)], held, "what happened\n", SystemClock()))
+    second = Path(rescue([str(tmp_path)], held, "what happened then\n", SystemClock()))
+    os.close(fd)
+    assert first != second
+    for folder in (first, second):
+        assert folder.parent == tmp_path / "rescued"
+        assert (folder / "log" / "0.jsonl").read_bytes() == b"a line\n" * 300_000
+        assert (folder / "holdfast.json").read_bytes() == b"{}"
+    assert reports(str(tmp_path)) == ["what happened", "what happened then"]
+
+
+def test_a_place_that_is_gone_gives_way_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    places = [str(tmp_path / "file"), str(tmp_path / "beside")]
+    folder = Path(rescue(places, [], "nothing was held\n", SystemClock()))
+    assert folder.parent == tmp_path / "beside" / "rescued"
+    with pytest.raises(NotADirectoryError):
+        rescue(places[:1], [], "", SystemClock())
+
+
+def test_a_rescue_that_did_not_end_says_so(tmp_path: Path) -> None:
+    assert reports(str(tmp_path)) == []
+    (tmp_path / "rescued" / "x").mkdir(parents=True)
+    assert reports(str(tmp_path)) == ["rescued/x has no report.txt: it was not written to its end"]
