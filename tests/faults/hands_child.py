@@ -56,9 +56,12 @@ class Hands:
         assert "class" not in said, said
         return said
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """Ends it as `kill -9` does; it may have ended already."""
-        self._process.send_signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
