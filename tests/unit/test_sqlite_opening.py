@@ -80,19 +80,20 @@ def test_a_new_store_is_private_whatever_the_umask(tmp_path: Path) -> None:
         "state.db": 0o600,
         "state.db-wal": 0o600,
         "state.db-shm": 0o600,
+        "state.db-witness": 0o600,
         "state.db.workers": 0o700,
     }
     backend.close()
 
 
-def test_after_the_last_close_there_is_one_file(tmp_path: Path) -> None:
+def test_after_the_last_close_there_is_one_file_and_its_witness(tmp_path: Path) -> None:
     one, two = _open(tmp_path / "state.db"), _open(tmp_path / "state.db")
     build = RecordBuilder()
     one.commit([build.commit(build.append("a"))])
     one.close()
     assert len(two.read("a")) == 1
     two.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state.db", "state.db-witness"}
 
 
 @pytest.mark.parametrize("target", ["state.db", "state.db-wal"])
@@ -211,7 +212,7 @@ def test_processes_that_create_a_store_at_once_get_the_same_one(tmp_path: Path) 
         assert child.stdout.readline() == "ready\n"
     answers = {child.communicate("go\n")[0] for child in children}
     assert len(answers) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state.db", "state.db-witness"}
 
 
 _TOUCH = "import apsw, sys; c = apsw.Connection(sys.argv[1]); c.pragma('journal_mode'); c.close()"

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
+import apsw
+
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
     START,
@@ -431,8 +433,7 @@ def _open(
             opened.append(writing)
             use_wal(writing, path)
             if durability == "full":
-                with Translated(path):
-                    rewrite_wal(writing, path)
+                _rewrite_wal(writing, path)
         reading = connect(path, durability=durability, read_only=read_only)
         opened.append(reading)
         wal = Wal(path) if durability == "full" else None
@@ -457,13 +458,27 @@ def _open(
         raise
 
 
+def _rewrite_wal(connection: SqliteConnection, path: str) -> None:
+    try:
+        with Translated(path):
+            rewrite_wal(connection, path)
+    except OSError as exc:
+        raise UnavailableError(
+            f'"{path}-wal" cannot be written: {exc.strerror}',
+            hint="check the disk, then try again",
+        ) from exc
+
+
 def _begin_witness(checkout: SqliteCheckout, durability: Durability) -> Witness:
     """Raises LostCommitsError if the witness knows of more than the database, else goes on with it.
 
     It is compared before the first write, which would take the place of what was lost. A handle
-    that only reads tells it through `describe` and `verify`.
+    that only reads tells it through `describe` and `verify`. Damage has errors of its own, when
+    what is damaged is read.
     """
-    with checkout.errors:
+    loss: str | None = None
+    stores: list[Row] = []
+    with contextlib.suppress(apsw.Error, UnicodeDecodeError):
         loss = find_loss(checkout.path, checkout.reader.execute)
         stores = checkout.reader.rows(READ_STORE)
     if loss is not None:

@@ -143,10 +143,6 @@ def rewrite_wal(connection: SqliteConnection, path: str) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as exc:
-        raise UnavailableError(
-            f'"{wal}" cannot be written: {exc.strerror}', hint="check the disk, then try again"
-        ) from exc
     finally:
         connection.execute("ROLLBACK")
 
@@ -486,7 +482,7 @@ class SqliteCheckout(Handle):
         self._files = self._writer = None
         if writing is not None:
             for connection in (reading, writing):
-                connection.execute(NEWEST).fetchall()  # which opens the WAL, and takes the locks
+                connection.pragma("schema_version")  # which opens the WAL, and takes the locks
             self._files = DatabaseFiles(path, writing)
             self._writer = SqliteWriter(writing, self, wal)
         super().__init__()
