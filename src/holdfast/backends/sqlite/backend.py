@@ -442,7 +442,7 @@ def _open(
                 path, clock, reading=reading, writing=writing, wal=wal, reach=reach
             )
     except BaseException as exc:
-        is_cut = not read_only and bool(opened) and lacks_frames(opened[0], path)
+        is_cut = _is_short_read(exc) or (bool(opened) and lacks_frames(opened[0], path))
         for connection in opened:
             close_as_it_is(connection)
         if is_cut:
@@ -456,6 +456,14 @@ def _open(
                 hint="check the disk, then try again",
             ) from exc
         raise
+
+
+def _is_short_read(exc: BaseException) -> bool:
+    """Says whether a page is to be in the WAL and is not; of the database SQLite says otherwise."""
+    cause = exc.__cause__
+    return isinstance(cause, apsw.IOError) and (
+        cause.extendedresult == apsw.SQLITE_IOERR_SHORT_READ
+    )
 
 
 def _rewrite_wal(connection: SqliteConnection, path: str) -> None:

@@ -269,6 +269,7 @@ _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
     apsw.InterruptError: ("the call was interrupted", "try again"),
     apsw.IOError: ("reading or writing failed", "check the disk, then open the store again"),
 }
+_CLOSED = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 _LATE_TABLES = tuple(
     f"no such table: {name}"
     for name in ("keys", "checkpoints", "leases", "marks", "claims", "objects")
@@ -330,7 +331,7 @@ class Translated:
         if exc is not None:
             ours = translate(exc, self._path)
             if ours is not None:
-                if self._check_open is not None and isinstance(exc, apsw.ConnectionClosedError):
+                if self._check_open is not None and isinstance(exc, _CLOSED):
                     self._check_open()  # which says why, if another thread gave the handle up
                 raise ours from exc
         return False
@@ -418,7 +419,9 @@ class SqliteWriter:
             if self._reach is not None:
                 self._reach("sqlite.committed")
             if files.watch.is_due(0):
-                self._checkout.check_files(outcome_known=False)
+                self._checkout.check_files(
+                    outcome_known=False, thorough=files.watch.is_notified
+                )
             if publish is not None:
                 publish(result)
             return result
@@ -511,14 +514,14 @@ class SqliteCheckout(Handle):
             super().check_open()
             raise self._died()
 
-    def check_files(self, *, outcome_known: bool) -> None:
+    def check_files(self, *, outcome_known: bool, thorough: bool = True) -> None:
         """Raises, and ends the handle, if a file or a lock was taken from it; for the writer.
 
         SQLite would go on writing to a file without a name, which is gone when its last user ends,
         or write without a lock. So nothing more is acknowledged, and what can still be read is
         saved first.
         """
-        problem = self.files.find_problem()
+        problem = self.files.find_problem(thorough=thorough)
         if problem is not None:
             raise self._give_up(problem, outcome_known=outcome_known)
 

@@ -47,7 +47,7 @@ PAGE_BYTES = 16384
 _WAL_HEADER_BYTES, _FRAME_BYTES = 32, 24 + PAGE_BYTES
 
 DATABASE, WAL, MEMORY = "the database file", "its write-ahead log", "its shared memory"
-_SUFFIXES = {DATABASE: "", WAL: "-wal", MEMORY: "-shm"}
+_SUFFIXES = {MEMORY: "-shm", DATABASE: "", WAL: "-wal"}
 
 
 class Problem(NamedTuple):
@@ -73,11 +73,11 @@ class DatabaseFiles:
             self.close()
             raise
 
-    def find_problem(self) -> Problem | None:
-        """Looks at everything; returns what is wrong."""
+    def find_problem(self, *, thorough: bool) -> Problem | None:
+        """Returns what is wrong; unless `thorough`, as after every commit where nobody tells that a
+        look is due, of the names and of the lock whose loss lets others write."""
         taken = self.watch.look()
-        lost = [lock for lock in self._locks if not lock.is_held()]
-        if lost:
+        if not all([lock.is_held() for lock in self._locks[: None if thorough else 1]]):
             return Problem(
                 "its locks are gone: something in this process opened and closed one of its files, "
                 "such as another SQLite library (Python's sqlite3 is one) or a copy of it",
@@ -89,23 +89,20 @@ class DatabaseFiles:
                 f"{' and '.join(taken)} {was} deleted, moved or replaced while it was open",
                 is_in_place=False,
             )
-        if lacks_frames(self._connection, self._path):
+        if thorough and lacks_frames(self._connection, self._path):
             return Problem(f"{WAL} was cut while it was open", is_in_place=False)
         return None
 
     def is_suspect(self) -> bool:
         """Looks at less, for the moment before a commit where nobody tells that a look is due.
 
-        It sees what was unlinked or cut; what was only renamed is found after the commit.
+        It sees a WAL and a shared memory that were unlinked or cut: those are what others would
+        begin anew, and write to. What is left is found after the commit.
         """
-        status = os.fstat(self._fds[WAL])
-        if not (
-            status.st_nlink
-            and os.fstat(self._fds[MEMORY]).st_nlink
-            and os.fstat(self._fds[DATABASE]).st_nlink
-        ):
+        wal = os.fstat(self._fds[WAL])
+        if not wal.st_nlink or not os.fstat(self._fds[MEMORY]).st_nlink:
             return True
-        return status.st_size < _frames_end(self._connection)
+        return wal.st_size < _frames_end(self._connection)
 
     def moved_to(self) -> str | None:
         """Returns where the database is, if it was moved with the files that it needs."""
@@ -185,6 +182,7 @@ class _Lock:
 
     def __init__(self, fd: int, range_: tuple[int, int]) -> None:
         self._first, self._last = range_
+        self._held = b""
         # Kept open: reading it again takes 2 microseconds, opening it as well takes 8.
         self._info = os.open(f"{_FDINFO}/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -193,11 +191,14 @@ class _Lock:
             info = os.pread(self._info, _FDINFO_BYTES, 0)
         except OSError:
             return False
+        if info == self._held:
+            return True
         for line in info.splitlines():
             if line.startswith(b"lock:") and b" POSIX " in line:
                 # Neighbouring ranges are merged, so ours may be a part of what is listed.
                 *_, first, last = line.split()
                 if int(first) <= self._first and (last == b"EOF" or self._last <= int(last)):
+                    self._held = info
                     return True
         return False
 

@@ -212,7 +212,7 @@ def connect(path: str, *, durability: Durability, read_only: bool) -> SqliteConn
                     f"found {found}"
                 )
         except BaseException:
-            connection.close()
+            driver.close_as_it_is(connection)
             raise
         return connection
 
