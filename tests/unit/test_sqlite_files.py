@@ -465,3 +465,31 @@ def test_other_calls_of_a_handle_notice_it_too(path: Path) -> None:
             call(backend)
         backend.close()
         os.unlink(f"{path}-witness")
+
+
+def test_a_wal_found_too_short_after_opening_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _open(path).close()
+    monkeypatch.setattr(database_files, "lacks_frames", lambda connection, path: True)
+    with pytest.raises(UnavailableError, match="removed or cut"):
+        _open(path)
+
+
+def test_the_descriptor_that_a_lock_was_taken_through_is_found_among_others(path: Path) -> None:
+    """Descriptors of one file in any order: only that of SQLite's first connection has the lock."""
+    first = _open(path)
+    fds = [os.open(path, os.O_PATH) for _ in range(3)]
+    files = _checkout(first).files
+    held = vars(files)["_locks"]
+    before = len(held)
+    files._keep_lock((0x40000002, 0x400001FF), fds)  # pyright: ignore[reportPrivateUsage]
+    assert len(held) == before
+    inodes = database_files._open_inodes()  # pyright: ignore[reportPrivateUsage]
+    status = os.stat(path)
+    every = inodes[status.st_dev, status.st_ino]
+    files._keep_lock((0x40000002, 0x400001FF), sorted(every, reverse=True))  # pyright: ignore[reportPrivateUsage]
+    assert len(held) == before + 1
+    for fd in fds:
+        os.close(fd)
+    first.close()

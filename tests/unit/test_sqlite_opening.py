@@ -233,3 +233,32 @@ def test_opening_a_second_handle_drops_no_lock_of_the_first(tmp_path: Path) -> N
     first.commit([build.commit(build.append("a", behind=head))])
     assert len(first.read("a")) == 2
     first.close()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-witness"])
+def test_a_new_store_is_not_made_over_what_an_old_one_left(tmp_path: Path, suffix: str) -> None:
+    path, left = tmp_path / "state.db", tmp_path / f"state.db{suffix}"
+    left.write_bytes(b"frames of another time")
+    with pytest.raises(UsageError, match=f"state.db{suffix}.* is left over") as caught:
+        _open(path)
+    assert f"delete {path}-*" in str(caught.value.hint)
+    assert _bytes_below(tmp_path) == {left.name: b"frames of another time"}
+    left.unlink()
+    _open(path).close()
+
+
+def test_what_another_process_just_made_is_not_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that create a store at once, one may see the WAL of the other before its database."""
+    path = tmp_path / "state.db"
+    _open(path).close()
+    answers = [False]
+    real = os.path.lexists
+
+    def lexists(name: str) -> bool:
+        return answers.pop() if answers and str(name) == str(path) else real(name)
+
+    monkeypatch.setattr(os.path, "lexists", lexists)
+    _open(path).close()
+    assert not answers
