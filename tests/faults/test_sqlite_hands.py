@@ -87,9 +87,7 @@ HANDS = {
 
 @pytest.mark.parametrize("before", [20, 300], ids=["few", "many"])
 @pytest.mark.parametrize("hand", HANDS)
-def test_nothing_is_acknowledged_after_a_file_was_taken(
-    path: Path, hand: str, before: int
-) -> None:
+def test_nothing_is_acknowledged_after_a_file_was_taken(path: Path, hand: str, before: int) -> None:
     """REL-1: the next write is refused, and all that was acknowledged is in the rescued copy."""
     with Hands(f"sqlite:{path}") as worker:
         worker.must(f"write {before}")
@@ -355,9 +353,7 @@ def test_a_store_is_not_created_beside_left_over_files(path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("kind", ["file"] if may_mount() else [])
-def test_a_database_that_is_mounted_alone_is_refused(
-    path: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_database_that_is_mounted_alone_is_refused(path: Path, tmp_path: Path, kind: str) -> None:
     """As a container does it: `-v state.db:/data/state.db`; each would have a WAL of its own."""
     with holdfast.open(f"sqlite:{path}") as store:
         store.team("a").append("log", "first")

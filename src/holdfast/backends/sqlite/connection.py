@@ -419,9 +419,7 @@ class SqliteWriter:
             if self._reach is not None:
                 self._reach("sqlite.committed")
             if files.watch.is_due(0):
-                self._checkout.check_files(
-                    outcome_known=False, thorough=files.watch.is_notified
-                )
+                self._checkout.check_files(outcome_known=False, thorough=files.watch.is_notified)
             if publish is not None:
                 publish(result)
             return result
