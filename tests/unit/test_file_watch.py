@@ -18,6 +18,7 @@ from holdfast.backends import file_watch
 from holdfast.backends.file_watch import FileWatch, IdleLooks, idle_looks
 
 NEVER = 1 << 30
+ALL = ["the store", "the folder", "the empty folder", "the ring", "the text"]
 
 
 @pytest.fixture(params=[0, NEVER], ids=["inotify", "stats"])
@@ -41,9 +42,11 @@ class Place:
         self.home = root / "home"
         self.path = self.home / "agent" / "store"
         (self.path / "log").mkdir(parents=True)
+        (self.path / "empty").mkdir()
         self.fds = {
             "the store": os.open(self.path, os.O_RDONLY),
             "the folder": os.open(self.path / "log", os.O_RDONLY),
+            "the empty folder": os.open(self.path / "empty", os.O_RDONLY),
             "the ring": os.open(self.path / "ring", os.O_RDWR | os.O_CREAT),
             "the text": os.open(self.path / "log" / "0", os.O_RDWR | os.O_CREAT),
         }
@@ -52,6 +55,7 @@ class Place:
         store = self.fds["the store"]
         watch.keep("the store", str(self.path), store)
         watch.keep("the folder", "log", self.fds["the folder"], at=store)
+        watch.keep("the empty folder", "empty", self.fds["the empty folder"], at=store)
         watch.keep("the ring", "ring", self.fds["the ring"], at=store)
         watch.keep("the text", "0", self.fds["the text"], at=self.fds["the folder"])
 
@@ -96,12 +100,13 @@ HANDS: dict[str, tuple[Callable[[Place], object], list[str]]] = {
     "removed": (lambda place: (place.path / "ring").unlink(), ["the ring"]),
     "renamed": (lambda place: (place.path / "ring").rename(place.path / "r"), ["the ring"]),
     "text removed": (lambda place: (place.path / "log" / "0").unlink(), ["the text"]),
+    "empty folder removed": (lambda place: (place.path / "empty").rmdir(), ["the empty folder"]),
     "folder moved": (lambda place: (place.path / "log").rename(place.path / "l"), ["the folder"]),
     "store moved": (put_new_store, ["the store"]),
     "way moved": (lambda place: place.home.rename(place.home.with_name("moved")), ["the store"]),
     "way is a loop": (loop, ["the store"]),
     "way is a file": (put_file_in_way, ["the store"]),
-    "all removed": (remove_way, ["the store", "the folder", "the ring", "the text"]),
+    "all removed": (remove_way, ALL),
 }
 
 

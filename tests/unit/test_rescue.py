@@ -25,7 +25,10 @@ def test_what_is_held_is_written_under_new_names(tmp_path: Path) -> None:
         assert folder.parent == tmp_path / "rescued"
         assert (folder / "log" / "0.jsonl").read_bytes() == b"a line\n" * 300_000
         assert (folder / "holdfast.json").read_bytes() == b"{}"
-    assert reports(str(tmp_path)) == ["what happened", "what happened then"]
+    assert reports(str(tmp_path)) == [
+        f"what happened; see rescued/{first.name}",
+        f"what happened then; see rescued/{second.name}",
+    ]
 
 
 def test_a_place_that_is_gone_gives_way_to_the_next(tmp_path: Path) -> None:
@@ -35,6 +38,23 @@ def test_a_place_that_is_gone_gives_way_to_the_next(tmp_path: Path) -> None:
     assert folder.parent == tmp_path / "beside" / "rescued"
     with pytest.raises(NotADirectoryError):
         rescue(places[:1], [], "", SystemClock())
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    """They could put a folder of their own in the place of ours, and read what we write."""
+    (tmp_path / "rescued").mkdir()
+    (tmp_path / "rescued").chmod(mode)
+    with pytest.raises(PermissionError, match="not a private folder"):
+        rescue([str(tmp_path)], [], "", SystemClock())
+
+
+def test_a_link_to_a_folder_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "rescued").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError, match="not a private folder"):
+        rescue([str(tmp_path)], [], "", SystemClock())
+    assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_a_rescue_that_did_not_end_says_so(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import errno
 import logging
 import os
 import select
+import stat
 from collections.abc import Callable
 from functools import cache
 from threading import Condition, Lock, Thread
@@ -32,9 +33,9 @@ from weakref import WeakSet
 
 _log = logging.getLogger("holdfast.backends")
 
-_ATTRIB, _DELETE_SELF, _MOVE_SELF = 0x4, 0x400, 0x800
+_ATTRIB, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x4, 0x200, 0x400, 0x800
 _CLOSE_WRITE, _CLOSE_NOWRITE, _OPEN = 0x8, 0x10, 0x20
-_DONT_FOLLOW = 0x02000000
+_DONT_FOLLOW, _MASK_ADD = 0x02000000, 0x20000000
 _EVENTS = _ATTRIB | _DELETE_SELF | _MOVE_SELF
 _USES = _CLOSE_WRITE | _CLOSE_NOWRITE | _OPEN
 _EVENT_BYTES = 4096
@@ -58,6 +59,7 @@ class _Watched(NamedTuple):
     fd: int
     device: int
     inode: int
+    is_folder: bool
     events: int
 
 
@@ -69,9 +71,9 @@ class FileWatch:
     that has the store's lock for commits. A watch that was never looked at is due.
     """
 
-    def __init__(self, *, notify_after: int = NOTIFY_AFTER) -> None:
+    def __init__(self, *, notify_after: int | None = None) -> None:
         self.is_due: Callable[[int], object] = _always
-        self._left = notify_after  # looks until the kernel is asked
+        self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until we ask
         self._fd = -1
         self._watched: dict[str, _Watched] = {}
         self._numbers: dict[str, int] = {}  # of the inotify watches
@@ -91,8 +93,9 @@ class FileWatch:
         is also due when anybody opened the file or closed it.
         """
         found = os.fstat(fd)
+        is_folder = stat.S_ISDIR(found.st_mode)
         events = _EVENTS | _USES if uses else _EVENTS
-        watched = _Watched(path, at, fd, found.st_dev, found.st_ino, events)
+        watched = _Watched(path, at, fd, found.st_dev, found.st_ino, is_folder, events)
         if watched == self._watched.get(what):
             return
         self.forget(what)
@@ -125,7 +128,7 @@ class FileWatch:
     def taken(self) -> list[str]:
         """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
         taken: list[str] = []
-        for what, (path, at, _, device, inode, _) in list(self._watched.items()):
+        for what, (path, at, _, device, inode, _, _) in list(self._watched.items()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
                 if found.st_ino != inode or found.st_dev != device:
@@ -152,6 +155,10 @@ class FileWatch:
         for what, watched in self._watched.items():
             if what not in self._numbers and self._fd >= 0:
                 number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", watched.events)
+                if number >= 0 and watched.is_folder and watched.at is not None:
+                    # An open folder is removed without an event of its own, if it is empty.
+                    above = f"/proc/self/fd/{watched.at}"
+                    number = min(number, inotify.add(self._fd, above, _DELETE))
                 if number < 0:
                     self._give_up_notifying()
                 else:
@@ -215,7 +222,8 @@ class _Inotify:
 
     def add(self, fd: int, path: str, events: int) -> int:
         assert self._add is not None, "BUG: a watch of a queue that was never begun"
-        return self._add(fd, os.fsencode(path), ctypes.c_uint32(events))
+        # Added to what is asked of the same file already: two names may lead there.
+        return self._add(fd, os.fsencode(path), ctypes.c_uint32(events | _MASK_ADD))
 
     def remove(self, fd: int, number: int) -> None:
         assert self._remove is not None, "BUG: a watch of a queue that was never begun"

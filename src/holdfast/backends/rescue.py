@@ -8,7 +8,9 @@ took the files to decide.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Sequence
 
 from holdfast.clock import Clock
@@ -17,6 +19,7 @@ from holdfast.names import new_id
 FOLDER = "rescued"
 REPORT = "report.txt"
 _CHUNK_BYTES = 1 << 20
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,13 +47,13 @@ def rescue(
 
 
 def reports(place: str) -> list[str]:
-    """Returns what the reports below `place` say, oldest first."""
+    """Returns the first line of each report below `place`, oldest first."""
     folder = os.path.join(place, FOLDER)
     found: list[str] = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         try:
             with open(os.path.join(folder, name, REPORT), encoding="utf-8") as file:
-                found.append(file.read().strip())
+                found.append(f"{file.readline().strip()}; see {FOLDER}/{name}")
         except FileNotFoundError:
             found.append(f"{FOLDER}/{name} has no {REPORT}: it was not written to its end")
     return found
@@ -62,6 +65,7 @@ def _make_folder(places: Sequence[str], name: str) -> str:
         folder = os.path.join(place, FOLDER)
         try:
             os.makedirs(folder, 0o700, exist_ok=True)
+            _check_private(folder)
             path = os.path.join(folder, name)
             os.mkdir(path, 0o700)
         except OSError as exc:
@@ -70,6 +74,14 @@ def _make_folder(places: Sequence[str], name: str) -> str:
             return path
     assert problem is not None, "BUG: no place was named"
     raise problem
+
+
+def _check_private(folder: str) -> None:
+    """Raises if somebody else could put another folder in the place of ours, and read it."""
+    found = os.lstat(folder)
+    is_private = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_MAY_WRITE
+    if not stat.S_ISDIR(found.st_mode) or not is_private:
+        raise PermissionError(errno.EPERM, "it is not a private folder", folder)
 
 
 def _write(path: str, content: int | bytes) -> None:
