@@ -98,7 +98,8 @@ def test_status_tells_what_was_rescued(path: Path) -> None:
     os.unlink(f"{path}-witness")
     opened = _open(path)
     [report] = opened.inspect.describe()["reports"]
-    assert "What happened: its write-ahead log was deleted" in report
+    assert f"{path}: its write-ahead log was deleted" in report
+    assert "see rescued/" in report
     opened.close()
 
 
@@ -238,7 +239,7 @@ def test_what_cannot_be_saved_is_told(path: Path, monkeypatch: pytest.MonkeyPatc
     backend = _open(path)
     _write(backend)
     os.unlink(f"{path}-wal")
-    with pytest.raises(FilesTakenError, match="could not be saved .*No space left") as caught:
+    with pytest.raises(FilesTakenError, match=r"could not be saved .*No space left") as caught:
         _write(backend)
     assert caught.value.rescued is None
     backend.close()

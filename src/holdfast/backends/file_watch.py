@@ -89,8 +89,8 @@ class FileWatch:
         """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
 
         `what` is how the file is called in messages. `path` begins at the directory `at`, or is
-        absolute. Both descriptors must stay open for as long as they are watched. With `uses` a look
-        is also due when anybody opened the file or closed it.
+        absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
+        look is also due when anybody opened the file or closed it.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)

@@ -59,7 +59,7 @@ def read_mountinfo() -> str:
 
 
 def refuse_mounted_alone(path: str, *, mountinfo: str) -> None:
-    """Raises UsageError if the file itself is a mount point, as `docker -v state.db:/x/state.db` is.
+    """Raises UsageError if the file itself is a mount point, as `-v state.db:/x/state.db` makes it.
 
     The files beside it are then others than those that the rest of the world finds beside it. Two
     containers would each have a log and locks of their own for one database.

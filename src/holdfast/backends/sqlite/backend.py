@@ -460,10 +460,8 @@ def _open(
 
 def _is_short_read(exc: BaseException) -> bool:
     """Says whether a page is to be in the WAL and is not; of the database SQLite says otherwise."""
-    cause = exc.__cause__
-    return isinstance(cause, apsw.IOError) and (
-        cause.extendedresult == apsw.SQLITE_IOERR_SHORT_READ
-    )
+    code: object = getattr(exc.__cause__, "extendedresult", None)
+    return code == apsw.SQLITE_IOERR_SHORT_READ
 
 
 def _rewrite_wal(connection: SqliteConnection, path: str) -> None:

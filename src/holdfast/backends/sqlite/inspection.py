@@ -20,6 +20,7 @@ from holdfast.backends.sqlite.connection import (
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
 from holdfast.backends.sqlite.opening import FORMAT, connect
+from holdfast.backends.sqlite.rescue import rescued_reports
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -32,7 +33,6 @@ from holdfast.backends.sqlite.rows import (
     decode,
     object_crc,
 )
-from holdfast.backends.sqlite.rescue import rescued_reports
 from holdfast.backends.sqlite.witness import find_loss, remedy
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 

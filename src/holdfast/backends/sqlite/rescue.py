@@ -53,15 +53,17 @@ def rescued_reports(path: str) -> list[str]:
 
 def _copy(connection: SqliteConnection, target: str) -> None:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-    with closing(apsw.Connection(target, flags=flags)) as copy:
-        with copy.backup("main", cast(apsw.Connection, connection), "main") as backup:
-            backup.step()
+    with (
+        closing(apsw.Connection(target, flags=flags)) as copy,
+        copy.backup("main", cast(apsw.Connection, connection), "main") as backup,
+    ):
+        backup.step()
 
 
 def _report(path: str, name: str, what: str, clock: Clock) -> str:
     now = datetime.fromtimestamp(clock.now_us() / 1_000_000, UTC).isoformat(timespec="seconds")
     return (
-        f"{now}: {path}\n\n"
+        f"{now}: {path}: {what}\n\n"
         f"What happened: {what}. The process {os.getpid()} had the store open and stopped writing "
         "at once.\n"
         f"What is here: {name}, a whole copy of the store as that process could still read it. It "
