@@ -14,15 +14,19 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import apsw
 
+from holdfast.backends.file_watch import idle_looks
 from holdfast.backends.gates import Waiters, held_here, reentered
 from holdfast.backends.handle import Handle
+from holdfast.backends.sqlite.database_files import DatabaseFiles, Problem
+from holdfast.backends.sqlite.rescue import rescue_database
 from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptError,
+    FilesTakenError,
     FormatError,
     HoldfastError,
     UnavailableError,
@@ -224,11 +228,18 @@ class SqliteConnection(Protocol):
     def set_busy_handler(self, callable: Callable[[int], bool]) -> None: ...
     def data_version(self) -> int: ...
     def last_insert_rowid(self) -> int: ...
+    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
     def close(self) -> None: ...
 
 
 def connect(name: str, flags: int) -> SqliteConnection:
     return cast(SqliteConnection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
+
+
+def close_as_it_is(connection: SqliteConnection) -> None:
+    """Closes without the checkpoint that a last close makes: it would write in the database."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
 
 
 def execute_of(connection: SqliteConnection) -> Execute:
@@ -258,6 +269,7 @@ _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
     apsw.InterruptError: ("the call was interrupted", "try again"),
     apsw.IOError: ("reading or writing failed", "check the disk, then open the store again"),
 }
+_CLOSED = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 _LATE_TABLES = tuple(
     f"no such table: {name}"
     for name in ("keys", "checkpoints", "leases", "marks", "claims", "objects")
@@ -310,11 +322,17 @@ class Translated:
     own thread in the use of that.
     """
 
-    __slots__ = ("_is_read_here", "_path")
+    __slots__ = ("_check_open", "_is_read_here", "_path")
 
-    def __init__(self, path: str, reader: SqliteReader | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        reader: SqliteReader | None = None,
+        check_open: Callable[[], None] | None = None,
+    ) -> None:
         self._path = path
         self._is_read_here = None if reader is None else held_here(reader.lock)
+        self._check_open = check_open
 
     def __enter__(self) -> None:
         if self._is_read_here is not None and self._is_read_here():
@@ -324,12 +342,17 @@ class Translated:
         if exc is not None:
             ours = translate(exc, self._path)
             if ours is not None:
+                if self._check_open is not None and isinstance(exc, _CLOSED):
+                    self._check_open()  # which says why, if another thread gave the handle up
                 raise ours from exc
         return False
 
 
 T = TypeVar("T")
 NEWEST = "SELECT max(ordinal) FROM events"
+_TAKEN_HINT = (
+    "end what touches the files of an open store, then open it again and look what is there"
+)
 
 
 class SqliteReader:
@@ -384,12 +407,15 @@ class SqliteWriter:
         `publish` is called with it while the connection is still held, so that the next
         transaction finds in memory what this one left on disk.
         """
-        execute = self.execute
+        execute, files = self.execute, self._checkout.files
         if self._is_held_here():
             raise reentered("a write")
         with self.lock:
             self._checkout.check_open()
-            self._checkout.check_name()
+            # Before as well as after: what a commit without locks or names writes may destroy what
+            # others wrote. Where nobody tells that a look is due, the look after it has to do.
+            if files.watch.is_due(0) and (files.watch.is_notified or files.is_suspect()):
+                self._checkout.check_files(outcome_known=True)
             try:
                 execute("BEGIN IMMEDIATE")
                 if self._wal is not None:
@@ -414,6 +440,8 @@ class SqliteWriter:
             self._tables.settle()
             if self._reach is not None:
                 self._reach("sqlite.committed")
+            if files.watch.is_due(0):
+                self._checkout.check_files(outcome_known=False, thorough=files.watch.is_notified)
             if publish is not None:
                 publish(result)
             return result
@@ -444,6 +472,14 @@ class SqliteWriter:
         return self._checkout.poison(f"a commit failed ({exc})")
 
 
+class _Death(NamedTuple):
+    """Why a handle cannot be used any more, and where what it held was saved."""
+
+    why: str
+    is_taken: bool = False
+    rescued: str | None = None
+
+
 class SqliteCheckout(Handle):
     """Whether the store may be used, and what every part of the backend needs to use it."""
 
@@ -458,17 +494,23 @@ class SqliteCheckout(Handle):
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
-        found = os.stat(path, follow_symlinks=False)
-        self._identity = found.st_dev, found.st_ino
         self.clock = clock
         self.tables = SqliteTables()
         self.reach = reach
         self.reader = SqliteReader(reading)
-        self.errors = Translated(path, self.reader)
+        self.errors = Translated(path, self.reader, self.check_open)
         self.changed = Waiters()
-        self._poison: str | None = None
-        self._writer = None if writing is None else SqliteWriter(writing, self, wal)
+        self._poison: _Death | None = None
+        self._is_closing = False  # also if that was interrupted: the files were looked at
+        self._files = self._writer = None
+        if writing is not None:
+            for connection in (reading, writing):
+                connection.pragma("schema_version")  # which opens the WAL, and takes the locks
+            self._files = DatabaseFiles(path, writing)
+            self._writer = SqliteWriter(writing, self, wal)
         super().__init__()
+        if writing is not None:
+            idle_looks.begin(self)
 
     @property
     def writer(self) -> SqliteWriter:
@@ -481,42 +523,87 @@ class SqliteCheckout(Handle):
             )
         return self._writer
 
+    @property
+    def files(self) -> DatabaseFiles:
+        """What the writing connection relies on."""
+        assert self._files is not None, "BUG: a handle that only reads watches nothing"
+        return self._files
+
     def check_open(self) -> None:
         if self._dead is not None or self._poison is not None:
             super().check_open()
-            raise self._poisoned()
+            raise self._died()
 
-    def check_name(self) -> None:
-        """Raises, and ends the handle, if somebody deleted or replaced the file while it was open.
+    def check_files(self, *, outcome_known: bool, thorough: bool = True) -> None:
+        """Raises, and ends the handle, if a file or a lock was taken from it; for the writer.
 
-        SQLite would go on writing to a file without a name, which is gone when its last user ends.
+        SQLite would go on writing to a file without a name, which is gone when its last user ends,
+        or write without a lock. So nothing more is acknowledged, and what can still be read is
+        saved first.
         """
+        problem = self.files.find_problem(thorough=thorough)
+        if problem is not None:
+            raise self._give_up(problem, outcome_known=outcome_known)
+
+    def look_while_idle(self) -> None:
+        """Looks at the files, unless a commit is under way, which does so itself."""
+        writer = self._writer
+        if writer is None or not writer.lock.acquire(blocking=False):
+            return
         try:
-            found = os.stat(self.path, follow_symlinks=False)
-        except FileNotFoundError:
-            found = None
-        except OSError as exc:
-            raise UnavailableError(
-                f'"{self.path}" cannot be examined: {exc.strerror}',
-                hint="check the disk, then try again",
-            ) from exc
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
-            error = self.poison("its file was deleted, moved or replaced while it was open")
-            error.outcome_known = True
-            raise error
+            if self._dead is None and self._poison is None:
+                with self.errors:
+                    self.check_files(outcome_known=True)
+        except FilesTakenError as exc:
+            _log.error("%s", exc)
+        finally:
+            writer.lock.release()
+
+    def _give_up(self, problem: Problem, *, outcome_known: bool) -> FilesTakenError:
+        """Ends the use of this handle at once; the caller has the writer's lock.
+
+        Both connections are closed here and now, and without the checkpoint that a last close
+        makes: without locks, or on files without a name, it would write over what others have
+        written since. As long as they were open, whoever opens the store again in this process
+        would share their memory.
+        """
+        self._poison = _Death(problem.what, is_taken=True)
+        rescued, saved = None, "what was committed is in its place"
+        with self.reader.lock:
+            if not problem.is_in_place:
+                moved = self.files.moved_to()
+                if moved is None:
+                    rescued, saved = rescue_database(
+                        self.path, self.reader.connection, problem.what, self.clock
+                    )
+                else:
+                    saved = f'what was committed went with it to "{moved}"'
+            assert self._writer is not None, "BUG: nobody but the writer looks"
+            for connection in (self.reader.connection, self._writer.connection):
+                close_as_it_is(connection)
+        self._poison = _Death(f"{problem.what}; {saved}", is_taken=True, rescued=rescued)
+        self.wake()
+        error = self._died()
+        error.outcome_known = outcome_known
+        assert isinstance(error, FilesTakenError)
+        return error
 
     def poison(self, why: str) -> UnavailableError:
         """Ends the use of this handle, and returns the error for the call that found out."""
-        self._poison = why
+        self._poison = _Death(why)
         self.wake()
-        error = self._poisoned()
+        error = self._died()
         error.outcome_known = False
         return error
 
-    def _poisoned(self) -> UnavailableError:
+    def _died(self) -> UnavailableError:
+        assert self._poison is not None, "BUG: a living handle has no cause of death"
+        why, is_taken, rescued = self._poison
+        text = f'"{self.path}" is unavailable to this handle: {why}'
+        if is_taken:
+            return FilesTakenError(text, rescued=rescued, hint=_TAKEN_HINT)
         return UnavailableError(
-            f'"{self.path}" is unavailable to this handle: {self._poison}',
-            hint="open the store again and look whether the commit is there",
+            text, hint="open the store again and look whether the commit is there"
         )
 
     def wake(self) -> None:
@@ -531,18 +618,45 @@ class SqliteCheckout(Handle):
     def close(self) -> None:
         """Closes both connections of a handle that was marked closed; again changes nothing.
 
-        The last one on the host empties the WAL and removes it.
+        The last one on the host empties the WAL and removes it. A file that was taken since the
+        last commit is found here: then what can be read is saved, and the caller is told.
         """
         self.wake()
+        writer = self._writer
+        if writer is None:
+            with self.errors, self.reader.lock:
+                self.reader.connection.close()
+            return
+        idle_looks.end(self)
+        is_first, self._is_closing = not self._is_closing, True
+        try:
+            with self.errors, writer.lock:
+                if is_first and self._poison is None:
+                    self.check_files(outcome_known=True)
+        finally:
+            self._close_connections(writer)
+
+    def abandon(self) -> None:
+        """Ends a handle that was just opened, and leaves the files as they are."""
+        self.mark_closed()
+        writer = self._writer
+        assert writer is not None, "BUG: a handle that only reads leaves the files as they are"
+        idle_looks.end(self)
+        for connection in (self.reader.connection, writer.connection):
+            close_as_it_is(connection)
+        writer.close()
+        self.files.close()
+
+    def _close_connections(self, writer: SqliteWriter) -> None:
         with self.errors, self.reader.lock:
             self.reader.connection.close()
-        if self._writer is not None:
-            if self.reach is not None:
-                self.reach("sqlite.closing")
-            with self.errors:
-                self._writer.close()
-            if self.reach is not None:
-                self.reach("sqlite.closed")
+        if self.reach is not None:
+            self.reach("sqlite.closing")
+        with self.errors:
+            writer.close()
+        self.files.close()
+        if self.reach is not None:
+            self.reach("sqlite.closed")
 
     def after_fork(self) -> None:
         """Keeps a child from ever closing what it inherited.
@@ -555,3 +669,5 @@ class SqliteCheckout(Handle):
 
         for inherited in (self.reader, self._writer):
             pythonapi.Py_IncRef(py_object(inherited))
+        if self._files is not None:
+            self._files.close()
