@@ -48,7 +48,7 @@ def holdfast(url: str, *words: str) -> str:
 
 def test_looking_does_not_wait_for_a_writer_that_was_stopped(stopped: str) -> None:
     """What was told is shown, what is under way is not."""
-    assert json.loads(holdfast(stopped, "get", "team/red", "told", "--json")) == 1
+    assert holdfast(stopped, "get", "team/red", "told").strip() == "1"
     assert "under way" not in holdfast(stopped, "show", "team/red")
     assert json.loads(holdfast(stopped, "status", "--json"))["durability"] == "full"
     assert "team/red" in holdfast(stopped, "scopes")

@@ -74,7 +74,7 @@ class World:
             "joint": joint,
             "submit": submit,
             "blob": blob,
-            "read": lambda: (red.get("list"), red.history(), red.checkpoints()),
+            "read": lambda: (red.get("list"), list(red.history()), red.checkpoints()),
             "follow": lambda: list(store.events(after=store.position, timeout_s=0.01)),
             "lease": lease,
         }[kind]
