@@ -26,7 +26,14 @@ from holdfast.backends.sqlite.connection import SqliteConnection, Translated, st
 from holdfast.backends.sqlite.database_files import PAGE_BYTES
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.clock import Clock
-from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
+from holdfast.errors import (
+    CLOSE_SOME,
+    NO_DESCRIPTORS,
+    FormatError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.names import new_id, short_id
 
 FORMAT = 1
@@ -123,7 +130,9 @@ def _create(path: str, clock: Clock) -> None:
     except OSError as exc:
         raise UnavailableError(
             f'"{path}" cannot be created: {exc.strerror}',
-            hint="check that its directory exists and is writable",
+            hint=CLOSE_SOME
+            if exc.errno in NO_DESCRIPTORS
+            else "check that its directory exists and is writable",
         ) from exc
 
 
