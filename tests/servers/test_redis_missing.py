@@ -264,6 +264,31 @@ def test_a_commit_that_is_refused_for_damage_writes_nothing(
     filled.backend.close()
 
 
+def test_one_head_that_is_gone_leaves_the_others(request: pytest.FixtureRequest) -> None:
+    """What is there is read and written; what is not there may be what is gone."""
+    filled = Filled(request.node.name)
+    backend = filled.backend
+    with server(OLDEST).client() as client:
+        client.hdel(f"{filled.root}:heads", "ends")
+    assert len(backend.read("lasts")) == 1
+    more = filled.build.append("lasts", behind=head_of(backend, "lasts"))
+    accepted(backend, filled.build.commit(more))
+    for call in (
+        lambda: backend.read("ends"),
+        lambda: backend.read("never"),
+        lambda: backend.heads(["ends"]),
+        lambda: backend.heads(["lasts", "never"]),
+        lambda: backend.find("ends", key="k"),
+        lambda: backend.commit([filled.build.commit(filled.build.append("never"))]),
+    ):
+        with pytest.raises(CorruptError, match=r":heads|events:ends"):
+            call()
+    found = {one.where for one in backend.inspect.verify(read_all=True)}
+    assert {filled.key("heads"), filled.key("events:ends")} <= found
+    assert not [where for where in found if "lasts" in where]
+    backend.close()
+
+
 def test_a_count_that_an_operator_removes_is_taken_anew(request: pytest.FixtureRequest) -> None:
     """The way out where a loss is to be accepted: leases of workers that are all stopped."""
     filled = Filled(request.node.name)
