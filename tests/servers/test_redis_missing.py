@@ -302,3 +302,36 @@ def test_a_count_that_an_operator_removes_is_taken_anew(request: pytest.FixtureR
     assert [one.name for one in filled.backend.leases.list()] == ["l", "m"]
     assert list(filled.backend.inspect.verify(read_all=True)) == []
     filled.backend.close()
+
+
+def test_a_store_whose_keys_were_never_counted_is_read_and_written(
+    request: pytest.FixtureRequest,
+) -> None:
+    """As one that was written before there were counts: they begin with what is written next."""
+    filled = Filled(request.node.name)
+    backend = filled.backend
+    before = {what: read() for what, read in filled.reads(backend).items()}
+    with server(OLDEST).client() as client:
+        counts = ("streams", "entries", "leases", "indexes", "seen")
+        objects = (
+            f"{one}:{kind}" for one in ("objects", "expiring") for kind in ("blob", "snapshot")
+        )
+        client.hdel(filled.root, *counts, *objects)
+        for stream, head in client.hgetall(f"{filled.root}:heads").items():
+            *parts, ends, _, _ = head.split()
+            old = [*parts, ends] if ends != b"0" else parts
+            client.hset(f"{filled.root}:heads", stream, b" ".join(old))
+    for what, read in filled.reads(backend).items():
+        assert read() == before[what], what
+    for what, commit in filled.writes().items():
+        [outcome] = backend.commit([commit])
+        assert isinstance(outcome, Receipt) != what.startswith("repeat"), what
+    backend.objects.put("blob", "ef", b"more")
+    assert backend.leases.acquire("m", "w", ttl_s=60) is not None
+    assert [head_of(backend, stream).revision for stream in backend.streams()] == [2, 2, 1]
+    assert list(backend.inspect.verify(read_all=True)) == []
+    with server(OLDEST).client() as client:
+        client.delete(f"{filled.root}:log")
+    with pytest.raises(CorruptError, match="log"):
+        backend.read_all()
+    backend.close()
