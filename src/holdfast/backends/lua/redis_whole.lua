@@ -1,7 +1,7 @@
 -- Looks whether the keys of the store, and of some streams, are as long as they were left.
 --   args  whether the store's own are looked at, and names of streams
 -- Answers with {key, problem} for each that is not, and for each of the streams with 1 if the server
--- has let go of it at its end, 2 if it has no head.
+-- has let go of it at its end.
 local problems, let_go = {}, {}
 
 local function try(what, look, ...)
@@ -39,8 +39,8 @@ for number, stream in ipairs(args[2]) do
     local head = redis.call('HGET', store .. ':heads', stream)
     parts = head and parts_of(stream, head)
   end)
-  let_go[number] = not parts and 2 or try(stream, is_let_go, stream, parts) and 1 or 0
-  if let_go[number] ~= 1 then
+  let_go[number] = parts and try(stream, is_let_go, stream, parts) and 1 or 0
+  if let_go[number] == 0 then
     try(store .. ':events:' .. stream, check_events, stream, parts)
     try(store .. ':keys:' .. stream, check_keys, stream, parts)
     try(store .. ':checkpoints:' .. stream, check_checkpoints, stream, parts)

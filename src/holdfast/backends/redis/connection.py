@@ -468,10 +468,6 @@ def _driver(
     )
 
 
-LET_GO, NO_HEAD = 1, 2
-"""What the script `whole` says of a stream whose events are not there."""
-
-
 def _raise_first(problems: list[tuple[str, str]], key: str | None = None) -> None:
     """Raises the first problem, or the first of one key."""
     for where, problem in problems:
@@ -534,10 +530,11 @@ class RedisCheckout(Checkout[RedisConnection]):
 
     def problems_on(
         self, connection: RedisConnection, streams: Sequence[str], *, is_store_included: bool
-    ) -> tuple[list[tuple[str, str]], list[int]]:
-        """Returns what is not as long as it was left, and what is left of each of the streams."""
-        problems, left = self.run_on(connection, "whole", (), (is_store_included, streams))
-        return [(where.decode(), problem.decode()) for where, problem in problems], left
+    ) -> tuple[list[tuple[str, str]], list[bool]]:
+        """Returns what is not as long as it was left, and which streams the server let go of."""
+        problems, let_go = self.run_on(connection, "whole", (), (is_store_included, streams))
+        found = [(where.decode(), problem.decode()) for where, problem in problems]
+        return found, [one == 1 for one in let_go]
 
     def is_let_go(self, stream: str) -> bool:
         """Returns whether the server let go of a stream; raises if it is not whole otherwise.
@@ -546,12 +543,12 @@ class RedisCheckout(Checkout[RedisConnection]):
         """
 
         def work(connection: RedisConnection) -> bool:
-            problems, [left] = self.problems_on(connection, (stream,), is_store_included=False)
-            _raise_first(problems)
-            if left == NO_HEAD:
-                problems, _ = self.problems_on(connection, (), is_store_included=True)
+            problems, [let_go] = self.problems_on(connection, (stream,), is_store_included=True)
+            _raise_first([one for one in problems if one[0] in self.keys.of_stream(stream)])
+            [has_head] = self.ask_on(connection, ("HEXISTS", self.keys.heads, stream))
+            if not has_head:
                 _raise_first(problems, self.keys.heads)
-            return left == LET_GO
+            return let_go
 
         return self.pool.call(work)
 

@@ -6,12 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.backends.protocol import Durability, Finding, Head, Objects, Record
-from holdfast.backends.redis.connection import (
-    LET_GO,
-    RedisCheckout,
-    RedisConnection,
-    problem_of,
-)
+from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, problem_of
 from holdfast.backends.redis.encoding import decode, decode_head, is_sealed
 from holdfast.backends.redis.server import FORMAT, RedisServer
 from holdfast.errors import CorruptError
@@ -66,22 +61,21 @@ class RedisInspection:
         found = list(self._counts((), is_store_included=True))
         yield from found
         damaged = {finding.where for finding in found}
-        yield from self._caught(keys.streams, self._streams(damaged, read_all=read_all))
-        if read_all:
-            yield from self._caught(keys.log, self._log(position, damaged))
-            for kind in ("blob", "snapshot"):
-                if not damaged & {keys.objects(kind), keys.expiring(kind)}:
-                    yield from self._objects(kind)
-
-    def _streams(self, damaged: set[str], *, read_all: bool) -> Iterator[Finding]:
-        """Every stream that is listed, and adds to `damaged` the keys that are."""
+        if damaged & {keys.streams, keys.log}:
+            return  # what follows would read them
         for page in self._pages():
             found = list(self._counts(page, is_store_included=False))
             yield from found
             damaged |= {finding.where for finding in found}
-            for stream in page if read_all else ():
-                if self._keys.events(stream) not in damaged:
-                    yield from self._caught(stream, self._stream(stream))
+        if read_all:
+            for page in self._pages():
+                for stream in page:
+                    if keys.events(stream) not in damaged:
+                        yield from self._caught(stream, self._stream(stream))
+            yield from self._log(position, damaged)
+            for kind in ("blob", "snapshot"):
+                if not damaged & {keys.objects(kind), keys.expiring(kind)}:
+                    yield from self._objects(kind)
 
     def _counts(self, streams: Sequence[str], *, is_store_included: bool) -> Iterator[Finding]:
         """Every key of the store, or of some streams, holds as much as it is said to."""
@@ -90,7 +84,7 @@ class RedisInspection:
 
     def _problems(
         self, streams: Sequence[str], *, is_store_included: bool
-    ) -> tuple[list[tuple[str, str]], list[int]]:
+    ) -> tuple[list[tuple[str, str]], list[bool]]:
         return self._checkout.pool.call(
             lambda connection: self._checkout.problems_on(
                 connection, streams, is_store_included=is_store_included
@@ -151,7 +145,7 @@ class RedisInspection:
 
     def _is_let_go(self, stream: str) -> bool:
         """A stream that has come to its end has no events any more: its head is all that stays."""
-        return self._problems((stream,), is_store_included=False)[1] == [LET_GO]
+        return self._problems((stream,), is_store_included=False)[1][0]
 
     def _indexed(self, record: Record, where: str) -> Iterator[Finding]:
         """A key and a checkpoint name are found by their indexes."""
