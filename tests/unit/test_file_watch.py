@@ -161,6 +161,18 @@ def test_a_link_on_the_way_is_followed_wherever_it_leads(
     assert notified.look() == ["the store"]
 
 
+def test_a_directory_that_is_implied_is_named_with_what_is_missed(
+    watch: FileWatch, place: Place
+) -> None:
+    folder = place.fds["the folder"]
+    watch.keep("the folder", "log", folder, at=place.fds["the store"], is_implied=True)
+    watch.keep("the text", str(place.path / "log" / "0"), place.fds["the text"])
+    assert watch.look() == []
+    (place.path / "log").rename(place.path / "l")
+    assert watch.is_due(0)
+    assert watch.look() == ["the folder", "the text"]
+
+
 def test_a_visit_of_a_few_commits_asks_the_kernel_nothing(place: Place) -> None:
     watch = FileWatch(notify_after=2)
     place.keep_all(watch)

@@ -74,6 +74,7 @@ class FileWatch:
         self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until we ask
         self._fd = -1
         self._watched: dict[str, _Watched] = {}
+        self._needed: dict[str, _Watched] = {}  # those that are not implied by others
         self._numbers: dict[str, int] = {}  # of the inotify watches
 
     @property
@@ -81,11 +82,14 @@ class FileWatch:
         """Whether the kernel tells us when a look is due."""
         return self._fd >= 0
 
-    def keep(self, what: str, path: str, fd: int, *, at: int | None = None) -> None:
+    def keep(
+        self, what: str, path: str, fd: int, *, at: int | None = None, is_implied: bool = False
+    ) -> None:
         """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
 
         `what` is how the file is called in messages. `path` begins at the directory `at`, or is
-        absolute. Both descriptors must stay open for as long as they are watched.
+        absolute. Both descriptors must stay open for as long as they are watched. A directory that
+        is on the way to another name that is kept `is_implied`: if it is taken, that one is too.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)
@@ -94,11 +98,14 @@ class FileWatch:
             return
         self.forget(what)
         self._watched[what] = watched
+        if not is_implied:
+            self._needed[what] = watched
         self.is_due = _always  # until the next look, which asks the kernel for this one too
 
     def forget(self, what: str) -> None:
         """Watches one file less."""
         self._watched.pop(what, None)
+        self._needed.pop(what, None)
         number = self._numbers.pop(what, None)
         if number is not None and number not in self._numbers.values():
             _inotify().remove(self._fd, number)
@@ -117,7 +124,15 @@ class FileWatch:
             # A link on the way may be another one now, that leads to the same place.
             if not self._watch_ways():
                 self._give_up_notifying()
-        return self.taken()
+            return self.taken()
+        for path, at, _, device, inode, _ in list(self._needed.values()):
+            try:
+                found = os.stat(path, dir_fd=at, follow_symlinks=False)
+            except OSError:
+                return self.taken()
+            if found.st_ino != inode or found.st_dev != device:
+                return self.taken()
+        return []
 
     def taken(self) -> list[str]:
         """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
@@ -139,6 +154,7 @@ class FileWatch:
     def close(self) -> None:
         """Ends it; in a forked child it leaves the parent's in place."""
         self._watched.clear()
+        self._needed.clear()
         self._give_up_notifying()
 
     def _ask_kernel(self) -> None:
