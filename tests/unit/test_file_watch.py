@@ -10,7 +10,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -330,6 +330,23 @@ def test_idle_stores_are_looked_at_by_one_thread_that_ends(
     good.looked.clear()
     assert good.looked.wait(60)
     looks.end(good)
+
+
+def test_a_process_that_may_have_no_more_threads_opens_stores_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError(f"can't start {thread.name}")
+
+    looks = IdleLooks(every_s=0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse)
+        looks.begin(Store())
+    assert "idle stores are not looked at: can't start holdfast-look" in caplog.text
+    store = Store()
+    looks.begin(store)  # by now it may
+    assert store.looked.wait(60)
+    looks.end(store)
 
 
 def test_a_forked_child_looks_at_its_own_stores_only() -> None:

@@ -270,8 +270,14 @@ class IdleLooks:
         with self._changed:
             self._stores.add(store)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="holdfast-look", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="holdfast-look", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:
+                    # No more threads for this user. Commits look themselves.
+                    _log.warning("idle stores are not looked at: %s", exc)
+                else:
+                    self._thread = thread
 
     def end(self, store: Looked) -> None:
         """Looks no more, but for a look that has begun."""
