@@ -10,7 +10,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -159,6 +159,18 @@ def test_a_link_on_the_way_is_followed_wherever_it_leads(
     link.symlink_to(tmp_path)
     assert notified.is_due(0)
     assert notified.look() == ["the store"]
+
+
+def test_a_directory_that_is_implied_is_named_with_what_is_missed(
+    watch: FileWatch, place: Place
+) -> None:
+    folder = place.fds["the folder"]
+    watch.keep("the folder", "log", folder, at=place.fds["the store"], is_implied=True)
+    watch.keep("the text", str(place.path / "log" / "0"), place.fds["the text"])
+    assert watch.look() == []
+    (place.path / "log").rename(place.path / "l")
+    assert watch.is_due(0)
+    assert watch.look() == ["the folder", "the text"]
 
 
 def test_a_visit_of_a_few_commits_asks_the_kernel_nothing(place: Place) -> None:
@@ -318,6 +330,23 @@ def test_idle_stores_are_looked_at_by_one_thread_that_ends(
     good.looked.clear()
     assert good.looked.wait(60)
     looks.end(good)
+
+
+def test_a_process_that_may_have_no_more_threads_opens_stores_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError(f"can't start {thread.name}")
+
+    looks = IdleLooks(every_s=0.001)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse)
+        looks.begin(Store())
+    assert "idle stores are not looked at: can't start holdfast-look" in caplog.text
+    store = Store()
+    looks.begin(store)  # by now it may
+    assert store.looked.wait(60)
+    looks.end(store)
 
 
 def test_a_forked_child_looks_at_its_own_stores_only() -> None:

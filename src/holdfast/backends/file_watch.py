@@ -79,6 +79,7 @@ class FileWatch:
         self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until we ask
         self._fd = -1
         self._watched: dict[str, _Watched] = {}
+        self._needed: dict[str, _Watched] = {}  # those that are not implied by others
         self._numbers: dict[str, int] = {}  # of the inotify watches
 
     @property
@@ -87,13 +88,21 @@ class FileWatch:
         return self._fd >= 0
 
     def keep(
-        self, what: str, path: str, fd: int, *, at: int | None = None, uses: bool = False
+        self,
+        what: str,
+        path: str,
+        fd: int,
+        *,
+        at: int | None = None,
+        uses: bool = False,
+        is_implied: bool = False,
     ) -> None:
         """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
 
         `what` is how the file is called in messages. `path` begins at the directory `at`, or is
         absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
-        look is also due when anybody opened the file or closed it.
+        look is also due when anybody opened the file or closed it. A directory that is on the way
+        to another name that is kept `is_implied`: if it is taken, that one is too.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)
@@ -103,11 +112,14 @@ class FileWatch:
             return
         self.forget(what)
         self._watched[what] = watched
+        if not is_implied:
+            self._needed[what] = watched
         self.is_due = _always  # until the next look, which asks the kernel for this one too
 
     def forget(self, what: str) -> None:
         """Watches one file less."""
         self._watched.pop(what, None)
+        self._needed.pop(what, None)
         number = self._numbers.pop(what, None)
         if number is not None and number not in self._numbers.values():
             _inotify().remove(self._fd, number)
@@ -126,7 +138,15 @@ class FileWatch:
             # A link on the way may be another one now, that leads to the same place.
             if not self._watch_ways():
                 self._give_up_notifying()
-        return self.taken()
+            return self.taken()
+        for path, at, _, device, inode, _ in list(self._needed.values()):
+            try:
+                found = os.stat(path, dir_fd=at, follow_symlinks=False)
+            except OSError:
+                return self.taken()
+            if found.st_ino != inode or found.st_dev != device:
+                return self.taken()
+        return []
 
     def taken(self) -> list[str]:
         """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
@@ -148,6 +168,7 @@ class FileWatch:
     def close(self) -> None:
         """Ends it; in a forked child it leaves the parent's in place."""
         self._watched.clear()
+        self._needed.clear()
         self._give_up_notifying()
 
     def _ask_kernel(self) -> None:
@@ -263,8 +284,14 @@ class IdleLooks:
         with self._mutex:
             self._stores.add(store)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="holdfast-look", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="holdfast-look", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:
+                    # No more threads for this user. Commits look themselves.
+                    _log.warning("idle stores are not looked at: %s", exc)
+                else:
+                    self._thread = thread
 
     def end(self, store: Looked) -> None:
         """Looks no more, but for a look that has begun."""

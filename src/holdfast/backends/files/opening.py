@@ -100,13 +100,7 @@ class Opened:
                 self.catalog.open_index(self.page.words[END])
                 self.fresh()
             undo.callback(self.watch.close)
-            self.watch.keep(STORE, directory.path, directory.fd)
-            at = directory.fd
-            opened = {"lock": self._lock_fd, "workers": self._workers_fd, LOG: log_fd}
-            for name, fd in opened.items():
-                self.watch.keep(name, name, fd, at=at)
-            self.watch.keep(shared.NAME, shared.NAME, self.page.fd, at=at)
-            segments.watch = self.watch
+            self._watch_files(self._lock_fd, log_fd)
             self._undo = undo.pop_all()
 
     def catch_up(self) -> None:
@@ -143,6 +137,20 @@ class Opened:
             f'{gone} of "{self.directory.path}" was deleted while in use',
             hint="end every process that has the store open, then open it again",
         )
+
+    def _watch_files(self, lock_fd: int, log_fd: int) -> None:
+        """Watches what is open from the beginning; ring and segments follow when they are opened.
+
+        Lock and segment are looked for by their whole paths, which lead through the directories.
+        """
+        keep, directory = self.watch.keep, self.directory
+        at = directory.fd
+        keep(STORE, directory.path, directory.fd, is_implied=True)
+        keep("lock", os.path.join(directory.path, "lock"), lock_fd)
+        keep("workers", "workers", self._workers_fd, at=at)
+        keep(shared.NAME, shared.NAME, self.page.fd, at=at)
+        keep(LOG, LOG, log_fd, at=at, is_implied=True)
+        self.catalog.segments.watch_newest(self.watch, os.path.join(directory.path, LOG))
 
     def taken(self) -> list[str]:
         """Returns which files were taken, by a closer look than a commit's; reads no text."""

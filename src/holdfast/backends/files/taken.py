@@ -40,7 +40,10 @@ def files_taken(
 ) -> FilesTakenError:
     """Saves what is held of files that were taken; returns the error that says so."""
     lost = [(name, fd) for name, fd, is_named in segments.held() if not is_named]
-    names = [name for name in taken if name != OPEN_SEGMENT] + [name for name, _ in lost]
+    # What is looked for by its path is missed with the directory, and may be where it was in it.
+    passed_over = (OPEN_SEGMENT, "lock") if STORE in taken else (OPEN_SEGMENT,)
+    names = [name for name in taken if name not in passed_over]
+    names += [name for name, _ in lost if name not in names]
     held: list[tuple[str, int | bytes]] = [*lost]
     if ring_fd >= 0 and (lost or journal.NAME in taken):
         held.append((journal.NAME, ring_fd))

@@ -373,7 +373,8 @@ class Segments:
         self.mutex = RLock()  # a descriptor is not closed while another thread reads through it
         self.reserved_end = 0
         self._newest_fd = -1
-        self.watch: FileWatch | None = None  # of the handle that writes
+        self._watch: FileWatch | None = None  # of the handle that writes
+        self._watched_path = ""
         self.refresh()
 
     @property
@@ -441,10 +442,14 @@ class Segments:
             self._newest_fd = self._fd(self.newest)
         self._watch_newest()
 
+    def watch_newest(self, watch: FileWatch, path: str) -> None:
+        """Has the segment that is written to watched from now on; `path` is that of `log`."""
+        self._watch, self._watched_path = watch, path
+
     def _watch_newest(self) -> None:
-        if self.watch is not None:
-            name, at = _name_of(self.newest), self._directory_fd
-            self.watch.keep(OPEN_SEGMENT, name, self._newest_fd, at=at)
+        if self._watch is not None:
+            path = os.path.join(self._watched_path, _name_of(self.newest))
+            self._watch.keep(OPEN_SEGMENT, path, self._newest_fd)
 
     def held(self) -> list[tuple[str, int, bool]]:
         """Returns each open segment: name, descriptor, and whether the name leads there."""
