@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from holdfast.backends.place import copy_reports
 from holdfast.backends.protocol import (
     DURABILITIES,
     START,
@@ -535,7 +536,8 @@ class Store:
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports."""
         facts = self._log.describe()
-        return {**facts, "worker": self.worker, "reports": [*facts["reports"], *self._log.reports]}
+        reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
+        return {**facts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""

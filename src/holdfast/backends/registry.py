@@ -14,6 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+from holdfast.backends.place import note_place
 from holdfast.backends.protocol import (
     DURABILITIES,
     Backend,
@@ -91,7 +92,7 @@ def open_backend(
     _check_spelling(url)
     found = SCHEME.match(url)
     if found is None:
-        return _load(_FILES)(url, **options), url
+        return _noted(_load(_FILES)(url, **options), url, options), url
     scheme = found.group(1)
     built_in = BUILT_IN.get(scheme)
     if built_in is None:
@@ -131,12 +132,20 @@ def _open_built_in(
     if built_in.takes == "url":
         return _load(built_in)(url, **options), without_secrets(url)
     if built_in.takes == "path":
-        return _load(built_in)(_path(url, f"{scheme}:"), **options), url
+        path = _path(url, f"{scheme}:")
+        return _noted(_load(built_in)(path, **options), path, options), url
     if url not in ("memory:", "memory://"):
         raise UsageError(f'a memory store has no place, found "{url}"', hint='use "memory:"')
     # A store in memory survives nothing, whatever was asked for; it says so in its status.
     backend = _load(built_in)(clock=options["clock"], read_only=options["read_only"])
     return backend, "memory:"
+
+
+def _noted(backend: Backend, path: str, options: dict[str, Any]) -> Backend:
+    """Returns a backend whose place on this machine is noted, so that a copy of it can be told."""
+    if not options.get("read_only"):
+        note_place(os.path.realpath(path), options["clock"])
+    return backend
 
 
 def _load(built_in: BuiltIn) -> Any:

@@ -61,9 +61,11 @@ class Blobs:
         data = self._objects.get("blob", name)
         if data is None:
             raise CorruptError(
-                f'blob "{name}" is missing: an event refers to it',
+                f'blob "{name}" is missing: an event refers to it (a copy that cp or tar made of a '
+                "store in use lacks such blobs: copy it again with holdfast copy)",
                 where=f"blob {name}",
-                hint="restore it from a backup; its name is the sha256 of its bytes",
+                hint="restore it from the original or a backup; its name is the sha256 of its "
+                "bytes",
             )
         raw = codec.decompress(data, size_max=size)
         if len(raw) != size or sha256(raw).hexdigest() != name:

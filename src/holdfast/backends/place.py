@@ -1,0 +1,141 @@
+"""Where a store was last opened: so a copy beside its original is told from a store that moved.
+
+A store and its copy have the same id and the same history, and from then on each has a life of its
+own. That is what clones are for, and it is a mistake where somebody took the copy for the original:
+two processes then believe that they share a store. So whoever opens a copy on the same machine, as
+long as its original is there, is told.
+
+The note lies among the store's files (`workers/place`, or `state.db-place` beside a database). It
+has a name of its own, made by chance, and the path, device and inode of the store. `cp -r` and
+`tar` take it along, so a copy finds in it another file than itself, and where that is. A store that
+was moved within a file system is the same file; one that was moved to another is not, but nothing
+is left where it was. git does not take the note along: a clone is a clone on purpose.
+
+A note is never a truth: one that cannot be read or written is no note.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import DecodeError, Struct, ValidationError
+from msgspec import json as json_codec
+
+from holdfast.clock import Clock
+
+_log = logging.getLogger("holdfast.backends")
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BYTES_MAX = 16384
+
+
+class Place(Struct, frozen=True):
+    """A file or directory, and where it was seen."""
+
+    path: str
+    device: int
+    inode: int
+
+    def is_same_file(self, other: Place) -> bool:
+        return (self.device, self.inode) == (other.device, other.inode)
+
+
+class Note(Struct, frozen=True):
+    """What is noted of a store: where it is, and where the one is that it is a copy of."""
+
+    name: str
+    """The same in a copy, another one in any other store."""
+    here: Place
+    original: Place | None = None
+
+
+def note_place(path: str, clock: Clock) -> None:
+    """Notes where a store that was opened is, and warns if it is a copy beside its original."""
+    try:
+        here = _place(path)
+        known = _read(path)
+        if known is None:
+            found = Note(clock.random_bytes(8).hex(), here)
+        elif known.here.is_same_file(here) or known.here.path == path:
+            found = Note(known.name, here, known.original)  # it was moved, or replaced in place
+        else:
+            # Another file at another path: a copy, if what it was made of is still there.
+            original = known.here if _is_there(known.here, known.name) else known.original
+            found = Note(known.name, here, original)
+        if found != known:
+            _write(path, found)
+    except OSError as exc:
+        _log.debug("where %s is cannot be noted: %s", path, exc)
+        return
+    if report := copy_report(path):
+        _log.warning("%s", report)
+
+
+def copy_reports(facts: Mapping[str, Any]) -> list[str]:
+    """Returns what to tell of every copy among the backends that these facts describe."""
+    parts: Iterable[Mapping[str, Any]] = facts.get("levels", {"*": facts}).values()
+    paths = {os.path.realpath(one["path"]): None for one in parts if one.get("path")}
+    return [report for path in paths if (report := copy_report(path)) is not None]
+
+
+def copy_report(path: str) -> str | None:
+    """Returns what to tell of a store that is a copy and whose original is still there."""
+    try:
+        known = _read(path)
+        if known is None or known.original is None or not known.here.is_same_file(_place(path)):
+            return None
+    except OSError:
+        return None
+    original = known.original
+    if original.is_same_file(known.here) or not _is_there(original, known.name):
+        return None
+    return (
+        f'"{path}" is a copy of the store at "{original.path}", which is still there: both have '
+        "the same id, and neither sees what is written to the other"
+    )
+
+
+def _place(path: str) -> Place:
+    found = os.stat(path)
+    return Place(path, found.st_dev, found.st_ino)
+
+
+def _note_of(path: str) -> str:
+    return os.path.join(path, "workers", "place") if os.path.isdir(path) else f"{path}-place"
+
+
+def _is_there(place: Place, name: str) -> bool:
+    """Returns whether the same file is at the same path, and is the store of that name."""
+    try:
+        known = _read(place.path)
+        return known is not None and known.name == name and _place(place.path) == place
+    except OSError:
+        return False
+
+
+def _read(path: str) -> Note | None:
+    try:
+        fd = os.open(_note_of(path), _READ)
+    except FileNotFoundError:
+        return None
+    try:
+        data = os.read(fd, _BYTES_MAX)
+    finally:
+        os.close(fd)
+    try:
+        return json_codec.decode(data.partition(b"\n")[0], type=Note)
+    except (DecodeError, ValidationError, UnicodeDecodeError):
+        return None
+
+
+def _write(path: str, note: Note) -> None:
+    # In place and not synced: a note that is torn is no note, and the next one to open writes it.
+    fd = os.open(_note_of(path), _WRITE, 0o600)
+    try:
+        os.write(fd, json_codec.encode(note) + b"\n")
+    finally:
+        os.close(fd)
