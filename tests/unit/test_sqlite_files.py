@@ -196,6 +196,20 @@ def test_a_loss_before_close_is_found_by_close(path: Path) -> None:
     assert [name for name in os.listdir("/proc/self/fd") if _leads_to(name, path)] == []
 
 
+def test_locks_that_are_gone_before_close_have_cost_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = _open(path)
+    _write(backend)
+    path.open("rb").close()
+    backend.close()
+    assert "its locks are gone" in caplog.text
+    assert (path.parent / "state.db-wal").exists()
+    opened = _open(path)
+    assert len(opened.read("a")) == 1
+    opened.close()
+
+
 def _leads_to(name: str, path: Path) -> bool:
     try:
         return str(path) in os.readlink(f"/proc/self/fd/{name}")
