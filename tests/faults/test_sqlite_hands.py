@@ -88,7 +88,7 @@ HANDS = {
 @pytest.mark.parametrize("before", [20, 300], ids=["few", "many"])
 @pytest.mark.parametrize("hand", HANDS)
 def test_nothing_is_acknowledged_after_a_file_was_taken(path: Path, hand: str, before: int) -> None:
-    """REL-1: the next write is refused, and all that was acknowledged is in the rescued copy."""
+    """RALPH-39: the next write is refused, and all that was acknowledged is in the rescued copy."""
     with Hands(f"sqlite:{path}") as worker:
         worker.must(f"write {before}")
         HANDS[hand](path)

@@ -196,6 +196,20 @@ def test_a_loss_before_close_is_found_by_close(path: Path) -> None:
     assert [name for name in os.listdir("/proc/self/fd") if _leads_to(name, path)] == []
 
 
+def test_locks_that_are_gone_before_close_have_cost_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = _open(path)
+    _write(backend)
+    path.open("rb").close()
+    backend.close()
+    assert "its locks are gone" in caplog.text
+    assert (path.parent / "state.db-wal").exists()
+    opened = _open(path)
+    assert len(opened.read("a")) == 1
+    opened.close()
+
+
 def _leads_to(name: str, path: Path) -> bool:
     try:
         return str(path) in os.readlink(f"/proc/self/fd/{name}")
@@ -261,7 +275,7 @@ def test_a_waiting_thread_is_told(path: Path) -> None:
 
     thread = Thread(target=follow)
     thread.start()
-    while not checkout.waiting:
+    while not checkout.changed.gates:
         pass
     os.unlink(f"{path}-wal")
     with pytest.raises(FilesTakenError):
@@ -295,8 +309,10 @@ def test_an_idle_handle_looks(path: Path, caplog: pytest.LogCaptureFixture) -> N
     checkout.look_while_idle()
     _checkout(reading).look_while_idle()
     os.unlink(f"{path}-wal")
-    with checkout.writer.lock:
-        checkout.look_while_idle()  # a commit is under way
+    with checkout.writer.lock:  # a commit is under way
+        looker = Thread(target=checkout.look_while_idle)
+        looker.start()
+        looker.join()
     checkout.check_open()
     with caplog.at_level(logging.ERROR):
         checkout.look_while_idle()

@@ -16,8 +16,9 @@ import pytest
 
 from holdfast.backends.protocol import Durability, Mark
 from holdfast.backends.sqlite import SqliteBackend, witness
+from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite.witness import SLOT_BYTES, SLOTS, Witness, find_loss, read_note
-from holdfast.errors import LostCommitsError
+from holdfast.errors import LostCommitsError, UnavailableError
 from holdfast.testing import FakeClock, RecordBuilder
 
 
@@ -149,6 +150,41 @@ def test_a_database_that_cannot_be_asked_is_opened(path: Path) -> None:
     backend.close()
 
 
+def test_a_store_whose_witness_cannot_be_compared_is_not_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5: a failed read left a witness that named no store, and the next open took it for a loss."""
+    _make(path, 5)
+
+    def refuse(*_: object) -> str | None:
+        raise apsw.IOError("disk I/O error")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_backend, "find_loss", refuse)
+        with pytest.raises(UnavailableError, match="reading or writing failed"):
+            _open(path)
+    assert os.listdir("/proc/self/fd") == before
+    _make(path, 5)
+    assert _loss(path) is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET subject = 'other' WHERE ordinal = 0",
+        "DELETE FROM events WHERE ordinal = 0",
+    ],
+)
+def test_a_store_that_does_not_know_its_id_notes_nothing(path: Path, statement: str) -> None:
+    _make(path, 5)
+    _change(path, statement)
+    _make(path, 5)
+    note = read_note(str(path))
+    assert note is not None
+    assert note.position == 5
+
+
 def test_a_commit_without_events_is_noted(path: Path) -> None:
     backend = _open(path)
     _write(backend)
@@ -239,7 +275,7 @@ def test_a_copy_of_the_witness_says_nothing(path: Path, tmp_path: Path) -> None:
 
 
 def test_damage_to_the_witness_is_harmless(path: Path) -> None:
-    """REL-16: each slot has a checksum; of a damaged one nothing counts."""
+    """Each slot has a checksum; of a damaged one nothing counts."""
     _make(path, 20)
     whole = Path(f"{path}-witness").read_bytes()
     assert len(whole) == SLOTS * SLOT_BYTES

@@ -139,7 +139,7 @@ class FileWatch:
             if not self._watch_ways():
                 self._give_up_notifying()
             return self.taken()
-        for path, at, _, device, inode, _ in list(self._needed.values()):
+        for path, at, _, device, inode, _, _ in list(self._needed.values()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
             except OSError:

@@ -62,6 +62,7 @@ from holdfast.backends.sqlite.rows import (
     REVISION,
     STREAM,
     corrupt_event,
+    crc_of,
     decode,
     object_crc,
     prefix_end,
@@ -485,23 +486,27 @@ def _rewrite_wal(connection: SqliteConnection, path: str) -> None:
         ) from exc
 
 
-def _begin_witness(checkout: SqliteCheckout, durability: Durability) -> Witness:
+def _begin_witness(checkout: SqliteCheckout, durability: Durability) -> Witness | None:
     """Raises LostCommitsError if the witness knows of more than the database, else goes on with it.
 
     It is compared before the first write, which would take the place of what was lost. A handle
     that only reads tells it through `describe` and `verify`. Damage has errors of its own, when
-    what is damaged is read.
+    what is damaged is read: where it hides whose store this is, nothing is noted.
     """
-    loss: str | None = None
-    stores: list[Row] = []
-    with contextlib.suppress(apsw.Error, UnicodeDecodeError):
-        loss = find_loss(checkout.path, checkout.reader.execute)
-        stores = checkout.reader.rows(READ_STORE)
-    if loss is not None:
+    try:
+        with checkout.errors:
+            loss = find_loss(checkout.path, checkout.reader.execute)
+            stores = checkout.reader.rows(READ_STORE)
+        if loss is not None:
+            raise LostCommitsError(
+                f'"{checkout.path}" is not what it was: {loss}',
+                where=checkout.path,
+                hint=remedy(checkout.path),
+            )
+    except BaseException as exc:
+        if isinstance(exc, CorruptError) and not isinstance(exc, LostCommitsError):
+            return None
         checkout.abandon()
-        raise LostCommitsError(
-            f'"{checkout.path}" is not what it was: {loss}',
-            where=checkout.path,
-            hint=remedy(checkout.path),
-        )
-    return Witness(checkout.path, str(stores[0][3]) if stores else "", durability)
+        raise
+    is_whole = bool(stores) and stores[0][-1] == crc_of(*stores[0][:-1])
+    return Witness(checkout.path, str(stores[0][3]), durability) if is_whole else None

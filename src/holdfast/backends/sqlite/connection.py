@@ -634,7 +634,8 @@ class SqliteCheckout(Handle):
         """Closes both connections of a handle that was marked closed; again changes nothing.
 
         The last one on the host empties the WAL and removes it. A file that was taken since the
-        last commit is found here: then what can be read is saved, and the caller is told.
+        last commit is found here: then what can be read is saved, and the caller is told. If only
+        the locks are gone, everything is in its place, and the WAL is left to whoever opens next.
         """
         self.wake()
         writer = self._writer
@@ -646,8 +647,13 @@ class SqliteCheckout(Handle):
         is_first, self._is_closing = not self._is_closing, True
         try:
             with self.errors, writer.lock:
-                if is_first and self._poison is None:
-                    self.check_files(outcome_known=True)
+                is_alive = is_first and self._poison is None
+                problem = self.files.find_problem(thorough=True) if is_alive else None
+                if problem is not None:
+                    error = self._give_up(problem, outcome_known=True)
+                    if not problem.is_in_place:
+                        raise error
+                    _log.warning("%s", error.message)
         finally:
             self._close_connections(writer)
 

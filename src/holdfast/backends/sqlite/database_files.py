@@ -43,8 +43,7 @@ _LINKS = "/proc/self/fd"
 _FDINFO_BYTES = 16384
 _O_PATH = getattr(os, "O_PATH", 0)
 
-PAGE_BYTES = 16384
-_WAL_HEADER_BYTES, _FRAME_BYTES = 32, 24 + PAGE_BYTES
+_WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 
 DATABASE, WAL, MEMORY = "the database file", "its write-ahead log", "its shared memory"
 _SUFFIXES = {MEMORY: "-shm", DATABASE: "", WAL: "-wal"}
@@ -63,6 +62,7 @@ class DatabaseFiles:
     def __init__(self, path: str, connection: SqliteConnection) -> None:
         self._path = path
         self._connection = connection
+        self._page_bytes: int = connection.pragma("page_size")
         self.watch = FileWatch()
         self._own: list[int] = []
         self._fds: dict[str, int] = {}
@@ -102,7 +102,7 @@ class DatabaseFiles:
         wal = os.fstat(self._fds[WAL])
         if not wal.st_nlink or not os.fstat(self._fds[MEMORY]).st_nlink:
             return True
-        return wal.st_size < _frames_end(self._connection)
+        return wal.st_size < _frames_end(self._connection, self._page_bytes)
 
     def moved_to(self) -> str | None:
         """Returns where the database is, if it was moved with the files that it needs."""
@@ -156,10 +156,12 @@ class DatabaseFiles:
         _log.debug("%s: the system does not list its locks", self._path)
 
 
-def _frames_end(connection: SqliteConnection) -> int:
+def _frames_end(connection: SqliteConnection, page_bytes: int) -> int:
     """Returns up to where the WAL is in use, as the shared memory says."""
     frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-    return _WAL_HEADER_BYTES + frames * _FRAME_BYTES if frames > 0 else 0
+    if frames <= 0:
+        return 0
+    return _WAL_HEADER_BYTES + frames * (_FRAME_HEADER_BYTES + page_bytes)
 
 
 def lacks_frames(connection: SqliteConnection, path: str) -> bool:
@@ -169,7 +171,7 @@ def lacks_frames(connection: SqliteConnection, path: str) -> bool:
     """
     for _ in range(3):
         try:
-            end = _frames_end(connection)
+            end = _frames_end(connection, connection.pragma("page_size"))
             if os.stat(path + "-wal", follow_symlinks=False).st_size >= end:
                 return False
         except (OSError, apsw.Error):

@@ -23,7 +23,6 @@ from holdfast.backends.local_path import (
 from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite.connection import SqliteConnection, Translated, statements
-from holdfast.backends.sqlite.database_files import PAGE_BYTES
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -38,6 +37,7 @@ from holdfast.names import new_id, short_id
 
 FORMAT = 1
 APPLICATION_ID = 0x486F4C64  # "HoLd"
+PAGE_BYTES = 16384
 # About 16 MB of WAL: several hundred commits. A checkpoint writes each page once however many
 # commits changed it, and afterwards the WAL is overwritten in place from its beginning, which
 # syncs a third faster than a file that grows. No journal_size_limit: the file keeps its size.
