@@ -289,6 +289,22 @@ def test_a_text_that_was_cut_is_not_recorded_by_a_close(
     assert count(path, clock) == 3
 
 
+@pytest.mark.parametrize("other", ["noise", "lines"])
+def test_a_text_that_was_written_over_is_not_recorded_by_a_close(
+    path: Path, backend: FilesBackend, clock: FakeClock, other: str
+) -> None:
+    """Into the same file, so that its name still leads there, and no shorter."""
+    text = (path / SEGMENT).read_bytes()
+    first, *lines = text.splitlines(keepends=True)
+    over = b"x" * len(text) if other == "noise" else b"".join([first, *reversed(lines)])
+    (path / SEGMENT).write_bytes(over)
+    with pytest.raises(FilesTakenError, match="the end of the open segment"):
+        backend.close()
+    assert (path / "ring").exists()
+    assert not (path / "head.json").exists()
+    assert count(path, clock) == 3
+
+
 @pytest.mark.parametrize("size", [0, 600, 5000])
 def test_a_ring_that_was_cut_is_used_by_nobody_more(
     path: Path, clock: FakeClock, build: RecordBuilder, size: int
