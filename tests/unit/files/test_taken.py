@@ -380,11 +380,14 @@ def test_a_page_that_names_no_lock_is_of_an_older_version(
     FilesBackend(path, clock=clock).close()
 
 
+@pytest.mark.usefixtures("notified")
 def test_leases_are_not_given_out_by_files_that_were_taken(
-    path: Path, backend: FilesBackend
+    path: Path, backend: FilesBackend, build: RecordBuilder
 ) -> None:
     lease = backend.leases.acquire("work", "w1", ttl_s=60)
     assert lease is not None
+    write(backend, build, "a")
+    assert backend.leases.renew(lease, ttl_s=60) is not None
     (path / "lock").unlink()
     with pytest.raises(FilesTakenError):
         backend.leases.acquire("more", "w1", ttl_s=60)
