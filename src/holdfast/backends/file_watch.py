@@ -34,8 +34,10 @@ from weakref import WeakSet
 _log = logging.getLogger("holdfast.backends")
 
 _ATTRIB, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x4, 0x200, 0x400, 0x800
+_CLOSE_WRITE, _CLOSE_NOWRITE, _OPEN = 0x8, 0x10, 0x20
 _DONT_FOLLOW, _MASK_ADD = 0x02000000, 0x20000000
 _EVENTS = _ATTRIB | _DELETE_SELF | _MOVE_SELF
+_USES = _CLOSE_WRITE | _CLOSE_NOWRITE | _OPEN
 _EVENT_BYTES = 4096
 _LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -58,6 +60,7 @@ class _Watched(NamedTuple):
     device: int
     inode: int
     is_folder: bool
+    events: int
 
 
 class FileWatch:
@@ -83,17 +86,26 @@ class FileWatch:
         return self._fd >= 0
 
     def keep(
-        self, what: str, path: str, fd: int, *, at: int | None = None, is_implied: bool = False
+        self,
+        what: str,
+        path: str,
+        fd: int,
+        *,
+        at: int | None = None,
+        uses: bool = False,
+        is_implied: bool = False,
     ) -> None:
         """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
 
         `what` is how the file is called in messages. `path` begins at the directory `at`, or is
-        absolute. Both descriptors must stay open for as long as they are watched. A directory that
-        is on the way to another name that is kept `is_implied`: if it is taken, that one is too.
+        absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
+        look is also due when anybody opened the file or closed it. A directory on the way to
+        another name that is kept `is_implied`: if it is taken, that one is too.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)
-        watched = _Watched(path, at, fd, found.st_dev, found.st_ino, is_folder)
+        events = _EVENTS | _USES if uses else _EVENTS
+        watched = _Watched(path, at, fd, found.st_dev, found.st_ino, is_folder, events)
         if watched == self._watched.get(what):
             return
         self.forget(what)
@@ -125,7 +137,7 @@ class FileWatch:
             if not self._watch_ways():
                 self._give_up_notifying()
             return self.taken()
-        for path, at, _, device, inode, _ in list(self._needed.values()):
+        for path, at, _, device, inode, *_ in list(self._needed.values()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
             except OSError:
@@ -137,7 +149,7 @@ class FileWatch:
     def taken(self) -> list[str]:
         """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
         taken: list[str] = []
-        for what, (path, at, _, device, inode, _) in list(self._watched.items()):
+        for what, (path, at, _, device, inode, *_) in list(self._watched.items()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
                 if found.st_ino != inode or found.st_dev != device:
@@ -164,7 +176,7 @@ class FileWatch:
             self._fd = inotify.begin()
         for what, watched in list(self._watched.items()):
             if what not in self._numbers and self._fd >= 0:
-                number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", _EVENTS)
+                number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", watched.events)
                 if number >= 0 and watched.is_folder and watched.at is not None:
                     # An open folder is removed without an event of its own, if it is empty.
                     above = f"/proc/self/fd/{watched.at}"
