@@ -101,8 +101,8 @@ class FileWatch:
 
         `what` is how the file is called in messages. `path` begins at the directory `at`, or is
         absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
-        look is also due when anybody opened the file or closed it. A directory that is on the way
-        to another name that is kept `is_implied`: if it is taken, that one is too.
+        look is also due when anybody opened the file or closed it. A directory on the way to
+        another name that is kept `is_implied`: if it is taken, that one is too.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)
@@ -139,7 +139,7 @@ class FileWatch:
             if not self._watch_ways():
                 self._give_up_notifying()
             return self.taken()
-        for path, at, _, device, inode, _, _ in list(self._needed.values()):
+        for path, at, _, device, inode, *_ in list(self._needed.values()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
             except OSError:
@@ -151,7 +151,7 @@ class FileWatch:
     def taken(self) -> list[str]:
         """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
         taken: list[str] = []
-        for what, (path, at, _, device, inode, _, _) in list(self._watched.items()):
+        for what, (path, at, _, device, inode, *_) in list(self._watched.items()):
             try:
                 found = os.stat(path, dir_fd=at, follow_symlinks=False)
                 if found.st_ino != inode or found.st_dev != device:

@@ -316,6 +316,8 @@ def test_verify_names_a_line_in_another_place(store: Path, backend: FilesBackend
     (store / SEGMENT).write_bytes(one + changed)
     found = [finding.problem for finding in _found(backend)]
     assert "the line is not what was written: its position is 7: expected 2" in found
+    with pytest.raises(FilesTakenError, match="the end of the open segment"):
+        backend.close()
 
 
 def test_verify_finds_a_text_that_was_exchanged_line_by_line(

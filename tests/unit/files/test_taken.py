@@ -292,6 +292,22 @@ def test_a_text_that_was_cut_is_not_recorded_by_a_close(
     assert count(path, clock) == 3
 
 
+@pytest.mark.parametrize("other", ["noise", "lines"])
+def test_a_text_that_was_written_over_is_not_recorded_by_a_close(
+    path: Path, backend: FilesBackend, clock: FakeClock, other: str
+) -> None:
+    """Into the same file, so that its name still leads there, and no shorter."""
+    text = (path / SEGMENT).read_bytes()
+    first, *lines = text.splitlines(keepends=True)
+    over = b"x" * len(text) if other == "noise" else b"".join([first, *reversed(lines)])
+    (path / SEGMENT).write_bytes(over)
+    with pytest.raises(FilesTakenError, match="the end of the open segment"):
+        backend.close()
+    assert (path / "ring").exists()
+    assert not (path / "head.json").exists()
+    assert count(path, clock) == 3
+
+
 @pytest.mark.parametrize("size", [0, 600, 5000])
 def test_a_ring_that_was_cut_is_used_by_nobody_more(
     path: Path, clock: FakeClock, build: RecordBuilder, size: int
@@ -367,11 +383,14 @@ def test_a_page_that_names_no_lock_is_of_an_older_version(
     FilesBackend(path, clock=clock).close()
 
 
+@pytest.mark.usefixtures("notified")
 def test_leases_are_not_given_out_by_files_that_were_taken(
-    path: Path, backend: FilesBackend
+    path: Path, backend: FilesBackend, build: RecordBuilder
 ) -> None:
     lease = backend.leases.acquire("work", "w1", ttl_s=60)
     assert lease is not None
+    write(backend, build, "a")
+    assert backend.leases.renew(lease, ttl_s=60) is not None
     (path / "lock").unlink()
     with pytest.raises(FilesTakenError):
         backend.leases.acquire("more", "w1", ttl_s=60)

@@ -34,7 +34,7 @@ from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.journal import RingJournal, StoreLock
 from holdfast.backends.files.taken import CUT, STORE, files_taken
 from holdfast.backends.files.text import DIRECTORY as LOG
-from holdfast.backends.files.text import Segments
+from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
 from holdfast.errors import FilesTakenError
 
@@ -240,6 +240,8 @@ class Opened:
         if words[BUSY]:
             return
         self.fresh()
+        if not self._has_last_line():
+            raise self.lose([CUT])
         is_last = self._is_alone()
         try:
             self.catalog.close_index(worth_bytes=WORTH_INDEXING_BYTES)
@@ -249,6 +251,20 @@ class Opened:
         finally:
             # Still under the store lock: whoever comes in next must find that it is alone.
             self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
+
+    def _has_last_line(self) -> bool:
+        """Returns whether the text ends with the newest line known, as it was written.
+
+        If somebody wrote another text into the same file, the ring must stay: it is the last copy.
+        """
+        tail = self.catalog.tail
+        if not tail.offsets:
+            return True
+        try:
+            line = decode_line(self.catalog.segments.read(tail.offsets[-1], tail.cursor.end))
+        except BadLine:
+            return False
+        return line.n == tail.cursor.position
 
     def _close_cleanly(self) -> None:
         words, segments = self.page.words, self.catalog.segments
