@@ -243,7 +243,7 @@ def _check(report: Report, size: Size, kind: str, running: Any) -> None:
         {"doing": doing, "what": f"bare rows, {kind}", "s": round(seconds["bare"], 3)}
     )
     report.notes.append(f"a check of {doing}, {kind}: {asked} round trips")
-    report.at_most(f"{kind}: round trips of a check / scopes", asked / scopes, 0.05)
+    report.at_most(f"{kind}: round trips of a check / scopes", asked / scopes, 0.1)
 
 
 def _sound(store: holdfast.Store) -> None:
