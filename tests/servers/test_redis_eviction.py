@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.redis import RedisBackend, connection
+from holdfast.backends.redis import server as redis_server
 from holdfast.backends.redis.server import server_of
 from holdfast.clock import SystemClock
 from holdfast.errors import ExpiredError, LostCommitsError, UsageError
@@ -99,6 +100,26 @@ def test_what_was_evicted_is_lost_and_never_expired(own_server: Server) -> None:
             assert store.conversation("lasts").state == {"n": 1}
             assert any("evicted" in report for report in store.status()["reports"])
             assert not store.check().ok
+
+
+def test_what_is_called_expired_because_it_is_gone_is_found(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a scope with a lifetime has expired if its events are gone, whatever the time."""
+    read = redis_server._file
+
+    def planted(file: str) -> str:
+        text = read(file)
+        assert file != "redis_counts.lua" or "if ends <= math.max(now_us(), seen)" in text
+        return text.replace("if ends <= math.max(now_us(), seen)", "if ends > 0")
+
+    monkeypatch.setattr(redis_server, "_file", planted)
+    with own_server.client() as client, holdfast.open(own_server.url()) as store:
+        chat = store.conversation("c", ttl_s=DAY_S)
+        chat.set("n", 1)
+        client.delete(EVENTS % "c")
+        with pytest.raises(ExpiredError):  # which the tests here would not take
+            chat.set("n", 2)
 
 
 def test_a_key_that_was_evicted_alone_is_not_written_twice(own_server: Server) -> None:

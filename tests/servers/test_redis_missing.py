@@ -264,6 +264,31 @@ def test_a_commit_that_is_refused_for_damage_writes_nothing(
     filled.backend.close()
 
 
+def test_one_head_that_is_gone_leaves_the_others(request: pytest.FixtureRequest) -> None:
+    """What is there is read and written; what is not there may be what is gone."""
+    filled = Filled(request.node.name)
+    backend = filled.backend
+    with server(OLDEST).client() as client:
+        client.hdel(f"{filled.root}:heads", "ends")
+    assert len(backend.read("lasts")) == 1
+    more = filled.build.append("lasts", behind=head_of(backend, "lasts"))
+    accepted(backend, filled.build.commit(more))
+    for call in (
+        lambda: backend.read("ends"),
+        lambda: backend.read("never"),
+        lambda: backend.heads(["ends"]),
+        lambda: backend.heads(["lasts", "never"]),
+        lambda: backend.find("ends", key="k"),
+        lambda: backend.commit([filled.build.commit(filled.build.append("never"))]),
+    ):
+        with pytest.raises(CorruptError, match=r":heads|events:ends"):
+            call()
+    found = {one.where for one in backend.inspect.verify(read_all=True)}
+    assert {filled.key("heads"), filled.key("events:ends")} <= found
+    assert not [where for where in found if "lasts" in where]
+    backend.close()
+
+
 def test_a_count_that_an_operator_removes_is_taken_anew(request: pytest.FixtureRequest) -> None:
     """The way out where a loss is to be accepted: leases of workers that are all stopped."""
     filled = Filled(request.node.name)
@@ -277,3 +302,36 @@ def test_a_count_that_an_operator_removes_is_taken_anew(request: pytest.FixtureR
     assert [one.name for one in filled.backend.leases.list()] == ["l", "m"]
     assert list(filled.backend.inspect.verify(read_all=True)) == []
     filled.backend.close()
+
+
+def test_a_store_whose_keys_were_never_counted_is_read_and_written(
+    request: pytest.FixtureRequest,
+) -> None:
+    """As one that was written before there were counts: they begin with what is written next."""
+    filled = Filled(request.node.name)
+    backend = filled.backend
+    before = {what: read() for what, read in filled.reads(backend).items()}
+    with server(OLDEST).client() as client:
+        counts = ("streams", "entries", "leases", "indexes", "seen")
+        objects = (
+            f"{one}:{kind}" for one in ("objects", "expiring") for kind in ("blob", "snapshot")
+        )
+        client.hdel(filled.root, *counts, *objects)
+        for stream, head in client.hgetall(f"{filled.root}:heads").items():
+            *parts, ends, _, _ = head.split()
+            old = [*parts, ends] if ends != b"0" else parts
+            client.hset(f"{filled.root}:heads", stream, b" ".join(old))
+    for what, read in filled.reads(backend).items():
+        assert read() == before[what], what
+    for what, commit in filled.writes().items():
+        [outcome] = backend.commit([commit])
+        assert isinstance(outcome, Receipt) != what.startswith("repeat"), what
+    backend.objects.put("blob", "ef", b"more")
+    assert backend.leases.acquire("m", "w", ttl_s=60) is not None
+    assert [head_of(backend, stream).revision for stream in backend.streams()] == [2, 2, 1]
+    assert list(backend.inspect.verify(read_all=True)) == []
+    with server(OLDEST).client() as client:
+        client.delete(f"{filled.root}:log")
+    with pytest.raises(CorruptError, match="log"):
+        backend.read_all()
+    backend.close()

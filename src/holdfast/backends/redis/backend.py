@@ -450,7 +450,13 @@ class RedisBackend:
         if not streams:
             return []
         ask = ("HMGET", self._keys.heads, *streams)
-        [texts] = self._checkout.ask_counted("streams", ("HLEN", self._keys.heads), ask)
+        # A head that is there is believed: the loss of another one must not take it along.
+        [texts] = self._checkout.ask_counted(
+            "streams",
+            ("HLEN", self._keys.heads),
+            ask,
+            is_doubtful=lambda answers: None in answers[0],
+        )
         where = self.server_url.shown
         return [decode_head(name, text, where) for name, text in zip(streams, texts, strict=True)]
 

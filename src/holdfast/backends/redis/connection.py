@@ -478,6 +478,13 @@ def _driver(
     )
 
 
+def _raise_first(problems: list[tuple[str, str]], key: str | None = None) -> None:
+    """Raises the first problem, or the first of one key."""
+    for where, problem in problems:
+        if key in (None, where):
+            raise ReplyError(problem)
+
+
 class RedisCheckout(Checkout[RedisConnection]):
     """What the parts of a store share: its pool, its keys, its id, and whether it may write.
 
@@ -504,13 +511,18 @@ class RedisCheckout(Checkout[RedisConnection]):
         return answers
 
     def ask_counted(
-        self, count: str, length: Sequence[Word], *commands: Sequence[Word]
+        self,
+        count: str,
+        length: tuple[str, str],
+        *commands: Sequence[Word],
+        is_doubtful: Callable[[list[Any]], bool] = bool,
     ) -> list[Any]:
         """Returns the answers of commands that only read a key which the store counts.
 
         `count` is the field of the store's own key that says how long the key is, `length` the
         command that tells how long it is now. They are asked with the commands, not at one moment:
         if they differ, a script looks again whether a writer came between or something is gone.
+        Where an answer needs no count to be believed, `is_doubtful` says so.
         """
 
         def work(connection: RedisConnection) -> list[Any]:
@@ -519,21 +531,12 @@ class RedisCheckout(Checkout[RedisConnection]):
             )
             if store != self.store.encode():
                 raise ReplyError("GONE the store is not there")
-            if counted is not None and int(counted) != found:
-                self.check_whole(connection)
+            if counted is not None and int(counted) != found and is_doubtful(answers):
+                problems, _ = self.problems_on(connection, (), is_store_included=True)
+                _raise_first(problems, length[1])
             return answers
 
         return self.pool.call(work)
-
-    def check_whole(self, connection: RedisConnection, *streams: str) -> list[bool]:
-        """Raises if a key of the store, or of the streams, has lost something.
-
-        Returns for each of the streams whether the server has let go of it, at its end.
-        """
-        problems, let_go = self.problems_on(connection, streams, is_store_included=True)
-        if problems:
-            raise ReplyError(problems[0][1])
-        return let_go
 
     def problems_on(
         self, connection: RedisConnection, streams: Sequence[str], *, is_store_included: bool
@@ -544,8 +547,20 @@ class RedisCheckout(Checkout[RedisConnection]):
         return found, [one == 1 for one in let_go]
 
     def is_let_go(self, stream: str) -> bool:
-        """Returns whether the server let go of a stream; raises if it is not whole otherwise."""
-        return self.pool.call(lambda connection: self.check_whole(connection, stream))[0]
+        """Returns whether the server let go of a stream; raises if it is not whole otherwise.
+
+        Heads that are missing concern a stream that has none itself.
+        """
+
+        def work(connection: RedisConnection) -> bool:
+            problems, [let_go] = self.problems_on(connection, (stream,), is_store_included=True)
+            _raise_first([one for one in problems if one[0] in self.keys.of_stream(stream)])
+            [has_head] = self.ask_on(connection, ("HEXISTS", self.keys.heads, stream))
+            if not has_head:
+                _raise_first(problems, self.keys.heads)
+            return let_go
+
+        return self.pool.call(work)
 
     def position(self) -> int:
         """Returns the newest position that was given."""

@@ -59,6 +59,11 @@ class Keys:
     def named(self, stream: str) -> str:
         return f"{self.root}:named:{stream}"
 
+    def of_stream(self, stream: str) -> list[str]:
+        """Returns what the script `whole` calls the parts of a stream."""
+        about = (self.events(stream), self.keys(stream), self.checkpoints(stream))
+        return [stream, f"head of {stream}", *about]
+
     def of_index(self, index: str) -> list[str]:
         """Returns every key that a mark of this index may be in."""
         return [self.indexes, *(f"{self.root}:{name}:{index}" for name in _PER_INDEX)]

@@ -66,7 +66,7 @@ class RedisInspection:
         found = list(self._counts((), is_store_included=True))
         yield from found
         damaged = {finding.where for finding in found}
-        if damaged & {keys.heads, keys.streams, keys.log}:
+        if damaged & {keys.streams, keys.log}:
             return  # what follows would read them
         for page in self._pages():
             found = list(self._counts(page, is_store_included=False))
