@@ -6,6 +6,7 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime, timedelta
 
 
@@ -40,6 +41,10 @@ def show_error(error: BaseException) -> str:
     except Exception:
         text = "its message cannot be shown"
     return f"{type(error).__name__}: {text}"
+
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+CLOSE_SOME = "close some files or connections, or raise the limit (ulimit -n)"
 
 
 class HoldfastError(Exception):
@@ -151,6 +156,12 @@ class UnavailableError(HoldfastError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.outcome_known = outcome_known
+
+
+def unloaded(what: str, exc: OSError) -> UnavailableError:
+    """Returns the error for a module that is needed now and could not be read."""
+    hint = CLOSE_SOME if exc.errno in NO_DESCRIPTORS else "look whether holdfast is installed whole"
+    return UnavailableError(f"{what} cannot be loaded: {exc.strerror}", hint=hint)
 
 
 class CorruptError(HoldfastError):

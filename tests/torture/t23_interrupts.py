@@ -52,7 +52,7 @@ def interrupts(kind: str) -> Callable[[Point], int]:
 PROGRAMMES = [
     Programme(
         name=f"t23-{kind}",
-        promise="an interrupt at any place of a call: nobody hangs, nothing told is lost or doubled",
+        promise="an interrupt at any place of a call: nobody hangs, nothing is lost or doubled",
         trial=interrupts(kind),
         share=8,
         points=STEP,

@@ -339,3 +339,308 @@ def test_an_interrupt_of_one_who_waits_leaves_the_others_waiting(
     waiter.join(120)
     assert answers == ["submitted"]
     queue.close()
+
+
+# --- interrupts, one at each step ----------------------------------------------------------------
+#
+# `tests/torture/t23_interrupts.py` sends real signals at every place. Here each step that must be
+# put in order is interrupted by name.
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def run(*_: object) -> None:
+        raise error
+
+    return run
+
+
+def test_an_interrupt_before_the_batch_is_run_puts_it_back(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others submitted is written by the next leader; what nobody else knows is dropped."""
+    submitted = Request("submitted")
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_start_thread", lambda: None)
+        queue.submit(submitted)
+        patched.setattr(queue, "_lead", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            queue.commit(Request("own"))
+        assert list(vars(queue)["_waiting"]) == [submitted]
+        with pytest.raises(KeyboardInterrupt):
+            queue.wait(submitted)
+        assert list(vars(queue)["_waiting"]) == [submitted]
+    assert queue.commit(Request("next")) == "next"
+    assert [work for _, works in turns.led for work in works] == ["submitted", "next"]
+    queue.close()
+
+
+def test_an_interrupt_between_the_two_steps_of_taking_doubles_nothing(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Request("first"), Request("second")
+
+    def take(batch: list[Request]) -> None:
+        batch.append(vars(queue)["_waiting"][0])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_start_thread", lambda: None)
+        queue.submit(first, second)
+        patched.setattr(queue, "_take", take)
+        with pytest.raises(KeyboardInterrupt):
+            queue.wait(second)
+    assert list(vars(queue)["_waiting"]) == [first, second]
+    assert queue.wait(second) == "second"
+    assert turns.led == [(threading.current_thread().name, ["first", "second"])]
+    queue.close()
+
+
+def test_another_interrupt_on_the_way_out_changes_nothing(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, left = vars(CommitQueue)["_leave"], list[object]()
+
+    def interrupted(*arguments: object) -> None:
+        left.append(arguments)
+        if len(left) == 1:
+            raise KeyboardInterrupt
+        leave(queue, *arguments)
+
+    monkeypatch.setattr(queue, "_leave", interrupted)
+    turns.meanwhile = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        queue.commit(Request("first"))
+    assert len(left) == 2
+    assert queue.commit(Request("second")) == "second"
+    queue.close()
+
+
+def test_who_can_never_leave_in_order_leaves_at_last(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "_leave", raising(KeyboardInterrupt()))
+    turns.meanwhile = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        queue.commit(Request("first"))
+
+
+def test_an_interrupt_of_a_leader_while_the_queue_closes_leaves_the_rest_to_the_background(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    later = Request("later")
+    closer = threading.Thread(target=queue.close)
+
+    def meanwhile() -> None:
+        queue.submit(later)
+        closer.start()
+        until(lambda: bool(vars(queue)["_closers"]))
+        raise KeyboardInterrupt
+
+    turns.meanwhile = meanwhile
+    with pytest.raises(KeyboardInterrupt):
+        queue.commit(Request("now"))
+    closer.join(120)
+    assert not closer.is_alive()
+    assert later.outcome() == "later"
+
+
+def test_a_close_finds_a_leader_for_what_an_interrupt_left(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    later = Request("later")
+    vars(queue)["_waiting"].append(later)
+    queue.close()
+    assert later.outcome() == "later"
+
+
+def test_what_a_signal_handler_raises_after_the_commit_is_raised(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    """The commit is there, and its caller hears what the handler said all the same."""
+
+    def run(requests: list[Request]) -> None:
+        for request in requests:
+            request.succeed("written")
+        raise TimeoutError("the handler's")
+
+    queue = CommitQueue(run)
+    request = Request("first")
+    with pytest.raises(TimeoutError, match="the handler's"):
+        queue.commit(request)
+    assert request.outcome() == "written"
+    queue.close()
+
+
+def test_a_neighbour_waits_for_what_an_interrupted_thread_was_told_to_lead(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    """Two threads wait for one commit; the one that was told to lead it is interrupted."""
+    submitted = Request("submitted")
+    answers: list[object] = []
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
+
+    def meanwhile() -> None:
+        queue.submit(submitted)
+        waiter.start()
+        until(lambda: is_gated(submitted))
+        me = threading.get_ident()
+        submitted.waiters = [*submitted.waiters, me + 1]
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("first")) == "first"
+    waiter.join(120)
+    assert answers == ["submitted"]
+    other = Request("other", gate=threading.Lock(), waiters=[1, 2])
+    other.gate.acquire()
+    vars(queue)["_leader"] = other
+    queue._recover(1, other, KeyboardInterrupt())  # pyright: ignore[reportPrivateUsage]
+    assert other.gate.acquire(blocking=False), "the other one was not told"
+    assert other.waiters == [2]
+    queue._recover(2, other, KeyboardInterrupt())  # pyright: ignore[reportPrivateUsage]
+    assert vars(queue)["_leader"] is None
+    queue.close()
+
+
+def test_who_leads_what_another_thread_waits_for_lets_it_go(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads wait for what was submitted once, and no thread has begun with it."""
+    submitted = Request("submitted")
+    answers: list[object] = []
+    waiter = threading.Thread(target=lambda: answers.append(queue.wait(submitted)), daemon=True)
+
+    def meanwhile() -> None:
+        waiter.start()
+        until(lambda: is_gated(submitted))
+
+    turns.meanwhile = meanwhile
+    monkeypatch.setattr(queue, "_start_thread", lambda: None)
+    queue.submit(submitted)
+    assert queue.wait(submitted) == "submitted"
+    waiter.join(120)
+    assert answers == ["submitted"]
+    queue.close()
+
+
+def test_nobody_overtakes_those_that_do_not_fit_into_a_batch(
+    monkeypatch: pytest.MonkeyPatch, turns: Turns
+) -> None:
+    queue = CommitQueue(turns, batch_max=4)
+    monkeypatch.setattr(queue, "_start_thread", lambda: None)
+    queue.submit(*(Request(n) for n in range(6)))
+    assert queue.commit(Request("last")) == "last"
+    assert [works for _, works in turns.led] == [[0, 1, 2, 3], [4, 5, "last"]]
+
+
+# --- signal handlers that call the store ---------------------------------------------------------
+
+
+def test_a_call_inside_another_is_refused_and_a_submit_is_not(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    """A signal handler runs inside a call of its own thread: it would wait for itself."""
+    later, refused = Request("later"), list[UsageError]()
+
+    def meanwhile() -> None:
+        for call in (
+            lambda: queue.commit(Request("never")),
+            lambda: queue.wait(later),
+            queue.close,
+        ):
+            with pytest.raises(UsageError, match="inside another call") as caught:
+                call()
+            refused.append(caught.value)
+        queue.submit(later)
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("now")) == "now"
+    assert len(refused) == 3
+    assert queue.wait(later) == "later"
+    assert [work for _, works in turns.led for work in works] == ["now", "later"]
+    queue.close()
+
+
+def test_a_handler_that_lets_its_refusal_out_says_nothing_of_its_neighbours(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = Request("submitted")
+    monkeypatch.setattr(queue, "_start_thread", lambda: None)
+    queue.submit(submitted)
+    turns.meanwhile = lambda: queue.commit(Request("never"))
+    with pytest.raises(UsageError, match="inside another call"):
+        queue.commit(Request("now"))
+    with pytest.raises(UnavailableError) as caught:
+        queue.wait(submitted)
+    assert not caught.value.outcome_known
+    queue.close()
+
+
+@pytest.mark.parametrize("call", ["commit", "submit", "wait"])
+def test_what_a_handler_submits_at_the_last_moment_is_led(
+    turns: Turns, queue: CommitQueue, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """After the leader has looked, and before its call has ended."""
+    late, mine = Request("late"), Request("mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_start_thread", lambda: None)
+        if call == "wait":
+            queue.submit(mine)
+        lead, call_thread = queue._lead, queue._call_thread  # pyright: ignore[reportPrivateUsage]
+
+        def leading(mine: Request | None) -> None:
+            lead(mine)
+            queue.submit(late)
+
+        def calling() -> None:
+            call_thread()
+            vars(queue)["_waiting"].clear()
+            patched.undo()
+            queue.submit(late)
+
+        patched.setattr(queue, "_lead", leading)
+        if call == "submit":
+            patched.setattr(queue, "_call_thread", calling)
+            mine.answered = True
+        else:
+            patched.delattr(queue, "_start_thread")
+        getattr(queue, call)(mine)
+    until(lambda: late.answered)
+    queue.close()
+
+
+def test_a_closing_queue_takes_nothing_from_a_handler_either(
+    turns: Turns, queue: CommitQueue
+) -> None:
+    closer = threading.Thread(target=queue.close)
+    refused: list[str] = []
+
+    def meanwhile() -> None:
+        closer.start()
+        until(lambda: vars(queue)["_closed"])
+        with pytest.raises(UsageError, match="closed") as caught:
+            queue.submit(Request("late"))
+        refused.append(str(caught.value))
+
+    turns.meanwhile = meanwhile
+    assert queue.commit(Request("now")) == "now"
+    closer.join(120)
+    assert refused
+
+
+def test_a_request_that_is_answered_meanwhile_is_not_waited_for(
+    queue: CommitQueue,
+) -> None:
+    request = Request("submitted")
+
+    class Answering:
+        """A lock that another thread had: meanwhile it answered."""
+
+        def __enter__(self) -> None:
+            request.succeed("done")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    lock, vars(queue)["_lock"] = vars(queue)["_lock"], Answering()
+    assert queue.wait(request) == "done"
+    vars(queue)["_lock"] = lock
+    queue.close()

@@ -19,7 +19,7 @@ from threading import RLock
 from weakref import WeakSet
 
 from holdfast.backends.gates import held_here, reentered
-from holdfast.errors import UnavailableError
+from holdfast.errors import CLOSE_SOME, NO_DESCRIPTORS, UnavailableError
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PROBE = "probe"
@@ -153,7 +153,8 @@ class Workers:
 
     def _unavailable(self, exc: OSError) -> UnavailableError:
         return UnavailableError(
-            f'the workers in "{self._directory}" cannot be examined: {exc.strerror}'
+            f'the workers in "{self._directory}" cannot be examined: {exc.strerror}',
+            hint=CLOSE_SOME if exc.errno in NO_DESCRIPTORS else None,
         )
 
 

@@ -22,7 +22,7 @@ from holdfast.backends.protocol import (
     Marks,
     Objects,
 )
-from holdfast.errors import UsageError, show_value
+from holdfast.errors import UsageError, show_value, unloaded
 from holdfast.names import SCHEME, is_connection_string, unwrapped, without_secrets
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ def _open_built_in(
 def _load(built_in: BuiltIn) -> Any:
     try:
         module = import_module(built_in.module)
+    except OSError as exc:
+        raise unloaded(built_in.module, exc) from exc
     except ModuleNotFoundError as exc:
         if not built_in.extra:
             raise
@@ -188,10 +190,13 @@ def _open_foreign(scheme: str, url: str, options: dict[str, Any]) -> tuple[Backe
 
 
 def _entry_point(scheme: str) -> EntryPoint | None:
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
+    try:
+        from importlib.metadata import entry_points  # slow to import, and rarely needed
 
-    # The same one may be found twice, where a package is installed and on the path as well.
-    found = {each.value: each for each in entry_points(group=ENTRY_POINTS, name=scheme)}
+        # The same one may be found twice, where a package is installed and on the path as well.
+        found = {each.value: each for each in entry_points(group=ENTRY_POINTS, name=scheme)}
+    except OSError as exc:
+        raise unloaded("the list of installed backends", exc) from exc
     if len(found) > 1:
         raise UsageError(
             f'several packages offer a backend for "{scheme}:": {", ".join(sorted(found))}',

@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import holdfast
+from holdfast.backends.in_use import is_in_use
 from holdfast.cli.printing import warn
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError
 from holdfast.names import without_secrets
@@ -68,7 +69,9 @@ def command(verb: str, place: str) -> str:
 
 
 def open_reading(options: Options) -> Store:
-    """Opens the store to read; it must exist."""
+    """Opens the store to look at; it must exist. Looking waits for no writer."""
+    if is_in_use(options.place):
+        return open_place(options.place, read_only=True)
     return open_source(options.place)
 
 

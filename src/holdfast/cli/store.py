@@ -163,7 +163,7 @@ def check(*, read_all: Flag = False, expect: str | None = None, options: Options
     expect
         A digest noted earlier: fail if the store's content is not the same.
     """
-    with open_reading(options) as store:
+    with open_source(options.place) as store:
         report = store.check(read_all=read_all, expect=expect)
     if options.json:
         print_json(check_document(report))

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import CorruptError, ValueDomainError, show_value
+from holdfast.errors import CorruptError, ValueDomainError, show_value, unloaded
 
 SIZE_MAX = 64 << 20
 """The largest encoded value."""
@@ -410,10 +410,18 @@ def _blob_fields(content: Any) -> tuple[str, int]:
     return reference
 
 
+def _zstandard() -> Any:
+    """Returns the module, which is loaded with the first large value: few programs have one."""
+    try:
+        import zstandard
+    except OSError as exc:
+        raise unloaded("zstandard", exc) from exc
+    return zstandard
+
+
 def compress(data: bytes) -> bytes:
     """Returns one zstd frame that records its content's size and checksum."""
-    import zstandard
-
+    zstandard = _zstandard()
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(data)
 
 
@@ -423,8 +431,7 @@ def decompress(data: bytes, *, size_max: int) -> bytes:
     The size is judged by the frame's header before anything is allocated, and zstd refuses a frame
     that yields more than its header says: a few bytes cannot ask for all memory.
     """
-    import zstandard
-
+    zstandard = _zstandard()
     try:
         size = zstandard.frame_content_size(data)
         size_max = min(size_max, DECOMPRESSED_MAX)

@@ -18,7 +18,7 @@ from collections.abc import Generator
 from functools import cache
 from typing import Any
 
-from holdfast.errors import CorruptError, UnavailableError
+from holdfast.errors import CLOSE_SOME, CorruptError, UnavailableError
 
 # A pipe in the place of a file would keep its opener waiting for ever: O_NONBLOCK means nothing to
 # a file, and lets a pipe be opened and refused.
@@ -188,7 +188,7 @@ def reported(subject: str) -> Generator[None]:
 
 _FULL = "the disk is full", "free some space, then try again"
 _DENIED = "permission denied", "give this user the right to read and write there"
-_TOO_MANY = "too many open files", "close some, or raise the limit (ulimit -n)"
+_TOO_MANY = "too many open files", CLOSE_SOME
 _REMEDIES: dict[int, tuple[str, str | None]] = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: ("the disk quota is used up", "free some space, then try again"),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.backends.files.disk import read_file, replace_file, reported
+from holdfast.backends.files.disk import read_file, replace_file, unavailable
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -142,8 +142,14 @@ class FileObjects:
                 hint="open it without read_only",
             )
 
-    def _reported(self, kind: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return reported(f'{kind} "{name}" of "{self._backend.directory.path}" is out of reach')
+    @contextlib.contextmanager
+    def _reported(self, kind: str, name: str) -> Generator[None]:
+        try:
+            yield
+        except OSError as exc:
+            self._backend.check_open()  # closed by another thread, and the descriptors with it
+            subject = f'{kind} "{name}" of "{self._backend.directory.path}" is out of reach'
+            raise unavailable(exc, subject) from exc
 
 
 def path_of(kind: str, name: str) -> tuple[list[str], str]:

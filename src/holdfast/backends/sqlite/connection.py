@@ -22,6 +22,8 @@ from holdfast.backends.gates import Waiters, held_here, reentered
 from holdfast.backends.handle import Handle
 from holdfast.clock import Clock
 from holdfast.errors import (
+    CLOSE_SOME,
+    NO_DESCRIPTORS,
     CorruptError,
     FormatError,
     HoldfastError,
@@ -58,6 +60,7 @@ def parts() -> frozenset[tuple[str, str]]:
     return frozenset((kind.lower(), name) for kind, name in found)
 
 
+@cache
 def _text() -> str:
     # Not by importlib.resources: loading it takes as long as recovering a run of some 300 steps.
     return (Path(__file__).parents[1] / "sql" / "sqlite_0001.sql").read_text("utf-8")
@@ -69,6 +72,7 @@ class SqliteTables:
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._made: set[str] = set()
+        _text()  # read now: when a table is needed there may be no descriptor left to read it with
 
     def exist(self, group: str, execute: Execute) -> bool:
         """Returns whether the group is there, as seen by that connection."""
@@ -298,9 +302,20 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
             for kind, (text, remedy) in _UNAVAILABLE.items():
                 if isinstance(exc, kind):
                     found, hint = text, remedy
+            if isinstance(exc, apsw.CantOpenError) and not _has_descriptors():
+                found, hint = "too many files are open", CLOSE_SOME
             return UnavailableError(f'"{path}" is unavailable: {found} ({exc})', hint=hint)
         case _:
             return None
+
+
+def _has_descriptors() -> bool:
+    """Returns whether a file can be opened at all: SQLite does not say why it could not."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as exc:
+        return exc.errno not in NO_DESCRIPTORS
+    return True
 
 
 class Translated:

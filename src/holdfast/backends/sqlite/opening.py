@@ -20,7 +20,14 @@ from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite.connection import SqliteConnection, Translated, statements
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.clock import Clock
-from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
+from holdfast.errors import (
+    CLOSE_SOME,
+    NO_DESCRIPTORS,
+    FormatError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.names import new_id, short_id
 
 FORMAT = 1
@@ -95,7 +102,9 @@ def _create(path: str, clock: Clock) -> None:
     except OSError as exc:
         raise UnavailableError(
             f'"{path}" cannot be created: {exc.strerror}',
-            hint="check that its directory exists and is writable",
+            hint=CLOSE_SOME
+            if exc.errno in NO_DESCRIPTORS
+            else "check that its directory exists and is writable",
         ) from exc
 
 
