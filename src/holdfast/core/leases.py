@@ -378,8 +378,7 @@ class LeaseKeeper(Handle):
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, UnavailableError):
                 for kept in batch:
-                    if not kept.passed_on:
-                        self._renew([kept])
+                    self._renew([kept])
                 return
             names = f'"{leases[0].name}"' + (f" and {len(batch) - 1} more" if batch[1:] else "")
             _logger.warning("lease %s could not be renewed: %s", names, error)

@@ -197,6 +197,8 @@ _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+QUIET_VIEWS = 8
+"""How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
 FETCH_CHUNK = 64
 RETRIES_MAX = 1000
@@ -230,7 +232,7 @@ class Log:
         self._states: dict[str, StreamState] = {}
         self._states_max = 4096
         self._ends: dict[str, StreamEnd] = {}
-        self._busy: set[str] = set()  # streams that a view found written to by others
+        self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
             self.routes.objects_of,
@@ -875,12 +877,12 @@ class Log:
                 return base
             if len(self._busy) >= self._states_max:
                 self._busy.clear()
-            self._busy.add(stream)
         records = self._backend.read(stream, after=base.revision - 1, limit=READ_CHUNK)
         if not records or records[0].link != base.link or not moment.has(records[0].position):
             return None
-        if len(records) == 1:
-            self._busy.discard(stream)
+        quiet_left = self._busy.pop(stream, 0) - 1 if len(records) == 1 else QUIET_VIEWS
+        if quiet_left > 0:
+            self._busy[stream] = quiet_left
         state, news = base, records[1:]
         while True:
             seen = [record for record in news if moment.has(record.position)]
