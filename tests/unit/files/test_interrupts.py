@@ -194,10 +194,11 @@ def test_a_page_that_goes_while_a_head_is_looked_up(
                 backend.close()
             raise ValueError("operation forbidden on released memoryview object")
 
-    words, backend.opened.page_words = backend.opened.page_words, Released()  # type: ignore[assignment]
+    opened: Any = backend.opened
+    words, opened.page_words = opened.page_words, Released()
     with pytest.raises(UsageError if is_closed else ValueError):
         backend.heads(["a"])
-    backend.opened.page_words = words
+    opened.page_words = words
     backend.close()
 
 
