@@ -68,7 +68,7 @@ def checked_before_the_lock() -> AbstractContextManager[None]:
                 refusal or backend._commit_unjudged(one)
                 for one, refusal in zip(commits, refusals, strict=True)
             ]
-            backend._checkout.changed.notify_all()
+        backend._checkout.changed.wake()
         return written
 
     return _unjudged(commit)
@@ -110,7 +110,7 @@ def claimed_in_two_looks() -> AbstractContextManager[None]:
             before = dict(marks._claims)
         with marks._checkout.writing():
             marks._claims = before
-            return claim_of(marks, index, owner, n=n, ttl_s=ttl_s)
+        return claim_of(marks, index, owner, n=n, ttl_s=ttl_s)
 
     return replaced((_MemoryMarks, "claim", claim))
 

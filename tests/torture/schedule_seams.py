@@ -16,7 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.backends import liveness, memory
+from holdfast.backends import gates, liveness, memory
 from holdfast.backends.files import backend as files_backend
 from holdfast.backends.files import catalog, journal, text
 from holdfast.backends.files.disk import Disk
@@ -24,7 +24,7 @@ from holdfast.backends.sqlite import batch as heads
 from holdfast.backends.sqlite import connection, opening
 from holdfast.backends.sqlite import connection as driver
 from holdfast.core import commit_queue
-from tests.torture.schedule_threads import Condition, Lock, Scheduler
+from tests.torture.schedule_threads import Lock, Scheduler
 
 FLOCK = object()
 """What those wait for who wait for any lock of a file."""
@@ -116,14 +116,10 @@ class _Stepping:
 def seams(scheduler: Scheduler) -> Iterator[None]:
     """Replaces what waits and what switches, until the block ends."""
 
-    def lock(name: str, *, minor: bool = False, again: bool = False) -> Callable[[], Lock]:
-        return lambda: Lock(scheduler, name, minor=minor, again=again)
-
-    def condition(name: str, *, minor: bool = False) -> Callable[..., Condition]:
-        def make(given: Lock | None = None) -> Condition:
-            return Condition(scheduler, given or Lock(scheduler, name, minor=minor, again=True))
-
-        return make
+    def lock(
+        name: str, *, minor: bool = False, again: bool = False, is_gate: bool = False
+    ) -> Callable[[], Lock]:
+        return lambda: Lock(scheduler, name, minor=minor, again=again, is_gate=is_gate)
 
     def sleep(seconds: float) -> None:
         scheduler.block(SQLITE, "busy database")
@@ -137,18 +133,17 @@ def seams(scheduler: Scheduler) -> Iterator[None]:
     )
     places: list[tuple[Any, str, Any]] = [
         (commit_queue, "threading", _threads(scheduler)),
-        (memory, "Condition", condition("store")),
-        (files_backend, "Lock", lock("committing")),
-        (files_backend, "Condition", condition("changed", minor=True)),
+        (gates, "Lock", lock("gate", is_gate=True)),
+        (memory, "RLock", lock("store", again=True)),
+        (files_backend, "RLock", lock("committing", again=True)),
         (journal, "RING_BYTES", RING_BYTES),
         (catalog, "RLock", lock("catalog", minor=True, again=True)),
-        (text, "Lock", lock("segments", minor=True)),
-        (liveness, "Lock", lock("workers", minor=True)),
+        (text, "RLock", lock("segments", minor=True, again=True)),
+        (liveness, "RLock", lock("workers", minor=True, again=True)),
         (liveness, "fcntl", flocking),
-        (connection, "Lock", lock("connection")),
-        (connection, "Condition", condition("changed", minor=True)),
+        (connection, "RLock", lock("connection", again=True)),
         (connection, "execute_of", _executes(scheduler, connection.execute_of)),
-        (heads, "Lock", lock("heads", minor=True)),
+        (heads, "RLock", lock("heads", minor=True, again=True)),
         (opening, "sleep", sleep),
         (opening, "os", _Stepping(os, scheduler, {"link", "unlink"})),
         (opening, "connect", partial(_connect_unsynced, opening.connect)),
@@ -185,7 +180,6 @@ def _threads(scheduler: Scheduler) -> SimpleNamespace:
 
     return SimpleNamespace(
         Lock=lambda: Lock(scheduler, "queue", minor=False),
-        Condition=lambda lock: Condition(scheduler, lock),
         Thread=Thread,
         current_thread=threading.current_thread,
         get_ident=threading.get_ident,

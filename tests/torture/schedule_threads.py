@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 PATIENCE_S = 120.0
 """How long a thread may go without a yield point before that counts as a hang: real waiting."""
@@ -189,13 +189,25 @@ class Scheduler:
 
 
 class Lock:
-    """`threading.Lock` and `RLock` under a scheduler."""
+    """`threading.Lock` and `RLock` under a scheduler; a gate is opened by any thread.
 
-    def __init__(self, scheduler: Scheduler, name: str, *, minor: bool, again: bool = False):
+    Time runs out only when nobody else can go on.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        *,
+        minor: bool,
+        again: bool = False,
+        is_gate: bool = False,
+    ) -> None:
         self._scheduler = scheduler
         self._name = name
         self._minor = minor
         self._again = again
+        self._is_gate = is_gate
         self._owner = 0
         self._depth = 0
 
@@ -208,11 +220,15 @@ class Lock:
         while self._depth:
             if not blocking:
                 return False
-            self._scheduler.block(self, f"lock {self._name}")
+            is_timed = timeout >= 0
+            if not self._scheduler.block(self, f"lock {self._name}", timed=is_timed) and is_timed:
+                return False
         self._owner, self._depth = me, 1
         return True
 
     def release(self) -> None:
+        if not self._depth and self._is_gate:
+            raise RuntimeError("release unlocked lock")
         assert self._depth, f"BUG: {self._name} is released and was not held"
         self._depth -= 1
         if not self._depth:
@@ -221,41 +237,11 @@ class Lock:
     def locked(self) -> bool:
         return self._depth > 0
 
+    def _is_owned(self) -> bool:
+        return self._depth > 0 and self._owner == threading.get_ident()
+
     def __enter__(self) -> bool:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-class Condition:
-    """`threading.Condition` under a scheduler: time runs out only when nobody else can go on."""
-
-    def __init__(self, scheduler: Scheduler, lock: Lock) -> None:
-        self._scheduler = scheduler
-        self._lock = lock
-        self.acquire, self.release = lock.acquire, lock.release
-
-    def __enter__(self) -> bool:
-        return self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._lock.release()
-        came = self._scheduler.block(self, "wait for news", timed=timeout is not None)
-        self._lock.acquire()
-        return came
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        while not (result := predicate()):
-            if not self.wait(timeout):
-                return predicate()
-        return result
-
-    def notify(self, n: int = 1) -> None:
-        self._scheduler.wake(self, n)
-
-    def notify_all(self) -> None:
-        self._scheduler.wake(self)
