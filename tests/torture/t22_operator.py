@@ -7,7 +7,10 @@ all are closed or killed; somebody opens the store again and runs `check`.
 
 Nothing acknowledged may be missing, unless whoever was told of it got an error: at his next commit
 but one at the latest, at his close, or while he waited; or unless opening, reading or checking the
-store says so. Where no hand was laid, or one that changes nothing, nobody may get an error.
+store says so. Where no hand was laid, or one that changes nothing, nobody may get an error. And
+of the workers, all of which live, one at most has the lease that all want.
+
+Faults that were planted and found: `operator_plants`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from tests.torture import operator_mounts as mounts
 from tests.torture import operator_workers
 from tests.torture.faulty_calls import make_small
 from tests.torture.operator_hands import DIRECTORY, Hand, Scene, Undo
+from tests.torture.operator_plants import PLANTS
 from tests.torture.operator_workers import CHAIR, SCOPE, Worker, copy_of, in_child, item, start
 from tests.torture.programme import Broken, Point, Programme
 
@@ -150,6 +154,7 @@ class Trial:
     def __init__(self, plan: Plan, point: Point) -> None:
         self.plan = plan
         self.chance = point.random
+        self._plant = PLANTS.get(point.plant, lambda: None)
         self.yard = point.place / "yard"
         self.aside = point.place / "aside"
         self.older = point.place / "older"
@@ -184,9 +189,9 @@ class Trial:
         if self.undo is not None and self.plan.take_back:
             with contextlib.suppress(FileNotFoundError):  # a close may have taken it away
                 self.undo()
-        found = in_child(partial(look, self._place_now(), len(self.workers)))
+        found = in_child(partial(self._look, self._place_now()))
         if self.plan.newcomer and (other := self._other_place()):
-            later = in_child(partial(look, other, len(self.workers)))
+            later = in_child(partial(self._look, other))
             newest = str(len(self.workers) - 1)
             found["logs"][newest] = later["logs"].get(newest, [])
             found["said"] += later["said"]
@@ -208,7 +213,7 @@ class Trial:
         if self.plan.hand in mounts.BEFORE:
             self._lay()
         for number in range(WORKERS):
-            self.workers.append(start(number, self._url_of_worker(number)))
+            self.workers.append(start(number, self._url_of_worker(number), self._plant))
         for worker in self.workers:
             worker.hear_until(lambda worker=worker: bool(worker.said))
         self._await(self.plan.older_at)
@@ -225,7 +230,7 @@ class Trial:
     def _go_on(self) -> None:
         if self.plan.newcomer:
             number = len(self.workers)
-            self.workers.append(start(number, self._url_of_worker(number)))
+            self.workers.append(start(number, self._url_of_worker(number), self._plant))
             self.workers[-1].hear_until(lambda: bool(self.workers[-1].said))
         for worker in self.workers:
             worker.order(f"more {self.plan.more}")
@@ -317,6 +322,10 @@ class Trial:
             return self.url(self.aside) if self.plan.backend == "sqlite" else str(self.aside)
         return ""
 
+    def _look(self, url: str) -> dict[str, Any]:
+        self._plant()
+        return look(url, len(self.workers))
+
     # --- the verdict ---
 
     def _judge(self, found: dict[str, Any]) -> None:
@@ -392,21 +401,17 @@ def look(url: str, workers: int) -> dict[str, Any]:
 
 
 def trial(backend: str, known: Callable[[str], list[tuple[str, Hand | None]]], point: Point) -> int:
-    ready(point.plant)
+    make_small()
     plan = plan_of(backend, known(backend), point)
     operator_workers.large_every, opening.WAL_PAGES = plan.large_every, plan.wal_pages
     with mounts.undone():
         return max(1, Trial(plan, point).run())
 
 
-@cache
-def ready(plant: str) -> None:
-    make_small()
-    if plant:
-        PLANTS[plant]()
-
-
-PLANTS: dict[str, Callable[[], None]] = {}
+PLANTED = {
+    "files": {"no-look": 100, "cries": 40},
+    "sqlite": {"no-witness": 60, "blind": 30, "cries": 40},
+}
 PROMISE = "nothing acknowledged is lost in silence, whoever lays hands on the files"
 PROGRAMMES = tuple(
     Programme(
@@ -416,7 +421,7 @@ PROGRAMMES = tuple(
         share=240,
         points=points,
         turns=8,
-        plants={},
+        plants=PLANTED[backend],
     )
     for backend, points in (("files", 1000), ("sqlite", 900))
 ) + tuple(

@@ -166,9 +166,8 @@ def test_an_original_that_cannot_be_looked_at_is_not_there(
 
 
 def test_each_part_of_a_mixed_store_is_looked_at(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        with holdfast.open(tmp_path / name) as store:
-            store.team("t").set("x", 1)
+    with holdfast.open(tmp_path / "a"), holdfast.open(tmp_path / "b"):
+        pass
     subprocess.run(["cp", "-rp", tmp_path / "b", tmp_path / "c"], check=True)
     with holdfast.open({"team": str(tmp_path / "a"), "*": str(tmp_path / "c")}) as mixed:
         [report] = mixed.status()["reports"]
