@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
 
+from holdfast.backends.place import copy_reports
 from holdfast.backends.protocol import (
     DURABILITIES,
     START,
@@ -477,8 +478,6 @@ class Store:
 
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports."""
-        from holdfast.backends.place import copy_reports
-
         facts = self._log.describe()
         reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
         return {**facts, "worker": self.worker, "reports": reports}

@@ -23,7 +23,7 @@ def url(backend: str, folder: Path) -> str:
 
 
 def note_of(backend: str, folder: Path) -> Path:
-    return folder / ("store/workers/place" if backend == "files" else "store.db-place")
+    return folder / ("store/workers/place" if backend == "files" else "store.db.workers/place")
 
 
 def told(where: str) -> list[str]:
@@ -43,6 +43,9 @@ def first(backend: str, tmp_path: Path) -> Path:
     folder.mkdir(0o700)
     with holdfast.open(url(backend, folder)) as store:
         store.team("a").set("x", 1)
+        store.release(store.lease("first"))
+    with holdfast.open(url(backend, folder)):
+        pass  # now there is a folder for the note, on SQLite too
     return folder
 
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+from holdfast.backends.place import note_place
 from holdfast.backends.protocol import (
     DURABILITIES,
     Backend,
@@ -143,8 +144,6 @@ def _open_built_in(
 def _noted(backend: Backend, path: str, options: dict[str, Any]) -> Backend:
     """Returns a backend whose place on this machine is noted, so that a copy of it can be told."""
     if not options.get("read_only"):
-        from holdfast.backends.place import note_place
-
         note_place(os.path.realpath(path), options["clock"])
     return backend
 
