@@ -129,8 +129,8 @@ class Worker:
         return any(said.what in what for said in self.said)
 
 
-def start(number: int, url: str) -> Worker:
-    """Starts a worker; it is ready, or was refused, when it has said so."""
+def start(number: int, url: str, plant: Callable[[], None]) -> Worker:
+    """Starts a worker, with a fault planted; it is ready, or was refused, when it has said so."""
     orders, their_orders = os.pipe()
     their_words, words = os.pipe()
     gc.freeze()
@@ -140,6 +140,7 @@ def start(number: int, url: str) -> Worker:
         try:
             for fd in (their_orders, their_words):
                 os.close(fd)
+            plant()
             _Work(number, url, orders, words).run()
             code = 0
         except BaseException:

@@ -23,7 +23,7 @@ def url(backend: str, folder: Path) -> str:
 
 
 def note_of(backend: str, folder: Path) -> Path:
-    return folder / ("store/workers/place" if backend == "files" else "store.db-place")
+    return folder / ("store/workers/place" if backend == "files" else "store.db.workers/place")
 
 
 def told(where: str) -> list[str]:
@@ -43,6 +43,9 @@ def first(backend: str, tmp_path: Path) -> Path:
     folder.mkdir(0o700)
     with holdfast.open(url(backend, folder)) as store:
         store.team("a").set("x", 1)
+        store.release(store.lease("first"))
+    with holdfast.open(url(backend, folder)):
+        pass  # now there is a folder for the note, on SQLite too
     return folder
 
 
@@ -166,9 +169,8 @@ def test_an_original_that_cannot_be_looked_at_is_not_there(
 
 
 def test_each_part_of_a_mixed_store_is_looked_at(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        with holdfast.open(tmp_path / name) as store:
-            store.team("t").set("x", 1)
+    with holdfast.open(tmp_path / "a"), holdfast.open(tmp_path / "b"):
+        pass
     subprocess.run(["cp", "-rp", tmp_path / "b", tmp_path / "c"], check=True)
     with holdfast.open({"team": str(tmp_path / "a"), "*": str(tmp_path / "c")}) as mixed:
         [report] = mixed.status()["reports"]

@@ -5,11 +5,12 @@ own. That is what clones are for, and it is a mistake where somebody took the co
 two processes then believe that they share a store. So whoever opens a copy on the same machine, as
 long as its original is there, is told.
 
-The note lies among the store's files (`workers/place`, or `state.db-place` beside a database). It
-has a name of its own, made by chance, and the path, device and inode of the store. `cp -r` and
-`tar` take it along, so a copy finds in it another file than itself, and where that is. A store that
-was moved within a file system is the same file; one that was moved to another is not, but nothing
-is left where it was. git does not take the note along: a clone is a clone on purpose.
+The note lies with the files of the store's workers (`workers/place`, or `state.db.workers/place`
+beside a database, where that folder is there: it is made for the first lease). It has a name of its
+own, made by chance, and the path, device and inode of the store. `cp -r` and `tar` take it along,
+so a copy finds in it another file than itself, and where that is. A store that was moved within a
+file system is the same file; one that was moved to another is not, but nothing is left where it
+was. git does not take the note along: a clone is a clone on purpose.
 
 A note is never a truth: one that cannot be read or written is no note.
 """
@@ -105,7 +106,8 @@ def _place(path: str) -> Place:
 
 
 def _note_of(path: str) -> str:
-    return os.path.join(path, "workers", "place") if os.path.isdir(path) else f"{path}-place"
+    workers = os.path.join(path, "workers") if os.path.isdir(path) else f"{path}.workers"
+    return os.path.join(workers, "place")
 
 
 def _is_there(place: Place, name: str) -> bool:
