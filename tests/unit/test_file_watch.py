@@ -333,3 +333,26 @@ def test_a_forked_child_looks_at_its_own_stores_only() -> None:
         os._exit(0 if is_alone and own.looked.wait(60) else 1)
     assert os.waitpid(child, 0)[1] == 0
     idle_looks.end(store)
+
+
+def test_whoever_opens_or_closes_a_file_makes_a_look_due(
+    notified: FileWatch, tmp_path: Path
+) -> None:
+    """Only where it is asked for: a close may drop locks, and is no event for others."""
+    for name in ("locked", "other"):
+        (tmp_path / name).touch()
+    fds = {name: os.open(tmp_path / name, os.O_RDONLY) for name in ("locked", "other")}
+    notified.keep("the locked", str(tmp_path / "locked"), fds["locked"], uses=True)
+    notified.keep("the other", str(tmp_path / "other"), fds["other"])
+    assert notified.look() == []
+    (tmp_path / "other").open("rb").close()
+    assert not notified.is_due(0)
+    reader = os.open(tmp_path / "locked", os.O_RDONLY)
+    assert notified.is_due(0)
+    assert notified.look() == []
+    assert not notified.is_due(0)
+    os.close(reader)
+    assert notified.is_due(0)
+    assert notified.look() == []
+    for fd in fds.values():
+        os.close(fd)

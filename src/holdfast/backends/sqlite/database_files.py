@@ -40,7 +40,7 @@ _DMS = 128, 128
 _DESCRIPTORS = "/dev/fd"
 _FDINFO = "/proc/self/fdinfo"
 _LINKS = "/proc/self/fd"
-_FDINFO_BYTES = 16384
+_FDINFO_BYTES = 2048
 _O_PATH = getattr(os, "O_PATH", 0)
 
 _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
