@@ -360,6 +360,20 @@ def test_without_o_path_the_descriptors_of_sqlite_are_looked_at(
     backend.close()
 
 
+def test_a_descriptor_that_is_gone_leads_to_an_exact_look(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> os.stat_result:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    backend = _open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(database_files.os, "fstat", refuse)
+        assert _checkout(backend).files.is_suspect()
+    _write(backend)
+    backend.close()
+
+
 def test_a_descriptor_that_was_closed_by_somebody_has_no_lock(path: Path) -> None:
     backend = _open(path)
     lock = vars(_checkout(backend).files)["_locks"][0]
