@@ -192,6 +192,7 @@ def test_a_second_process_that_opens_after_the_wal_was_removed(path: Path) -> No
         first.signal(signal.SIGCONT)
         said = first.ask("write 200")
         assert (said["class"], said["told"]) == ("FilesTakenError", [])
+        assert "saved in" in said["text"]
     [copy] = _rescued(path)
     assert _items(copy) == first.told
 
