@@ -220,10 +220,12 @@ class OtherStoreError(HoldfastError):
 
 
 class LostCommitsError(CorruptError):
-    """The server has lost commits that it had acknowledged: by a failover, a restart, an eviction.
+    """The store lacks commits that it had acknowledged.
 
-    After a failover or a restart the store's handle is dead: open it again to go on from what is
-    there. What was evicted raises this whenever it is asked for; all else can be used.
+    A server lost them by a failover or a restart: the store's handle is dead, open it again to go
+    on from what is there. What was evicted raises this whenever it is asked for; all else can be
+    used. Of a SQLite store somebody removed the WAL, or put an older copy in its place: bring back
+    the newest copy, or delete the witness to go on with what is there.
     """
 
 

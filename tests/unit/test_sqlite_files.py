@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from holdfast.backends import file_watch, rescue
 from holdfast.backends.protocol import Mark
 from holdfast.backends.sqlite import SqliteBackend, database_files
+from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite import rescue as sqlite_rescue
 from holdfast.backends.sqlite.connection import SqliteCheckout
 from holdfast.errors import FilesTakenError, UnavailableError, UsageError
@@ -285,6 +286,46 @@ def test_a_waiting_thread_is_told(path: Path) -> None:
     backend.close()
 
 
+def test_nobody_is_told_before_everything_is_saved(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends at the error would end the thread that saves."""
+    backend = _open(path)
+    _write(backend)
+    checkout = _checkout(backend)
+    saving, go_on = Event(), Event()
+    real = driver.rescue_database
+
+    def rescue_slowly(*arguments: Any) -> Any:
+        saving.set()
+        go_on.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(driver, "rescue_database", rescue_slowly)
+    os.unlink(f"{path}-wal")
+    looking = Thread(target=checkout.look_while_idle)
+    looking.start()
+    saving.wait()
+    errors: list[FilesTakenError] = []
+
+    def read() -> None:
+        try:
+            backend.read("a")
+        except FilesTakenError as error:
+            errors.append(error)
+
+    reading = Thread(target=read)
+    reading.start()
+    reading.join(0.05)
+    assert not errors
+    go_on.set()
+    looking.join()
+    reading.join()
+    [error] = errors
+    assert error.rescued is not None
+    backend.close()
+
+
 def test_a_call_that_waited_for_a_handle_that_died_is_told_why(path: Path) -> None:
     backend = _open(path)
     _write(backend)
@@ -359,6 +400,20 @@ def test_without_o_path_the_descriptors_of_sqlite_are_looked_at(
     os.unlink(f"{path}-wal")
     with pytest.raises(FilesTakenError):
         _write(backend)
+    backend.close()
+
+
+def test_a_descriptor_that_is_gone_leads_to_an_exact_look(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> os.stat_result:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    backend = _open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(database_files.os, "fstat", refuse)
+        assert _checkout(backend).files.is_suspect()
+    _write(backend)
     backend.close()
 
 

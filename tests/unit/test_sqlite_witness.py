@@ -153,7 +153,7 @@ def test_a_database_that_cannot_be_asked_is_opened(path: Path) -> None:
 def test_a_store_whose_witness_cannot_be_compared_is_not_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T5: a failed read left a witness that named no store, and the next open took it for a loss."""
+    """T5: a failed read left a witness without a store, and the next open took it for a loss."""
     _make(path, 5)
 
     def refuse(*_: object) -> str | None:

@@ -580,9 +580,9 @@ class SqliteCheckout(Handle):
         Both connections are closed here and now, and without the checkpoint that a last close
         makes: without locks, or on files without a name, it would write over what others have
         written since. As long as they were open, whoever opens the store again in this process
-        would share their memory.
+        would share their memory. Until all is saved, other calls wait for the reader's lock: an
+        error that they got earlier could end the process in the middle of it.
         """
-        self._poison = _Death(problem.what, is_taken=True)
         rescued, saved = None, "what was committed is in its place"
         with self.reader.lock:
             if not problem.is_in_place:
@@ -596,7 +596,7 @@ class SqliteCheckout(Handle):
             assert self._writer is not None, "BUG: nobody but the writer looks"
             for connection in (self.reader.connection, self._writer.connection):
                 close_as_it_is(connection)
-        self._poison = _Death(f"{problem.what}; {saved}", is_taken=True, rescued=rescued)
+            self._poison = _Death(f"{problem.what}; {saved}", is_taken=True, rescued=rescued)
         self.wake()
         error = self._died()
         error.outcome_known = outcome_known
