@@ -72,15 +72,13 @@ def status(*, options: Options = DEFAULTS) -> None:
     """Show facts about a store: place, durability, size, recovery reports."""
     with open_reading(options) as store:
         facts = store.status()
-        count = sum(1 for _ in stream_names(store))
-        position = int(store.position)
+        facts["position"] = int(store.position)
     if options.json:
-        print_json(status_document(facts, position=position, scopes=count))
+        print_json(status_document(facts))
         return
     reports: list[str] = facts.pop("reports")
     levels: dict[str, dict[str, Any]] = facts.pop("levels", {})
-    counts = {"position": position, "scopes": count}
-    rows = [(name, show_fact(name, value)) for name, value in (facts | counts).items()]
+    rows = [(name, show_fact(name, value)) for name, value in facts.items()]
     rows += [(f"level {name}", show_part(one)) for name, one in levels.items()]
     print_facts([*rows, *(("report", report) for report in reports)])
 
@@ -91,6 +89,8 @@ def show_part(facts: dict[str, Any]) -> str:
 
 
 def show_fact(name: str, value: object) -> str:
+    if value is None and name in ("scopes", "events", "digest"):
+        return "cannot be told while the store is damaged"
     if name == "size_bytes" and isinstance(value, int) and is_terminal():
         return f"{value:,}"
     return str(value)
@@ -176,8 +176,11 @@ def print_report(report: Report, options: Options) -> None:
     for finding in report.findings:
         kind = "harmless" if finding.harmless else "DAMAGED"
         print_line(f"{kind}\t{clean(finding.where)}\t{clean(finding.problem)}")
-    read = f"{report.events} events read" if report.read_all else "events not read"
-    print_line(f"{'ok' if report.ok else 'NOT OK'}\t{report.streams} streams, {read}")
+    if report.read_all:
+        verdict, read = "ok", f"{report.events} events read"
+    else:
+        verdict, read = "structure ok", f"{report.unread} events not read"
+    print_line(f"{verdict if report.ok else 'NOT OK'}\t{report.streams} streams, {read}")
     print_line(f"digest\t{report.digest}")
     if not report.ok:
         print_note("hint: first copy the store elsewhere, then compare it with a backup")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 from msgspec import Struct
@@ -13,14 +14,30 @@ from holdfast.core.log import READ_CHUNK, Log
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 
 
+class Content(Struct):
+    """How much a store holds, by its heads alone, and the digest of all of it.
+
+    The digest is sha256 over a line for each stream, in the order of names: the length of its name,
+    the name, its newest revision and its newest link. A link stands for everything before it, so
+    the digest names the whole logical content: it is equal in an equal copy on any backend, and no
+    event can be changed, added or taken away without changing it. It costs a look at each stream's
+    head, and no event is read. While others write, it is of no single moment.
+    """
+
+    streams: int = 0
+    events: int = 0
+    digest: str = ""
+
+
 class Report(Struct):
-    """What a check found. `digest` names the whole logical content: equal in an equal copy."""
+    """What a check found. `digest` is that of `Content`; `unread` events were only counted."""
 
     findings: list[Finding]
     streams: int
     events: int
     digest: str
     read_all: bool
+    unread: int = 0
 
     @property
     def ok(self) -> bool:
@@ -40,18 +57,55 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
             chains.follow()
         except HoldfastError as error:
             findings.append(_finding(error))
-    streams, digest = _compare_heads(log, chains, findings)
+    content = _compare_heads(log, chains, findings)
     if chains is not None:
         _check_snapshots(log, chains.ends, findings)
-    if expect is not None and expect != digest:
-        findings.append(
-            Finding(
-                "store",
-                f"its digest is {digest}, expected {expect}: events were added or taken away "
-                "since that digest was noted",
-            )
-        )
-    return Report(findings, streams, chains.events if chains else 0, digest, read_all)
+    if expect is not None and expect != content.digest:
+        found = f"its digest is {content.digest}, expected {expect}: events were added or taken away"
+        if not content.digest:
+            found = f"its digest cannot be told while it is damaged, expected {expect}: look"
+        findings.append(Finding("store", f"{found} since that digest was noted"))
+    read, unread = (0, content.events) if chains is None else (chains.events, 0)
+    return Report(findings, content.streams, read, content.digest, read_all, unread)
+
+
+def content_of(log: Log) -> Content:
+    """Returns how much the store holds, and its digest; no event is read."""
+    return _add_up(_heads(log))
+
+
+def _heads(log: Log) -> Iterator[tuple[str, Head | None]]:
+    """Yields every stream with its head, in the order of names."""
+    after = ""
+    while names := log.stream_page(after=after):
+        yield from zip(names, log.heads(names), strict=True)
+        after = names[-1]
+
+
+def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, Head | None]]:
+    """Yields what `_heads` does, without those that cannot be read: each of them is a finding."""
+    after = ""
+    while names := log.stream_page(after=after):
+        try:
+            yield from zip(names, log.heads(names), strict=True)
+        except HoldfastError:
+            for name in names:  # one of them, or several: the others are checked all the same
+                try:
+                    yield name, log.heads([name])[0]
+                except HoldfastError as error:
+                    findings.append(_finding(error))
+        after = names[-1]
+
+
+def _add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
+    digest = sha256()
+    streams = events = 0
+    for name, head in heads:
+        streams += 1
+        if head is not None:
+            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
+            events += head.revision - head.first + 1
+    return Content(streams, events, digest.hexdigest())
 
 
 class _Chains:
@@ -119,25 +173,33 @@ def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) 
         log.blobs.read(name, size)
 
 
-def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> tuple[int, str]:
-    """Compares chains with heads; returns the number of streams and the digest of all heads."""
-    digest = sha256()
-    count = 0
-    after = ""
-    while names := log.stream_page(after=after):
-        for name, head in zip(names, log.heads(names), strict=True):
-            count += 1
+def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> Content:
+    """Compares chains with heads; returns what the heads add up to.
+
+    A digest of what can be read alone would be taken for that of the store: there is none then.
+    """
+    damaged: list[Finding] = []
+
+    def compared() -> Iterator[tuple[str, Head | None]]:
+        for name, head in _readable_heads(log, damaged):
+            yield name, head
             if head is None:
-                findings.append(Finding(f'stream "{name}"', "is listed but has no head"))
-                continue
-            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
-            if chains is not None and chains.ends.get(name) != (head.revision, head.link):
+                damaged.append(Finding(f'stream "{name}"', "is listed but has no head"))
+            elif chains is not None and chains.ends.get(name) != (head.revision, head.link):
                 try:
                     chains.reach(name, head)
                 except HoldfastError as error:
                     findings.append(_finding(error))
-        after = names[-1]
-    return count, digest.hexdigest()
+
+    content = Content()
+    try:
+        content = _add_up(compared())
+    except HoldfastError as error:
+        damaged.append(_finding(error))
+    if damaged:
+        content.digest = ""
+    findings += damaged
+    return content
 
 
 def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:

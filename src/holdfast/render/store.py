@@ -27,9 +27,9 @@ def created_document(facts: Mapping[str, Any], *, created: bool) -> dict[str, An
     return {"made": created, "kind": facts["kind"], "place": facts["place"]}
 
 
-def status_document(facts: Mapping[str, Any], *, position: int, scopes: int) -> dict[str, Any]:
+def status_document(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts that a store tells about itself."""
-    return {**facts, "position": position, "scopes": scopes}
+    return dict(facts)
 
 
 class ScopeSummary(Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
 
 from holdfast.backends.files import journal
-from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail, split_lines
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail
 from holdfast.backends.files.directory import (
     BUSY,
     CLOSED,
@@ -31,6 +31,7 @@ from holdfast.backends.files.inspection import FileInspection
 from holdfast.backends.files.leases import FileLeases, FileMarks
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
 from holdfast.backends.handle import Handle
@@ -135,11 +136,12 @@ class ReadOnly:
         want = CHUNK_BYTES
         while (offset := self.catalog.tail.cursor.end) < text_end:
             text = self.catalog.segments.read(offset, min(offset + want, text_end))
-            text = text[: text.rfind(b"\n") + 1]
-            if not text:
-                if offset + want >= text_end:
+            whole = text[: text.rfind(b"\n") + 1]
+            if not whole:
+                if offset + want >= text_end or not may_be_line(text):
                     return
                 want *= 2
+            text = whole
             for encoded in split_lines(text):
                 try:
                     self.catalog.apply_encoded(encoded)

@@ -24,6 +24,7 @@ from holdfast.backends.files.index import (
     open_existing,
     remove,
 )
+from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.text import (
     BadLine,
     LineEvent,
@@ -297,12 +298,12 @@ class Catalog:
             text = self.segments.read(offset, min(offset + want, end))
             if offset + len(text) < end:
                 whole = text.rfind(b"\n") + 1
-                if whole == 0 and len(text) == want:
+                if whole == 0 and len(text) == want and may_be_line(text):
                     want *= 2  # a line longer than a chunk
                     continue
-                if whole == 0:
+                if whole == 0 and len(text) < want:
                     raise self.corrupt(offset, f"the text ends before {end}")
-                text = text[:whole]
+                text = text[:whole] or text  # what cannot be a line is not read to its end
             want = chunk
             yield text
             offset += len(text)
@@ -628,17 +629,6 @@ class Catalog:
 
 def _nothing(index: Index) -> None:
     del index
-
-
-def split_lines(text: bytes) -> list[bytes]:
-    """Returns the lines with their line breaks; the last one may lack it."""
-    lines = text.splitlines(keepends=True)
-    if b"\r" in text:  # which `splitlines` takes for a line break, and JSON for a space
-        pieces = text.split(b"\n")
-        lines = [piece + b"\n" for piece in pieces[:-1]]
-        if pieces[-1]:
-            lines.append(pieces[-1])
-    return lines
 
 
 def _is_text(name: str) -> bool:

@@ -47,7 +47,6 @@ class FileInspection:
                 "durability": backend.durability,
                 "size_bytes": sum(found.st_size for _, found in _files(path)),
                 "position": cursor.position,
-                "digest": cursor.digest.hex(),
                 "segments": len(backend.catalog.segments.starts),
                 "reports": [*self._torn_reports(), *backend.catalog.reports],
             }
