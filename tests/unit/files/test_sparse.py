@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.backends.files import FilesBackend, pieces, recovery
 from holdfast.backends.files.disk import Disk
+from holdfast.errors import CorruptError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import revisions, write
@@ -147,3 +148,24 @@ def test_a_file_system_without_holes_has_data_everywhere(tmp_path: Path) -> None
     assert Disk().next_data(read, 7) == 7
     os.close(read)
     os.close(write_end)
+
+
+def test_a_hole_in_a_store_that_nobody_used_is_looked_over_for_lines(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    path = tmp_path / "s"
+    segment = _closed(path, clock, build)
+    whole = segment.read_bytes()
+    os.truncate(segment, 4 << 20)
+    FilesBackend(path, clock=clock).close()
+    assert segment.read_bytes() == whole
+    with segment.open("r+b") as file:
+        file.truncate(4 << 20)
+        file.seek(4 << 20)
+        file.write(b"\n" + whole.splitlines(keepends=True)[0])
+    (path / "head.json").unlink()
+    backend = FilesBackend(path, clock=clock)
+    with pytest.raises(CorruptError, match="nothing can be written"):
+        backend.commit([])
+    assert segment.stat().st_size > 4 << 20, "nothing is cut where whole lines follow"
+    backend.close()

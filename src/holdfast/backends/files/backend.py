@@ -14,6 +14,7 @@ from threading import Condition, Lock
 
 from holdfast.backends.files import journal
 from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail
+from holdfast.backends.files.damaged import Damaged, DamagedCatalog
 from holdfast.backends.files.directory import (
     BUSY,
     CLOSED,
@@ -53,7 +54,7 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import Clock
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import CorruptError, HoldfastError, UnavailableError, UsageError
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -187,26 +188,43 @@ class FilesBackend(Handle):
         self._committing = Lock()
         self._changed = Condition(Lock())
         self._waiting = 0
-        self.directory = open_directory(path, disk or Disk(), create=create, read_only=read_only)
+        disk = disk or Disk()
+        self.directory = open_directory(path, disk, create=create, read_only=read_only)
         try:
             with reported(f'the store "{self.directory.path}" cannot be opened'):
-                if read_only:
-                    self.opened: Opened | ReadOnly = ReadOnly(self.directory, clock)
-                else:
-                    full = durability == "full"
-                    self.opened = Opened(
-                        self.directory, clock, full=full, create=create, reach=reach
-                    )
+                self.opened: Opened | ReadOnly | Damaged = self._open(create=create, reach=reach)
         except BaseException:
             self.directory.close()
             raise
         super().__init__()  # only now: a handle that was never opened has nothing to give up
-        self.catalog = self.opened.catalog
+        self.catalog: Catalog | DamagedCatalog = self.opened.catalog
         self._leases = FileLeases(self)
         self.leases: Leases = self._leases
         self.marks: Marks = FileMarks(self, self._leases)
         self.objects: Objects = FileObjects(self)
         self.inspect: Inspection = FileInspection(self)
+
+    def _open(
+        self, *, create: bool, reach: Callable[[str], None] | None
+    ) -> Opened | ReadOnly | Damaged:
+        directory, clock = self.directory, self.clock
+        try:
+            if self.read_only:
+                return ReadOnly(directory, clock)
+            full = self.durability == "full"
+            return Opened(directory, clock, full=full, create=create, reach=reach)
+        except CorruptError as exc:
+            # Whoever may still read something should: to read only, and saying what is lost. All
+            # that was opened and locked on the way is given up first.
+            directory.close()
+            self.directory = open_directory(
+                directory.path, directory.disk, create=False, read_only=True
+            )
+            damaged = Damaged(self.directory, clock, exc)
+            self.read_only = True
+            for report in damaged.catalog.reports:
+                _log.warning("%s: %s", directory.path, report)
+            return damaged
 
     # --- the life of the handle ---
 
@@ -255,7 +273,14 @@ class FilesBackend(Handle):
             finally:
                 opened.store_lock.release()
 
-    def _read_only_error(self) -> UsageError:
+    def check_writable(self) -> None:
+        """Raises if the handle may not write."""
+        if self.read_only:
+            raise self._read_only_error()
+
+    def _read_only_error(self) -> HoldfastError:
+        if isinstance(self.opened, Damaged):
+            return self.opened.error(f'nothing can be written to "{self.directory.path}"')
         return UsageError(
             f'the store "{self.directory.path}" is open read-only, found a write',
             hint="open it without read_only",
@@ -294,7 +319,7 @@ class FilesBackend(Handle):
             try:
                 opened.store_lock.acquire()
                 words = opened.page_words
-                if words[BUSY] or words[END] != self.catalog.tail.cursor.end:
+                if words[BUSY] or words[END] != opened.catalog.tail.cursor.end:
                     opened.catch_up()
                 return self._commit(opened, commits)
             except OSError as exc:
@@ -303,7 +328,7 @@ class FilesBackend(Handle):
                 opened.store_lock.release()
 
     def _commit(self, opened: Opened, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        catalog = self.catalog
+        catalog = opened.catalog
         overlay = None
         head_of, key_of = catalog.head, catalog.revision_of_key
         if len(commits) > 1 or (commits and commits[0].watch):
@@ -334,7 +359,7 @@ class FilesBackend(Handle):
     def _write(
         self, opened: Opened, text: bytes, lines: list[tuple[LogLine, int, Commit]], position: int
     ) -> None:
-        catalog, journal = self.catalog, opened.journal
+        catalog, journal = opened.catalog, opened.journal
         cursor = catalog.tail.cursor
         try:
             journal.write(text, cursor)

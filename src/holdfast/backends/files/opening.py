@@ -81,6 +81,7 @@ class Opened:
             else:
                 self.catalog.open_index(self.page.words[END])
                 self.fresh()
+                self.catalog.remove_unusable_index()
             self._undo = undo.pop_all()
 
     def catch_up(self) -> None:
@@ -134,6 +135,7 @@ class Opened:
             if is_first:
                 catalog.open_index(basis.text_end)
             torn = recovery.read_text(catalog, basis)
+            catalog.remove_unusable_index()
             recovery.settle(self.directory, catalog, basis, torn, self.clock)
             self.reach("files.recovery.synced")
             if is_first:

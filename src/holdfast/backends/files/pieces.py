@@ -35,7 +35,8 @@ def pieces(segments: Segments, offset: int, end: int) -> Iterator[Piece]:
     want = CHUNK_BYTES
     while offset < end:
         stop = segments.stop_after(offset, end)
-        text = segments.read(offset, min(offset + want, stop))
+        is_there = segments.starts and offset >= segments.starts[0]
+        text = segments.read(offset, min(offset + want, stop)) if is_there else b""
         if not text:
             yield Piece(offset, stop, None)  # the segment is short, or missing
             offset = stop
