@@ -145,7 +145,7 @@ class UnavailableError(HoldfastError):
 
 
 class CorruptError(HoldfastError):
-    """Stored bytes break the contract: stop, keep a copy, run `holdfast check`."""
+    """Stored bytes break the contract: keep a copy, run `holdfast check`, then salvage."""
 
     exit_code = 9
 

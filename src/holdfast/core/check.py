@@ -11,7 +11,10 @@ from holdfast.backends.protocol import START, Finding, Head, Record
 from holdfast.core import codec, event
 from holdfast.core.event import ops_of
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
+
+_REMEDY = "holdfast salvage STORE NEW"
 
 
 class Content(Struct):
@@ -49,19 +52,26 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     """Verifies the backend's own structure, then every stream's chain against its head."""
     if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expect is a digest, found {show_value(expect)}")
-    findings = list(log.verify(read_all=read_all))
+    findings: list[Finding] = []
+    try:
+        findings.extend(log.verify(read_all=read_all))
+    except CorruptError as error:
+        _add(findings, error)
     chains = None
     if read_all:
         chains = _Chains(log, findings)
         try:
             chains.follow()
         except HoldfastError as error:
-            findings.append(_finding(error))
+            _add(findings, error)
+            chains.read_over_damage()
     content = _compare_heads(log, chains, findings)
     if chains is not None:
         _check_snapshots(log, chains.ends, findings)
     if expect is not None and expect != content.digest:
-        found = f"its digest is {content.digest}, expected {expect}: events were added or taken away"
+        found = (
+            f"its digest is {content.digest}, expected {expect}: events were added or taken away"
+        )
         if not content.digest:
             found = f"its digest cannot be told while it is damaged, expected {expect}: look"
         findings.append(Finding("store", f"{found} since that digest was noted"))
@@ -114,14 +124,41 @@ class _Chains:
     def __init__(self, log: Log, findings: list[Finding]) -> None:
         self._log = log
         self._findings = findings
-        # What is there by now must come in the order of the store. What is written during the
-        # check, or comes after a commit that is still under way, is found by its stream.
-        self._settled = log.position()
+        self._settled = START
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.events = 0
+        self._cut: set[str] = set()
+
+    def read_over_damage(self) -> None:
+        """Begins again, with what a salvage would take over: one damage must not hide another."""
+        remains = Remains(self._link_of, self._log.blobs.read)
+        for remnant in remnants(self._log):
+            if isinstance(remnant, list):
+                for record in remnant:
+                    remains.take(record)
+        self.ends, self.events = remains.ends, remains.events
+        for cut in remains.cut.values():
+            self._cut.add(cut.stream)
+            problem = f"{cut.problem}: it is whole up to revision {cut.revision}"
+            if cut.found:
+                problem += f", and {cut.found} later events can be read"
+            where, streams = f'stream "{cut.stream}"', (cut.stream,)
+            self._findings.append(Finding(where, problem, streams=streams, remedy=_REMEDY))
+
+    def _link_of(self, stream: str, revision: int) -> bytes | None:
+        """Returns the link that a fork follows, None if that event cannot be read."""
+        try:
+            return self._log.record(stream, revision).link
+        except HoldfastError:
+            return None
 
     def follow(self) -> None:
-        """Checks every event in the order of commit."""
+        """Checks every event in the order of commit.
+
+        What is there by now must come in the order of the store. What is written during the check,
+        or comes after a commit that is still under way, is found by its stream.
+        """
+        self._settled = self._log.position()
         position = START
         while records := self._log.read_all(after=position, limit=READ_CHUNK):
             self._check(records)
@@ -131,6 +168,8 @@ class _Chains:
         """Checks that a stream's events lead to its head."""
         if head.expires_us and self._log.expiry.has_ended(stream, head):
             return  # removed by the backend: only its name and head are left
+        if stream in self._cut:
+            return  # and that is a finding already
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
             behind = self._log.read(stream, after=known, until=head.revision, limit=READ_CHUNK)
@@ -148,7 +187,7 @@ class _Chains:
             try:
                 _check_record(self._log, record, self.ends)
             except HoldfastError as error:
-                self._findings.append(_finding(error))
+                _add(self._findings, error)
             self.ends[record.stream] = (record.revision, record.link)
         self.events += len(records)
 
@@ -195,7 +234,8 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
     try:
         content = _add_up(compared())
     except HoldfastError as error:
-        damaged.append(_finding(error))
+        content.streams = len(chains.ends) if chains is not None else 0
+        _add(findings, error)
     if damaged:
         content.digest = ""
     findings += damaged
@@ -204,11 +244,18 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
 
 def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
     for stream in ends:
-        for revision in log.snapshots.revisions(stream):
-            try:
+        try:
+            for revision in log.snapshots.revisions(stream):
                 log.snapshots.read(stream, revision)
-            except HoldfastError as error:
-                findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+        except HoldfastError as error:
+            findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+
+
+def _add(findings: list[Finding], error: HoldfastError) -> None:
+    """Notes an error, unless it is about damage that was found before."""
+    where: str | None = getattr(error, "where", None)
+    if where is None or all(where != finding.where for finding in findings):
+        findings.append(_finding(error))
 
 
 def _finding(error: HoldfastError) -> Finding:
