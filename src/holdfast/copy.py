@@ -1,11 +1,18 @@
-"""Copies one store to another, on any pair of backends: `copy(source, target)`."""
+"""Copies one store to another, on any pair of backends: `copy(source, target)`.
+
+`salvage(source, target)` does so with a damaged store: what verifies is taken over.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.core.copy import Copied, Progress, copy_log
+from holdfast.core.event import Event
+from holdfast.core.salvage import CutStream, Salvaged, salvage_log
 from holdfast.store import Store
 
-__all__ = ["Copied", "Progress", "copy"]
+__all__ = ["Copied", "CutStream", "Progress", "Salvaged", "copy", "salvage"]
 
 
 def copy(source: Store, target: Store, *, progress: Progress | None = None) -> Copied:
@@ -15,3 +22,22 @@ def copy(source: Store, target: Store, *, progress: Progress | None = None) -> C
     passed so far, and how many there are.
     """
     return copy_log(source._log, target._log, progress=progress)
+
+
+def salvage(
+    source: Store,
+    target: Store,
+    *,
+    progress: Progress | None = None,
+    rest: Callable[[Event], None] | None = None,
+) -> Salvaged:
+    """Takes over what verifies of a damaged store, and says what is lost or in doubt.
+
+    Open the source with `read_only=True`: it is never changed. The target must be empty, or hold
+    what a salvage that was stopped took over. `rest` is called with each event that can be read and
+    cannot be taken over, because an event before it in its stream is lost.
+    """
+    log, other = source._log, target._log
+    if rest is None:
+        return salvage_log(log, other, progress=progress)
+    return salvage_log(log, other, progress=progress, rest=lambda record: rest(Event(record)))

@@ -188,7 +188,7 @@ def unloaded(what: str, exc: OSError) -> UnavailableError:
 
 
 class CorruptError(HoldfastError):
-    """Stored bytes break the contract: stop, keep a copy, run `holdfast check`."""
+    """Stored bytes break the contract: keep a copy, run `holdfast check`, then salvage."""
 
     exit_code = 9
 

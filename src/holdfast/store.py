@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
@@ -20,7 +21,7 @@ from holdfast.backends.protocol import (
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.arguments import check_flag, check_seconds, check_timeout, check_whole
-from holdfast.core.check import Report, check_store
+from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
@@ -28,7 +29,7 @@ from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
 from holdfast.core.log import Log
 from holdfast.core.transaction import PendingCommit, View
-from holdfast.errors import UsageError, show_value
+from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -534,10 +535,18 @@ class Store:
         return check_store(self._log, read_all=read_all, expect=expect)
 
     def status(self) -> dict[str, Any]:
-        """Returns plain facts about the store: kind, place, format, durability, size, reports."""
+        """Returns plain facts about the store: kind, place, format, durability, size, reports,
+        how many scopes and events there are, and the digest that `check` compares.
+
+        The last three are None of a store that is too damaged to tell.
+        """
         facts = self._log.describe()
+        counts: dict[str, Any] = {"scopes": None, "events": None, "digest": None}
+        with contextlib.suppress(CorruptError):
+            content = content_of(self._log)
+            counts = {"scopes": content.streams, "events": content.events, "digest": content.digest}
         reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
-        return {**facts, "worker": self.worker, "reports": reports}
+        return {**facts, **counts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""

@@ -391,11 +391,11 @@ def cli_code_of(path: Path) -> int:
 
 @pytest.mark.parametrize("line", ["-v status", "--verbose status", "status --verbose"])
 def test_verbose_shows_the_log(line: str, place: str, monkeypatch: Any, cli: Any):
-    def names(_: object) -> list[str]:
+    def show(name: str, value: object) -> str:
         logging.getLogger("holdfast.backends").debug("tried %s", "again\x1b[31m")
-        return []
+        return str(value)
 
-    monkeypatch.setattr("holdfast.cli.store.stream_names", names)
+    monkeypatch.setattr("holdfast.cli.store.show_fact", show)
     handlers = list(logging.getLogger("holdfast").handlers)
     assert "DEBUG holdfast.backends: tried again\\x1b[31m\n" in cli(*line.split()).err
     assert cli("status").err == ""

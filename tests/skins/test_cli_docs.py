@@ -180,6 +180,7 @@ COMMANDS = {
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
+    "salvage": ["salvage", "store", "rescued"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
     "advise": ["advise", "--machines", "1"],

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError
+from holdfast.copy import salvage
 from holdfast.core import codec
 from holdfast.testing import FakeClock
 from tests.torture.faulty_life import in_child, scratch
@@ -44,11 +45,12 @@ class Victim:
             os.write(descriptor, content)
             os.close(descriptor)
 
-    def open(self, place: Path) -> Store:
+    def open(self, place: Path, *, read_only: bool = False) -> Store:
         clock = FakeClock(seed=5)
         if self.state == "unpowered":
             clock.reboot()
-        return holdfast.open(url_of(self.backend, place), clock=clock, actor="a", create=False)
+        url = url_of(self.backend, place)
+        return holdfast.open(url, clock=clock, actor="a", create=False, read_only=read_only)
 
 
 def url_of(backend: str, place: Path) -> str:
@@ -167,3 +169,41 @@ def read(victim: Victim, put: Callable[[Path], None]) -> tuple[list[Any], str]:
             store.close()
     finally:
         shutil.rmtree(place)
+
+
+class Left(NamedTuple):
+    """What a damaged store still gives: what a reader gets, what check says, what is salvaged."""
+
+    read: dict[str, list[Any] | str]  # the records of each stream, or the error
+    is_named: bool  # check ran to its end, and has a finding
+    salvaged: dict[str, list[Any]]
+    is_whole: bool  # the salvage says that nothing is lost
+
+
+def left_of(victim: Victim, put: Callable[[Path], None]) -> Left:
+    """Reads each stream of a damaged store by itself, checks it and salvages it."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-victim-", dir=scratch()))
+    try:
+        put(place)
+        before = {path: path.read_bytes() for path in place.rglob("*.jsonl")}
+        with victim.open(place) as store:
+            read = {stream: _read_one(store, stream) for stream in victim.says[1]}
+            is_named = not store.check().ok
+        with victim.open(place, read_only=True) as store, holdfast.open("memory:") as target:
+            result = salvage(store, target)
+            report = target.check()
+            assert report.ok, f"a salvaged store that is damaged: {report.findings[0]}"
+            backend = target._log._backend
+            salvaged = {stream: backend.read(stream) for stream in backend.streams()}
+        if victim.state == "closed":
+            assert all(path.read_bytes() == data for path, data in before.items()), "it was changed"
+        return Left(read, is_named, salvaged, result.ok)
+    finally:
+        shutil.rmtree(place)
+
+
+def _read_one(store: Store, stream: str) -> list[Any] | str:
+    try:
+        return store._log._backend.read(stream)
+    except HONEST as error:
+        return type(error).__name__

@@ -225,7 +225,7 @@ def _replaced(where: Any, name: str, fault: Any) -> Iterator[None]:
 
 def skips_a_blob() -> Any:
     """Every third blob is taken for one that is there."""
-    copy_blobs = copying._Copy._copy_blobs
+    copy_blobs = copying.Copier._copy_blobs
     seen: list[str] = []
 
     def skipping(self: Any, commit: Commit, place: int) -> None:
@@ -237,12 +237,12 @@ def skips_a_blob() -> Any:
                         self._known.add((place, name))
         copy_blobs(self, commit, place)
 
-    return _replaced(copying._Copy, "_copy_blobs", skipping)
+    return _replaced(copying.Copier, "_copy_blobs", skipping)
 
 
 def blob_behind_its_event() -> Any:
     """Events are sent before the blobs that they name: only a death in between shows it."""
-    copy_blobs, send = copying._Copy._copy_blobs, copying._send
+    copy_blobs, send = copying.Copier._copy_blobs, copying._send
     waiting: list[Any] = []
 
     def later(self: Any, commit: Commit, place: int) -> None:
@@ -256,7 +256,7 @@ def blob_behind_its_event() -> Any:
     @contextmanager
     def both() -> Iterator[None]:
         with (
-            _replaced(copying._Copy, "_copy_blobs", later),
+            _replaced(copying.Copier, "_copy_blobs", later),
             _replaced(copying, "_send", sending),
         ):
             yield
@@ -276,14 +276,14 @@ def loses_names() -> Any:
 
 def resumes_too_late() -> Any:
     """A copy that finds its target begun goes on one commit behind where that ends."""
-    copy_batch = copying._Copy._copy
+    copy_batch = copying.Copier._copy
 
     def late(self: Any, batch: list[list[Record]]) -> None:
         streams = {record.stream for records in batch for record in records}
         is_begun = any(self._target.backend.heads(sorted(streams)))
         copy_batch(self, batch[1:] if is_begun and self._events == 0 else batch)
 
-    return _replaced(copying._Copy, "_copy", late)
+    return _replaced(copying.Copier, "_copy", late)
 
 
 def keeps_marks() -> Any:

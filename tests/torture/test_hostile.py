@@ -218,8 +218,8 @@ def test_text_nested_too_deeply_is_damage(tmp_path: Path, name: str) -> None:
     (tmp_path / "s" / name).write_bytes(
         b'{"format":1,"store":"a","created":"","x":' + b"[" * 50_000
     )
-    with pytest.raises(CorruptError):
-        holdfast.open(tmp_path / "s").close()
+    with holdfast.open(tmp_path / "s") as store, pytest.raises(CorruptError):
+        _ = store.team("a").state
 
 
 def test_a_bomb_is_not_unpacked_by_a_check(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.core.copy import _Copy  # pyright: ignore[reportPrivateUsage]
+from holdfast.core.copy import Copier
 from holdfast.core.copy import copy_log as copy
 from holdfast.core.expiry import EXPIRING
 from holdfast.errors import ConflictError, ExpiredError
@@ -41,10 +41,10 @@ def test_a_copy_that_stops_before_the_marks_knows_what_ends(
         source.conversation("short").set("n", 2)
         source.team("t").set("n", 1)
 
-        def killed(self: _Copy) -> int:
+        def killed(self: Copier, marks: object) -> int:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_Copy, "_copy_marks", killed)
+        monkeypatch.setattr(Copier, "copy_marks", killed)
         with pytest.raises(KeyboardInterrupt):
             copy(source._log, target._log)
         assert [mark.key for mark in target.marks(EXPIRING)] == ["conversation/short"]

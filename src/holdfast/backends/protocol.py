@@ -222,11 +222,16 @@ class Found(Struct, frozen=True, gc=False):
 
 
 class Finding(Struct, frozen=True, gc=False):
-    """Something that `verify` noticed. `harmless` ones concern only what can be rebuilt."""
+    """Something that `verify` noticed. `harmless` ones concern only what can be rebuilt.
+
+    `streams` are those that the damage concerns, or may concern; `remedy` is what to do about it.
+    """
 
     where: str
     problem: str
     harmless: bool = False
+    streams: tuple[str, ...] = ()
+    remedy: str = ""
 
 
 @runtime_checkable
@@ -390,4 +395,26 @@ class Inspection(Protocol):
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         """Yields what is wrong below the level of records; with `read_all` it reads every byte."""
+        ...
+
+
+class Gap(Struct, frozen=True):
+    """A place where commits are lost, and nobody can tell of which streams."""
+
+    finding: Finding
+
+
+@runtime_checkable
+class Salvageable(Protocol):
+    """What an `inspect` has besides, if it can read over damage that `read` and `read_all` cannot.
+
+    Without it, what can be read stream by stream is all that can be read.
+    """
+
+    def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+        """Yields every commit that can be read, in order, with each damage at its place.
+
+        A Gap may have taken events of any stream that has none after it, a Finding only of those
+        that it names. Nothing is changed.
+        """
         ...

@@ -47,6 +47,9 @@ from holdfast.render.store import (
 from holdfast.render.text import clean, show_time
 from holdfast.store import Store
 
+STREAMS_SHOWN = 20
+"""So many names of streams are printed with a finding; --json has all of them."""
+
 
 def init(*, options: Options = DEFAULTS) -> None:
     """Create a store; one that exists is left as it is."""
@@ -72,15 +75,13 @@ def status(*, options: Options = DEFAULTS) -> None:
     """Show facts about a store: place, durability, size, recovery reports."""
     with open_reading(options) as store:
         facts = store.status()
-        count = sum(1 for _ in stream_names(store))
-        position = int(store.position)
+        facts["position"] = int(store.position)
     if options.json:
-        print_json(status_document(facts, position=position, scopes=count))
+        print_json(status_document(facts))
         return
     reports: list[str] = facts.pop("reports")
     levels: dict[str, dict[str, Any]] = facts.pop("levels", {})
-    counts = {"position": position, "scopes": count}
-    rows = [(name, show_fact(name, value)) for name, value in (facts | counts).items()]
+    rows = [(name, show_fact(name, value)) for name, value in facts.items()]
     rows += [(f"level {name}", show_part(one)) for name, one in levels.items()]
     print_facts([*rows, *(("report", report) for report in reports)])
 
@@ -91,6 +92,8 @@ def show_part(facts: dict[str, Any]) -> str:
 
 
 def show_fact(name: str, value: object) -> str:
+    if value is None and name in ("scopes", "events", "digest"):
+        return "cannot be told while the store is damaged"
     if name == "size_bytes" and isinstance(value, int) and is_terminal():
         return f"{value:,}"
     return str(value)
@@ -176,11 +179,23 @@ def print_report(report: Report, options: Options) -> None:
     for finding in report.findings:
         kind = "harmless" if finding.harmless else "DAMAGED"
         print_line(f"{kind}\t{clean(finding.where)}\t{clean(finding.problem)}")
-    read = f"{report.events} events read" if report.read_all else "events not read"
-    print_line(f"{'ok' if report.ok else 'NOT OK'}\t{report.streams} streams, {read}")
-    print_line(f"digest\t{report.digest}")
+        if finding.streams:
+            names = ", ".join(map(clean, finding.streams[:STREAMS_SHOWN]))
+            more = len(finding.streams) - STREAMS_SHOWN
+            print_line(f"\tconcerns\t{names}{f' and {more} more' if more > 0 else ''}")
+    if report.read_all:
+        verdict, read = "ok", f"{report.events} events read"
+    else:
+        verdict, read = "structure ok", f"{report.unread} events not read"
+    counts = f"{report.streams} streams, {read}"
+    if not report.digest and not report.read_all:
+        counts = "what it holds cannot be counted; --read-all counts what can be read"
+    print_line(f"{verdict if report.ok else 'NOT OK'}\t{counts}")
+    print_line(f"digest\t{report.digest or 'cannot be told while the store is damaged'}")
     if not report.ok:
-        print_note("hint: first copy the store elsewhere, then compare it with a backup")
+        place = shlex.quote(without_secrets(options.place))
+        print_line(f"remedy\tholdfast salvage {place} NEW")
+        print_note("hint: first copy its files elsewhere, and look for a backup")
     elif not report.read_all:
         print_note(f"to read every event: {command('check --read-all', options.place)}")
 
@@ -224,7 +239,7 @@ def copy_store(
 
 
 @contextmanager
-def progress_shown(*, quiet: bool) -> Generator[Progress | None]:
+def progress_shown(*, quiet: bool, what: str = "copying events") -> Generator[Progress | None]:
     """Yields a function that shows progress: a bar on a terminal, else a line for each tenth."""
     if quiet and not sys.stderr.isatty():
         yield None
@@ -236,7 +251,7 @@ def progress_shown(*, quiet: bool) -> Generator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("copying events"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
     console = Console(stderr=True)
     with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("copying", total=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 from msgspec import Struct
@@ -10,17 +11,36 @@ from holdfast.backends.protocol import START, Finding, Head, Record
 from holdfast.core import codec, event
 from holdfast.core.event import ops_of
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
+
+_REMEDY = "holdfast salvage STORE NEW"
+
+
+class Content(Struct):
+    """How much a store holds, by its heads alone, and the digest of all of it.
+
+    The digest is sha256 over a line for each stream, in the order of names: the length of its name,
+    the name, its newest revision and its newest link. A link stands for everything before it, so
+    the digest names the whole logical content: it is equal in an equal copy on any backend, and no
+    event can be changed, added or taken away without changing it. It costs a look at each stream's
+    head, and no event is read. While others write, it is of no single moment.
+    """
+
+    streams: int = 0
+    events: int = 0
+    digest: str = ""
 
 
 class Report(Struct):
-    """What a check found. `digest` names the whole logical content: equal in an equal copy."""
+    """What a check found. `digest` is that of `Content`; `unread` events were only counted."""
 
     findings: list[Finding]
     streams: int
     events: int
     digest: str
     read_all: bool
+    unread: int = 0
 
     @property
     def ok(self) -> bool:
@@ -32,26 +52,70 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     """Verifies the backend's own structure, then every stream's chain against its head."""
     if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expect is a digest, found {show_value(expect)}")
-    findings = list(log.verify(read_all=read_all))
+    findings: list[Finding] = []
+    try:
+        findings.extend(log.verify(read_all=read_all))
+    except CorruptError as error:
+        _add(findings, error)
     chains = None
     if read_all:
         chains = _Chains(log, findings)
         try:
             chains.follow()
         except HoldfastError as error:
-            findings.append(_finding(error))
-    streams, digest = _compare_heads(log, chains, findings)
+            _add(findings, error)
+            chains.read_over_damage()
+    content = _compare_heads(log, chains, findings)
     if chains is not None:
         _check_snapshots(log, chains.ends, findings)
-    if expect is not None and expect != digest:
-        findings.append(
-            Finding(
-                "store",
-                f"its digest is {digest}, expected {expect}: events were added or taken away "
-                "since that digest was noted",
-            )
+    if expect is not None and expect != content.digest:
+        found = (
+            f"its digest is {content.digest}, expected {expect}: events were added or taken away"
         )
-    return Report(findings, streams, chains.events if chains else 0, digest, read_all)
+        if not content.digest:
+            found = f"its digest cannot be told while it is damaged, expected {expect}: look"
+        findings.append(Finding("store", f"{found} since that digest was noted"))
+    read, unread = (0, content.events) if chains is None else (chains.events, 0)
+    return Report(findings, content.streams, read, content.digest, read_all, unread)
+
+
+def content_of(log: Log) -> Content:
+    """Returns how much the store holds, and its digest; no event is read."""
+    return _add_up(_heads(log))
+
+
+def _heads(log: Log) -> Iterator[tuple[str, Head | None]]:
+    """Yields every stream with its head, in the order of names."""
+    after = ""
+    while names := log.stream_page(after=after):
+        yield from zip(names, log.heads(names), strict=True)
+        after = names[-1]
+
+
+def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, Head | None]]:
+    """Yields what `_heads` does, without those that cannot be read: each of them is a finding."""
+    after = ""
+    while names := log.stream_page(after=after):
+        try:
+            yield from zip(names, log.heads(names), strict=True)
+        except HoldfastError:
+            for name in names:  # one of them, or several: the others are checked all the same
+                try:
+                    yield name, log.heads([name])[0]
+                except HoldfastError as error:
+                    findings.append(_finding(error))
+        after = names[-1]
+
+
+def _add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
+    digest = sha256()
+    streams = events = 0
+    for name, head in heads:
+        streams += 1
+        if head is not None:
+            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
+            events += head.revision - head.first + 1
+    return Content(streams, events, digest.hexdigest())
 
 
 class _Chains:
@@ -60,14 +124,41 @@ class _Chains:
     def __init__(self, log: Log, findings: list[Finding]) -> None:
         self._log = log
         self._findings = findings
-        # What is there by now must come in the order of the store. What is written during the
-        # check, or comes after a commit that is still under way, is found by its stream.
-        self._settled = log.position()
+        self._settled = START
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.events = 0
+        self._cut: set[str] = set()
+
+    def read_over_damage(self) -> None:
+        """Begins again, with what a salvage would take over: one damage must not hide another."""
+        remains = Remains(self._link_of, self._log.blobs.read)
+        for remnant in remnants(self._log):
+            if isinstance(remnant, list):
+                for record in remnant:
+                    remains.take(record)
+        self.ends, self.events = remains.ends, remains.events
+        for cut in remains.cut.values():
+            self._cut.add(cut.stream)
+            problem = f"{cut.problem}: it is whole up to revision {cut.revision}"
+            if cut.found:
+                problem += f", and {cut.found} later events can be read"
+            where, streams = f'stream "{cut.stream}"', (cut.stream,)
+            self._findings.append(Finding(where, problem, streams=streams, remedy=_REMEDY))
+
+    def _link_of(self, stream: str, revision: int) -> bytes | None:
+        """Returns the link that a fork follows, None if that event cannot be read."""
+        try:
+            return self._log.record(stream, revision).link
+        except HoldfastError:
+            return None
 
     def follow(self) -> None:
-        """Checks every event in the order of commit."""
+        """Checks every event in the order of commit.
+
+        What is there by now must come in the order of the store. What is written during the check,
+        or comes after a commit that is still under way, is found by its stream.
+        """
+        self._settled = self._log.position()
         position = START
         while records := self._log.read_all(after=position, limit=READ_CHUNK):
             self._check(records)
@@ -77,6 +168,8 @@ class _Chains:
         """Checks that a stream's events lead to its head."""
         if head.expires_us and self._log.expiry.has_ended(stream, head):
             return  # removed by the backend: only its name and head are left
+        if stream in self._cut:
+            return  # and that is a finding already
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
             behind = self._log.read(stream, after=known, until=head.revision, limit=READ_CHUNK)
@@ -94,7 +187,7 @@ class _Chains:
             try:
                 _check_record(self._log, record, self.ends)
             except HoldfastError as error:
-                self._findings.append(_finding(error))
+                _add(self._findings, error)
             self.ends[record.stream] = (record.revision, record.link)
         self.events += len(records)
 
@@ -119,34 +212,50 @@ def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) 
         log.blobs.read(name, size)
 
 
-def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> tuple[int, str]:
-    """Compares chains with heads; returns the number of streams and the digest of all heads."""
-    digest = sha256()
-    count = 0
-    after = ""
-    while names := log.stream_page(after=after):
-        for name, head in zip(names, log.heads(names), strict=True):
-            count += 1
+def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> Content:
+    """Compares chains with heads; returns what the heads add up to.
+
+    A digest of what can be read alone would be taken for that of the store: there is none then.
+    """
+    damaged: list[Finding] = []
+
+    def compared() -> Iterator[tuple[str, Head | None]]:
+        for name, head in _readable_heads(log, damaged):
+            yield name, head
             if head is None:
-                findings.append(Finding(f'stream "{name}"', "is listed but has no head"))
-                continue
-            digest.update(f"{len(name)}:{name} {head.revision} {head.link.hex()}\n".encode())
-            if chains is not None and chains.ends.get(name) != (head.revision, head.link):
+                damaged.append(Finding(f'stream "{name}"', "is listed but has no head"))
+            elif chains is not None and chains.ends.get(name) != (head.revision, head.link):
                 try:
                     chains.reach(name, head)
                 except HoldfastError as error:
                     findings.append(_finding(error))
-        after = names[-1]
-    return count, digest.hexdigest()
+
+    content = Content()
+    try:
+        content = _add_up(compared())
+    except HoldfastError as error:
+        content.streams = len(chains.ends) if chains is not None else 0
+        _add(findings, error)
+    if damaged:
+        content.digest = ""
+    findings += damaged
+    return content
 
 
 def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
     for stream in log.snapshots.having(ends):
-        for revision in log.snapshots.revisions(stream):
-            try:
+        try:
+            for revision in log.snapshots.revisions(stream):
                 log.snapshots.read(stream, revision)
-            except HoldfastError as error:
-                findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+        except HoldfastError as error:
+            findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+
+
+def _add(findings: list[Finding], error: HoldfastError) -> None:
+    """Notes an error, unless it is about damage that was found before."""
+    where: str | None = getattr(error, "where", None)
+    if where is None or all(where != finding.where for finding in findings):
+        findings.append(_finding(error))
 
 
 def _finding(error: HoldfastError) -> Finding:

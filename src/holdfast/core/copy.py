@@ -45,7 +45,7 @@ BYTES_PER_BATCH = 4 << 20
 RECORDS_PER_READ = 500
 MARKS_PER_COMMIT = 500
 BLOBS_STAY_US = 60_000_000
-_MARKS_MAX = 1 << 62
+MARKS_MAX = 1 << 62
 _BLOBS_KNOWN_MAX = 100_000
 
 _Tail = tuple[int, bytes]
@@ -70,16 +70,24 @@ class Copied(Struct, frozen=True):
 def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
     """Copies what the target lacks, and verifies that every head is equal."""
     _check_related(source, target._backend)
-    return _Copy(source, target, progress).run()
+    return Copier(source, target, progress).run()
 
 
-class _Copy:
+class Copier:
     """One run. A mixed store is copied part by part, and written to part by part."""
 
-    def __init__(self, source: Log, target: Log, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        source: Log,
+        target: Log,
+        progress: Progress | None,
+        ends: Callable[[list[str]], dict[str, int]] | None = None,
+    ) -> None:
+        """`ends` says when streams end by themselves, -1 for those that have; else heads do."""
         self._source = source
         self._target = target
         self._progress = progress
+        self._ends = ends or self._ends_by_head
         self._parts = target.routes.parts() or [target._backend]
         self._known: set[tuple[int, str]] = set()
         self._commits = self._events = self._blobs = self._skipped = self._ended = 0
@@ -90,16 +98,24 @@ class _Copy:
         for part in self._source.routes.parts() or [self._source._backend]:
             # The goal is fixed before the first event is read: a busy source would have no end.
             for batch in _batches(part, part.wait(START, timeout_s=0)):
-                self._copy(batch)
-                if self._progress is not None:
-                    passed = self._events + self._skipped + self._ended
-                    self._progress(passed, max(total, passed))
-        marks = self._copy_marks()
+                self.copy(batch, total)
+        marks = self.copy_marks(self._source.marks.list(limit=MARKS_MAX))
         is_behind = _compare_heads(self._source, self._target._backend, began)
         is_behind = is_behind or self._source.position() != began
+        return self.copied(marks, is_behind=is_behind)
+
+    def copied(self, marks: int, *, is_behind: bool) -> Copied:
+        """Returns what was done so far."""
         return Copied(
             self._commits, self._events, self._blobs, marks, self._skipped, self._ended, is_behind
         )
+
+    def copy(self, batch: list[list[Record]], total: int) -> None:
+        """Copies what the target lacks of some commits, and says how far it is."""
+        self._copy(batch)
+        if self._progress is not None:
+            passed = self._events + self._skipped + self._ended
+            self._progress(passed, max(total, passed))
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -126,7 +142,7 @@ class _Copy:
             self._commits += len(wanted)
             _send(part, wanted)
 
-    def _ends(self, streams: list[str]) -> dict[str, int]:
+    def _ends_by_head(self, streams: list[str]) -> dict[str, int]:
         """Returns when each stream ends by itself; -1 where it has: no backend takes it then."""
         expiry = self._source.expiry
         ends: dict[str, int] = {}
@@ -159,16 +175,16 @@ class _Copy:
 
     # --- marks -----------------------------------------------------------------------------------
 
-    def _copy_marks(self) -> int:
+    def copy_marks(self, marks: list[Mark]) -> int:
         """Makes the target's marks those of the source; returns how many were set or cleared.
 
         Nobody but a copy has written to the target, so a mark that only it has was cleared in the
         source since the last run.
         """
-        wanted = {(m.index, m.key): m for m in self._source.marks.list(limit=_MARKS_MAX)}
+        wanted = {(mark.index, mark.key): mark for mark in marks}
         changed = 0
         for place, part in enumerate(self._parts):
-            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=_MARKS_MAX)}
+            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=MARKS_MAX)}
             changes: list[Mark | Cleared] = [
                 mark
                 for name, mark in wanted.items()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from holdfast.backends.protocol import Backend, Head, Record
 from holdfast.core.event import expires_of
 from holdfast.core.layers import Layer, register_layer
-from holdfast.errors import ExpiredError
+from holdfast.errors import CorruptError, ExpiredError
 
 EXPIRING = "scope.expires"
 """The index that has a mark for each stream with a lifetime, due when it ends."""
@@ -66,8 +66,7 @@ class Expiry:
         if known is None:
             # In a store where no stream ends by itself, which is nearly every one, no event is
             # read. A stream that is there is never given an end later.
-            some = self._backend.marks.list(EXPIRING, limit=1)
-            known = expires_of(self._backend.read(stream, limit=1)[0]) if some else 0
+            known = expires_of(self._backend.read(stream, limit=1)[0]) if self._some_end() else 0
             self.know(stream, known)
         return known
 
@@ -86,7 +85,7 @@ class Expiry:
                 self.know(record.stream, expires_of(record))
         streams = dict.fromkeys(record.stream for record in records)
         if unknown := [stream for stream in streams if stream not in self._known]:
-            if self._backend.marks.list(EXPIRING, limit=1):
+            if self._some_end():
                 for stream, head in zip(unknown, self._backend.heads(unknown), strict=True):
                     self.know(stream, self.end(stream, head) if head is not None else 0)
             else:
@@ -94,6 +93,13 @@ class Expiry:
                     self.know(stream, 0)
         gone = {stream for stream in streams if self._is_over(stream, self._known.get(stream, 0))}
         return [record for record in records if record.stream not in gone] if gone else records
+
+    def _some_end(self) -> bool:
+        """Returns whether any stream of the store ends by itself, or may do so."""
+        try:
+            return bool(self._backend.marks.list(EXPIRING, limit=1))
+        except CorruptError:
+            return True  # of a damaged store: then each stream's own first event says it
 
     def has_ended(self, stream: str, head: Head) -> bool:
         """Returns whether the end of a stream has come."""

@@ -12,6 +12,7 @@ from holdfast.core.check import Report
 from holdfast.core.consumers import GroupStatus
 from holdfast.core.copy import Copied
 from holdfast.core.leases import Worker
+from holdfast.core.salvage import Salvaged
 from holdfast.errors import HoldfastError
 from holdfast.render.text import time_text
 
@@ -27,9 +28,9 @@ def created_document(facts: Mapping[str, Any], *, created: bool) -> dict[str, An
     return {"made": created, "kind": facts["kind"], "place": facts["place"]}
 
 
-def status_document(facts: Mapping[str, Any], *, position: int, scopes: int) -> dict[str, Any]:
+def status_document(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts that a store tells about itself."""
-    return {**facts, "position": position, "scopes": scopes}
+    return dict(facts)
 
 
 class ScopeSummary(Struct, frozen=True):
@@ -111,6 +112,17 @@ def doctor_document(checks: Sequence[Struct], *, ok: bool) -> dict[str, Any]:
 def copy_document(source: str, target: str, copied: Copied, digest: str) -> dict[str, Any]:
     """Returns what was copied, and the digest that both stores have."""
     return {"from": source, "to": target, **to_builtins(copied), "digest": digest}
+
+
+def salvage_document(
+    source: str, target: str, salvaged: Salvaged, rest: str | None, digest: str
+) -> dict[str, Any]:
+    """Returns what was taken over, what is lost or in doubt, and the file of what is left."""
+    document: dict[str, Any] = to_builtins(salvaged)
+    copied: dict[str, Any] = document.pop("copied")
+    del copied["is_behind"]
+    places = {"ok": salvaged.ok, "from": source, "to": target}
+    return {**places, **copied, **document, "rest": rest, "digest": digest}
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:

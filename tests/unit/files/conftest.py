@@ -18,6 +18,7 @@ from holdfast.backends.files import journal as ring
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.protocol import Head, Mark, Receipt
 from holdfast.clock import SystemClock
+from holdfast.errors import CorruptError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 
@@ -217,14 +218,33 @@ def judge(path: Path, told: int, *, extra: int = 1, clock: Any = None) -> int:
     assert [f for f in backend.inspect.verify(read_all=True) if not f.harmless] == []
     Filler().fill(backend, (5, 700))
     assert len(backend.read("a")) == len(records) + 2
-    digest = backend.inspect.describe()["digest"]
+    digest = backend.catalog.tail.cursor.digest
     backend.close()
     again = FilesBackend(path, clock=clock)
-    assert again.inspect.describe()["digest"] == digest
+    assert again.catalog.tail.cursor.digest == digest
     assert list(again.inspect.verify(read_all=True)) == []
     again.close()
     assert not (path / "ring").exists()
     return len(records)
+
+
+def read_damaged(
+    path: Path, clock: FakeClock, stream: str = "a", *, read_only: bool = False
+) -> None:
+    """Opens a damaged store, which refuses every write, and reads a stream that is in doubt."""
+    backend = FilesBackend(path, clock=clock, read_only=read_only)
+    try:
+        with pytest.raises(CorruptError, match="nothing can be written") as caught:
+            backend.commit([])
+        assert caught.value.hint is not None
+        assert "holdfast salvage" in caught.value.hint
+        assert backend.inspect.describe()["reports"]
+        assert [one for one in backend.inspect.verify(read_all=True) if not one.harmless]
+        with pytest.raises(CorruptError):
+            backend.heads([stream])
+        backend.read(stream)
+    finally:
+        backend.close()
 
 
 def in_child(work: Callable[[Callable[[int], object]], object]) -> tuple[int, int]:

@@ -269,7 +269,7 @@ def _rewritten(text: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
 def test_verify_finds_text_that_is_gone(store: Path, backend: FilesBackend) -> None:
     text = (store / SEGMENT).read_bytes()
     os.truncate(store / SEGMENT, text.index(b"\n") + 1)
-    (found,) = [one for one in _found(backend) if "the text ends before" in one.problem]
+    (found,) = [one for one in _found(backend) if "is not there" in one.problem]
     assert not found.harmless
     with pytest.raises(FilesTakenError, match="the end of the open segment"):
         backend.close()

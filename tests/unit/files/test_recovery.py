@@ -15,6 +15,7 @@ from holdfast.errors import CorruptError, FilesTakenError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import write
+from tests.unit.files.conftest import read_damaged
 
 
 def _abandoned(path: Path, clock: FakeClock, build: RecordBuilder, count: int = 4) -> Path:
@@ -130,7 +131,7 @@ def test_a_damaged_batch_before_a_whole_one_and_not_in_the_text_is_corruption(
     _segment(path).write_bytes(text[:first] + (b"" if damage == "cut" else b"#" * 600))
     before = _segment(path).read_bytes()
     with pytest.raises(CorruptError) as caught:
-        FilesBackend(path, clock=clock)
+        read_damaged(path, clock)
     assert caught.value.where is not None
     assert caught.value.where.startswith("log/0000000000000000.jsonl byte")
     assert _segment(path).read_bytes()[:first] == before[:first]
@@ -152,9 +153,9 @@ def test_after_a_clean_close_a_mismatch_is_corruption_never_a_cut(
     }[damage]
     _segment(path).write_bytes(changed)
     with pytest.raises(CorruptError):
-        FilesBackend(path, clock=clock)
+        read_damaged(path, clock)
     with pytest.raises(CorruptError):
-        FilesBackend(path, clock=clock, read_only=True)
+        read_damaged(path, clock, read_only=True)
     assert _segment(path).read_bytes() == changed
     assert not (path / "torn").exists()
 
@@ -170,7 +171,7 @@ def test_a_line_lost_and_renumbered_is_found_by_the_store_digest(
     _segment(path).write_bytes(text)
     (path / "head.json").write_text(json.dumps({**head, "end": len(text)}))
     with pytest.raises(CorruptError, match=r"head\.json"):
-        FilesBackend(path, clock=clock)
+        read_damaged(path, clock)
 
 
 def test_whole_lines_after_the_recorded_end_are_kept_and_a_torn_one_is_not(
@@ -198,8 +199,8 @@ def test_a_damaged_line_before_whole_ones_in_a_copy_is_corruption(
     text = bytearray(_segment(path).read_bytes())
     text[30] ^= 1
     _segment(path).write_bytes(text)
-    with pytest.raises(CorruptError, match="whole lines follow"):
-        FilesBackend(path, clock=clock)
+    with pytest.raises(CorruptError, match="commit 1 is lost"):
+        read_damaged(path, clock)
     assert _segment(path).read_bytes() == text
 
 
@@ -214,8 +215,8 @@ def test_a_missing_segment_is_corruption(
     segments = sorted((tmp_path / "s" / "log").iterdir())
     assert len(segments) > 2
     segments[1].rename(tmp_path / "elsewhere")
-    with pytest.raises(CorruptError, match="missing"):
-        FilesBackend(tmp_path / "s", clock=clock)
+    with pytest.raises(CorruptError, match="is not there; commits"):
+        read_damaged(tmp_path / "s", clock)
 
 
 def test_a_ring_of_another_store_is_not_taken_for_ones_own(

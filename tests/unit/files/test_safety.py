@@ -26,6 +26,7 @@ from holdfast.errors import (
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import revisions, write
+from tests.unit.files.conftest import read_damaged
 
 
 def _bytes_below(path: Path) -> dict[str, bytes]:
@@ -95,7 +96,7 @@ def test_an_unreadable_record_of_what_the_store_is_is_never_guessed_at(
     backend.close()
     (tmp_path / "s" / name).write_bytes(content)
     with pytest.raises((CorruptError, FormatError)):
-        FilesBackend(tmp_path / "s", clock=clock)
+        read_damaged(tmp_path / "s", clock)
     assert (tmp_path / "s" / name).read_bytes() == content
 
 

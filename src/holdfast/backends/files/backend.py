@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from holdfast.backends.file_watch import FileWatch, idle_looks
 from holdfast.backends.files import journal
-from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail, split_lines
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail
+from holdfast.backends.files.damaged import Damaged, DamagedCatalog
 from holdfast.backends.files.directory import (
     BUSY,
     CLOSED,
@@ -34,7 +35,8 @@ from holdfast.backends.files.inspection import FileInspection
 from holdfast.backends.files.leases import FileLeases, FileMarks
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
-from holdfast.backends.files.recovery import text_after_close
+from holdfast.backends.files.pieces import may_be_line, split_lines
+from holdfast.backends.files.recovery import TextAfterClose, text_after_close
 from holdfast.backends.files.taken import STORE
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
@@ -58,7 +60,13 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import Clock
-from holdfast.errors import FilesTakenError, HoldfastError, UnavailableError, UsageError
+from holdfast.errors import (
+    CorruptError,
+    FilesTakenError,
+    HoldfastError,
+    UnavailableError,
+    UsageError,
+)
 
 _log = logging.getLogger("holdfast.backends")
 T = TypeVar("T")
@@ -167,11 +175,12 @@ class ReadOnly:
         want = CHUNK_BYTES
         while (offset := self.catalog.tail.cursor.end) < text_end:
             text = self.catalog.segments.read(offset, min(offset + want, text_end))
-            text = text[: text.rfind(b"\n") + 1]
-            if not text:
-                if offset + want >= text_end:
+            whole = text[: text.rfind(b"\n") + 1]
+            if not whole:
+                if offset + want >= text_end or not may_be_line(text):
                     return
                 want *= 2
+            text = whole
             for encoded in split_lines(text):
                 try:
                     self.catalog.apply_encoded(encoded)
@@ -222,21 +231,16 @@ class FilesBackend(Handle):
         self._committing = RLock()
         self._is_committing_here = held_here(self._committing)
         self._changed = Waiters()
-        self.directory = open_directory(path, disk or Disk(), create=create, read_only=read_only)
+        disk = disk or Disk()
+        self.directory = open_directory(path, disk, create=create, read_only=read_only)
         try:
             with reported(f'the store "{self.directory.path}" cannot be opened'):
-                if read_only:
-                    self.opened: Opened | ReadOnly = ReadOnly(self.directory, clock)
-                else:
-                    full = durability == "full"
-                    self.opened = Opened(
-                        self.directory, clock, full=full, create=create, reach=reach
-                    )
+                self.opened: Opened | ReadOnly | Damaged = self._open(create=create, reach=reach)
         except BaseException:
             self.directory.close()
             raise
         super().__init__()  # only now: a handle that was never opened has nothing to give up
-        self.catalog = self.opened.catalog
+        self.catalog: Catalog | DamagedCatalog = self.opened.catalog
         self._is_reading_here = held_here(self.catalog.mutex)
         self._is_in_text_here = held_here(self.catalog.segments.mutex)
         self._leases = FileLeases(self)
@@ -245,6 +249,30 @@ class FilesBackend(Handle):
         self.objects: Objects = FileObjects(self)
         self.inspect: Inspection = FileInspection(self)
         idle_looks.begin(self)
+
+    def _open(
+        self, *, create: bool, reach: Callable[[str], None] | None
+    ) -> Opened | ReadOnly | Damaged:
+        directory, clock = self.directory, self.clock
+        try:
+            if self.read_only:
+                return ReadOnly(directory, clock)
+            full = self.durability == "full"
+            return Opened(directory, clock, full=full, create=create, reach=reach)
+        except TextAfterClose:
+            raise  # nothing is damaged: it is for a person to say which text counts
+        except CorruptError as exc:
+            # Whoever may still read something should: to read only, and saying what is lost. All
+            # that was opened and locked on the way is given up first.
+            directory.close()
+            self.directory = open_directory(
+                directory.path, directory.disk, create=False, read_only=True
+            )
+            damaged = Damaged(self.directory, clock, exc)
+            self.read_only = True
+            for report in damaged.catalog.reports:
+                _log.warning("%s: %s", directory.path, report)
+            return damaged
 
     # --- the life of the handle ---
 
@@ -260,22 +288,25 @@ class FilesBackend(Handle):
 
     def look_while_idle(self) -> None:
         """Looks whether files were taken; afterwards every call raises, and says so."""
-        if not self._committing.acquire(blocking=False):
-            return  # a commit is under way, and looks itself
+        opened = self.opened
+        if isinstance(opened, Damaged) or not self._committing.acquire(blocking=False):
+            return  # it writes nothing; or a commit is under way, and looks itself
         try:
-            if self._dead is None and self._poison is None and (taken := self.opened.taken()):
-                self._lose(taken)
+            if self._dead is None and self._poison is None and (taken := opened.taken()):
+                self._lose(opened, taken)
         finally:
             self._committing.release()
 
     def _look(self, opened: Opened, *, outcome_known: bool = True) -> None:
         """Raises if a file that a commit relies on was taken. The caller has `_committing`."""
         if taken := opened.watch.look():
-            raise self._lose(taken, outcome_known=outcome_known)
+            raise self._lose(opened, taken, outcome_known=outcome_known)
 
-    def _lose(self, taken: list[str], *, outcome_known: bool = True) -> FilesTakenError:
+    def _lose(
+        self, opened: Opened | ReadOnly, taken: list[str], *, outcome_known: bool = True
+    ) -> FilesTakenError:
         """Ends the handle; returns the error."""
-        error = self.opened.lose(taken)
+        error = opened.lose(taken)
         error.outcome_known = outcome_known
         self._taken, self._poison = error, error.message
         return error
@@ -332,7 +363,14 @@ class FilesBackend(Handle):
             finally:
                 opened.store_lock.release()
 
-    def _read_only_error(self) -> UsageError:
+    def check_writable(self) -> None:
+        """Raises if the handle may not write."""
+        if self.read_only:
+            raise self._read_only_error()
+
+    def _read_only_error(self) -> HoldfastError:
+        if isinstance(self.opened, Damaged):
+            return self.opened.error(f'nothing can be written to "{self.directory.path}"')
         return UsageError(
             f'the store "{self.directory.path}" is open read-only, found a write',
             hint="open it without read_only",
@@ -377,7 +415,7 @@ class FilesBackend(Handle):
             try:
                 opened.store_lock.acquire()
                 words = opened.page_words
-                if words[BUSY] or words[END] != self.catalog.tail.cursor.end:
+                if words[BUSY] or words[END] != opened.catalog.tail.cursor.end:
                     opened.catch_up()
                 return self._commit(opened, commits)
             except OSError as exc:
@@ -386,7 +424,7 @@ class FilesBackend(Handle):
                 opened.store_lock.release()
 
     def _commit(self, opened: Opened, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        catalog = self.catalog
+        catalog = opened.catalog
         overlay = None
         head_of, key_of = catalog.head, catalog.revision_of_key
         if len(commits) > 1 or (commits and commits[0].watch):
@@ -417,7 +455,7 @@ class FilesBackend(Handle):
     def _write(
         self, opened: Opened, text: bytes, lines: list[tuple[LogLine, int, Commit]], position: int
     ) -> None:
-        catalog, journal = self.catalog, opened.journal
+        catalog, journal = opened.catalog, opened.journal
         cursor = catalog.tail.cursor
         watch = opened.watch
         # Nothing is written yet, so it is worth a question; the one below is the one that counts.

@@ -24,6 +24,7 @@ from holdfast.backends.files.index import (
     open_existing,
     remove,
 )
+from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.text import (
     BadLine,
     LineEvent,
@@ -220,6 +221,7 @@ class Catalog:
         self._path = index_path
         self._read_only = read_only
         self._index: Index | None = None
+        self._is_unusable = False  # the index that is there
         self.flush_at = FLUSH_BYTES
         self.tail = Tail(LogCursor(), self._head_before)
 
@@ -278,17 +280,13 @@ class Catalog:
         self, offset: int, end: int, chunk: int = CHUNK_BYTES
     ) -> Iterator[tuple[LogLine, int]]:
         """Yields the lines between two offsets with their lengths; all of it must verify."""
-        for encoded in self.encoded_lines(offset, end, chunk):
-            try:
-                yield decode_line(encoded), len(encoded)
-            except BadLine as exc:
-                raise self.corrupt(offset, str(exc)) from exc
-            offset += len(encoded)
-
-    def encoded_lines(self, offset: int, end: int, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """Yields what stands between two offsets, line by line, unread."""
         for text in self._chunks(offset, end, chunk):
-            yield from split_lines(text)
+            for encoded in split_lines(text):
+                try:
+                    yield decode_line(encoded), len(encoded)
+                except BadLine as exc:
+                    raise self.corrupt(offset, str(exc)) from exc
+                offset += len(encoded)
 
     def _chunks(self, offset: int, end: int, chunk: int) -> Iterator[bytes]:
         """Yields the text between two offsets in pieces of whole lines."""
@@ -297,12 +295,12 @@ class Catalog:
             text = self.segments.read(offset, min(offset + want, end))
             if offset + len(text) < end:
                 whole = text.rfind(b"\n") + 1
-                if whole == 0 and len(text) == want:
+                if whole == 0 and len(text) == want and may_be_line(text):
                     want *= 2  # a line longer than a chunk
                     continue
-                if whole == 0:
+                if whole == 0 and len(text) < want:
                     raise self.corrupt(offset, f"the text ends before {end}")
-                text = text[:whole]
+                text = text[:whole] or text  # what cannot be a line is not read to its end
             want = chunk
             yield text
             offset += len(text)
@@ -323,8 +321,17 @@ class Catalog:
             self._adopt_index(text_end)
         except UNUSABLE as exc:
             self._report(exc)
-            if not self._read_only:
-                remove(self._path)
+            self._is_unusable = not self._read_only
+
+    def remove_unusable_index(self) -> None:
+        """Deletes the index if it could not be used; the caller has the store lock.
+
+        Only when the text has been read: if that is damaged, the index may be what still knows
+        which streams there were.
+        """
+        if self._is_unusable:
+            self._is_unusable = False
+            remove(self._path)
 
     def _adopt_index(self, text_end: int) -> None:
         """Opens the index if there is one, and begins after what it knows."""
@@ -416,6 +423,7 @@ class Catalog:
                 self.apply_lines(until.end)
 
     def _flush(self, until: LogCursor) -> None:
+        self.remove_unusable_index()
         index = self._index
         if index is not None and (index.is_private or index.is_replaced()):
             # Ours is of this process only, or was deleted by another one: writing to it would lay
@@ -601,16 +609,22 @@ class Catalog:
                 yield text[start - offset : start - offset + length], start
             begin = stop
 
-    def read_all(self, after: int, limit: int) -> list[Record]:
-        """Returns records after a position: whole commits, until there are `limit`."""
+    def read_all(
+        self, after: int, limit: int, *, since: tuple[int, int] = (0, 0), end: int | None = None
+    ) -> list[Record]:
+        """Returns records after a position: whole commits, until there are `limit`.
+
+        It reads from the position and log offset `since` on, and up to the log offset `end`.
+        """
         with self.mutex:
-            end = self.tail.cursor.end
+            end = self.tail.cursor.end if end is None else end
             if after >= self.tail.cursor.position:
                 return []
             if after >= self.tail.base.position:
                 position, offset = after, self.tail.offset_after(after)
             else:
                 position, offset = self._ask(lambda index: index.start_near(after))
+        position, offset = max((position, offset), since)
         records: list[Record] = []
         chunk = min(max(limit << 10, 1 << 16), CHUNK_BYTES)
         for line, length in self.lines(offset, end, chunk):
@@ -628,17 +642,6 @@ class Catalog:
 
 def _nothing(index: Index) -> None:
     del index
-
-
-def split_lines(text: bytes) -> list[bytes]:
-    """Returns the lines with their line breaks; the last one may lack it."""
-    lines = text.splitlines(keepends=True)
-    if b"\r" in text:  # which `splitlines` takes for a line break, and JSON for a space
-        pieces = text.split(b"\n")
-        lines = [piece + b"\n" for piece in pieces[:-1]]
-        if pieces[-1]:
-            lines.append(pieces[-1])
-    return lines
 
 
 def _is_text(name: str) -> bool:

@@ -26,6 +26,7 @@ OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 SMALL_BYTES_MAX = 64 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+_SEEK_DATA: int | None = getattr(os, "SEEK_DATA", None)
 NOT_NEEDED: int | None = getattr(os, "POSIX_FADV_DONTNEED", None)  # macOS has none
 
 
@@ -62,6 +63,20 @@ class Disk:
 
     def stat(self, name: str, *, at: int) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Returns where the file goes on at or after an offset that may lie in a hole.
+
+        None if nothing but a hole follows. A file system that knows no holes has data everywhere.
+        """
+        if _SEEK_DATA is None:
+            return offset
+        try:
+            return os.lseek(fd, offset, _SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                return None
+            return offset
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)

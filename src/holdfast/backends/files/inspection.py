@@ -10,14 +10,25 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from holdfast.backends.files import journal, taken
+from holdfast.backends.files.damaged import NO_LINE, DamagedCatalog, LostLines, TextScan
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_existing
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
-from holdfast.backends.files.text import BadLine, LogLine, decode_line, decode_link, next_digest
-from holdfast.backends.protocol import Finding
+from holdfast.backends.files.pieces import pieces, split_lines
+from holdfast.backends.files.text import (
+    BadLine,
+    LogLine,
+    decode_line,
+    decode_link,
+    next_digest,
+    records_of,
+)
+from holdfast.backends.protocol import Finding, Gap, Mark, Record
 from holdfast.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -47,7 +58,6 @@ class FileInspection:
                 "durability": backend.durability,
                 "size_bytes": sum(found.st_size for _, found in _files(path)),
                 "position": cursor.position,
-                "digest": cursor.digest.hex(),
                 "segments": len(backend.catalog.segments.starts),
                 "reports": [*self._torn_reports(), *taken.reports(path), *backend.catalog.reports],
             }
@@ -71,21 +81,53 @@ class FileInspection:
             yield from self._verify(read_all=read_all)
 
     def _verify(self, *, read_all: bool) -> Iterator[Finding]:
+        """Goes on after each finding: one damage must not hide another."""
         backend = self._backend
         with backend.reading():
             end = backend.catalog.tail.cursor
         yield from self._verify_files()
+        damage = list(self._damage())
+        yield from damage
         scan = _Scan(backend, end)
-        try:
-            backend.catalog.segments.check_contiguous()
-            if read_all:
-                yield from scan.run()
-            yield from self._verify_ring(end)
+        yield from self._verify_segments()
+        if read_all:
+            known = {finding.where for finding in damage}
+            yield from (found for found in scan.run(self._remedy()) if found.where not in known)
+        yield from self._verify_ring(end)
+        if not damage:
             yield from self._verify_index(scan if read_all else None)
-        except CorruptError as exc:
-            yield Finding(exc.where or "log", exc.message)
         if read_all:
             yield from self._verify_blobs()
+
+    def _remedy(self) -> str:
+        return f'holdfast salvage "{self._backend.directory.path}" NEW'
+
+    def _damage(self) -> Iterator[Finding]:
+        """Yields what made this store one that is open to read only."""
+        catalog = self._backend.catalog
+        if isinstance(catalog, DamagedCatalog):
+            yield from catalog.findings(self._remedy())
+
+    def _verify_segments(self) -> Iterator[Finding]:
+        try:
+            self._backend.catalog.segments.check_contiguous()
+        except CorruptError as exc:
+            yield Finding(exc.where or "log", exc.message, remedy=self._remedy())
+
+    # --- what can still be read ---
+
+    def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+        """Yields every commit that can be read, in order, with each damage at its place.
+
+        The ring is looked at too: it may hold a line that the text has lost, or does not have yet.
+        Marks come last, as the lines that can be read leave them. Nothing is changed.
+        """
+        backend = self._backend
+        with reported(f'the store "{backend.directory.path}" cannot be read'):
+            yield from _Remains(backend).run()
+        catalog = backend.catalog
+        if isinstance(catalog, DamagedCatalog):
+            yield from map(Gap, catalog.unproved)
 
     def _verify_files(self) -> Iterator[Finding]:
         for name, found in _files(self._backend.directory.path):
@@ -132,11 +174,79 @@ class FileInspection:
             digest = name.rsplit("/", 1)[-1].split(".", 1)[0]
             if len(digest) != _DIGEST_LENGTH:
                 continue
-            data = read_file(
-                backend.directory.disk, path, at=backend.directory.fd, size_max=OBJECT_BYTES_MAX
-            )
+            disk, at = backend.directory.disk, backend.directory.fd
+            try:
+                data = read_file(disk, path, at=at, size_max=OBJECT_BYTES_MAX)
+            except CorruptError as exc:
+                yield Finding(path, exc.message)
+                continue
             if data is not None and not _matches(data, digest):
                 yield Finding(path, "does not hold the bytes that its name is the digest of")
+
+
+class _Remains:
+    """One pass over text and ring."""
+
+    def __init__(self, backend: FilesBackend) -> None:
+        self._backend = backend
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._ring: dict[int, LogLine] = {}
+        directory = backend.directory
+        self._batches = journal.read_batches(directory.disk, directory.store, at=directory.fd) or []
+        for batch in self._batches:
+            for encoded in split_lines(batch.text):
+                line = decode_line(encoded)
+                self._ring[line.n] = line
+
+    def run(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+        segments = self._backend.catalog.segments
+        segments.refresh()
+        scan = TextScan(segments, 0, 0)
+        known = 0
+        for line, _ in scan.lines(segments.end()):
+            if len(scan.lost) > known:
+                known = len(scan.lost)
+                yield from self._lost(scan.lost[-1])
+            yield self._records(line)
+        position = scan.position
+        scan.finish(*self._recorded())
+        for lost in scan.lost[known:]:
+            yield from self._lost(lost)
+            position = lost.last
+        for n in sorted(self._ring):  # what a crash left in the ring alone
+            if n > position:
+                yield self._records(self._ring[n])
+        yield from self._marks.values()
+
+    def _recorded(self) -> tuple[int, int | None]:
+        """Returns up to where the text must reach, as far as that is recorded."""
+        try:
+            head = self._backend.directory.read_head()
+        except CorruptError:
+            head = None  # which is a finding of its own
+        ends = [batch.synced_end for batch in self._batches]
+        if head is None or head.end < max(ends, default=0):
+            return max(ends, default=0), None
+        return head.end, head.position
+
+    def _lost(self, lost: LostLines) -> Iterator[list[Record] | Finding | Gap]:
+        kept = [n for n in sorted(self._ring) if lost.first <= n <= lost.last]
+        is_whole = len(kept) > lost.last - lost.first
+        problem = lost.describe()
+        if kept:
+            problem += f"; the ring still holds {len(kept)}"
+        finding = Finding(lost.where, problem, harmless=is_whole)
+        yield finding if is_whole else Gap(finding)
+        for n in kept:
+            yield self._records(self._ring[n])
+
+    def _records(self, line: LogLine) -> list[Record]:
+        for mark in line.set:
+            kept = Mark(mark.index, mark.key, mark.due, mark.priority, mark.group)
+            self._marks[mark.index, mark.key] = kept
+        for mark in line.clear:
+            self._marks.pop((mark.index, mark.key), None)
+        return [record for section in line.sections for record in records_of(line, section)]
 
 
 class _Scan:
@@ -145,37 +255,69 @@ class _Scan:
     def __init__(self, backend: FilesBackend, end: LogCursor) -> None:
         self._catalog = backend.catalog
         self._end = end
-        self._head = backend.directory.read_head()
+        self._head: LogCursor | None = None
+        with contextlib.suppress(CorruptError):  # which is a finding of its own
+            self._head = backend.directory.read_head()
         # Of each stream, the newest revision and a checksum over the spans of its lines. An index
         # that a living writer brings up to date is compared up to its own base only.
         self._heads: dict[str, int] = {}
         self._spans: dict[str, int] = {}
         self._index_end = backend.catalog.tail.base.end
+        self._index_path = os.path.join(backend.directory.path, INDEX_NAME)
+        self._store = backend.directory.store
+        self._bad: dict[int, Finding] = {}
+        self._names: dict[int, set[str]] = {}  # streams that lost events there
 
-    def run(self) -> Iterator[Finding]:
+    def run(self, remedy: str) -> Iterator[Finding]:
+        """Yields what is wrong with the text, with the streams that a damaged line has taken from.
+
+        They are known by the index, or by the revisions that are missing later. What the line says
+        of itself proves nothing: its checksum has failed.
+        """
+        yield from self._read(remedy)
+        self._ask_index()
+        for offset, finding in self._bad.items():
+            yield replace(finding, streams=tuple(sorted(self._names.get(offset, ()))))
+
+    def _read(self, remedy: str) -> Iterator[Finding]:
         cursor: LogCursor | None = LogCursor()
-        offset, position = 0, 0
+        position = 0
         segments = self._catalog.segments
-        for encoded in self._catalog.encoded_lines(0, self._end.end):
+        for offset, end, encoded in pieces(segments, 0, self._end.end):
             position += 1
             where = segments.where(offset)
             try:
+                if encoded is None:
+                    raise BadLine(NO_LINE)
                 line = decode_line(encoded)
                 if line.n != position:
                     problem = f"its position is {line.n}: expected {position}"
                     position = line.n
                     raise BadLine(problem)
-                links = self._check_streams(line, offset, len(encoded))
+                links = self._check_streams(line, offset, end - offset)
             except BadLine as exc:
-                yield Finding(where, f"the line is not what was written: {exc}")
+                problem = f"the line is not what was written: {exc}"
+                self._bad[offset] = Finding(where, problem, remedy=remedy)
                 cursor = None  # the digest chain is broken; going on would only repeat it
             else:
                 if cursor is not None:
                     digest = next_digest(cursor.digest, line, links)
-                    cursor = LogCursor(offset + len(encoded), position, digest)
-            offset += len(encoded)
+                    cursor = LogCursor(end, position, digest)
             if cursor is not None:
                 yield from self._check_recorded(cursor, where)
+
+    def _ask_index(self) -> None:
+        """Notes which streams the index has at each damaged line."""
+        if not self._bad:
+            return
+        with contextlib.suppress(*UNUSABLE):
+            index = open_existing(self._index_path, self._store, read_only=True)
+            if index is not None:
+                for stream, head in index.heads():
+                    for _, offset, _ in index.spans(stream, head.first - 1, head.revision):
+                        if offset in self._bad:
+                            self._names.setdefault(offset, set()).add(stream)
+                index.close()
 
     def _check_streams(self, line: LogLine, offset: int, length: int) -> list[bytes]:
         links: list[bytes] = []
@@ -184,7 +326,9 @@ class _Scan:
             stream, first = section.stream, section.revision
             known = self._heads.get(stream)
             expected = first if known is None and section.fork else (known or 0) + 1
-            if first != expected:
+            if first != expected and self._bad:
+                self._names.setdefault(next(reversed(self._bad)), set()).add(stream)
+            elif first != expected:
                 problem = f"it holds {stream!r}@{first}: expected {expected}"
             self._heads[stream] = first + len(section.events) - 1
             if offset < self._index_end:
@@ -204,8 +348,10 @@ class _Scan:
 
     def compare(self, index: Index, base: LogCursor) -> Iterator[Finding]:
         """Yields where the index and the text disagree."""
-        if base.end != self._index_end:
-            return  # brought up to date while we read; the next check has it
+        if base.end != self._index_end or self._bad:
+            # Brought up to date while we read: the next check has it. Or the text is damaged: then
+            # the index is what still knows what was there.
+            return
         named: set[str] = set()
         for stream, head in index.heads():
             named.add(stream)

@@ -44,7 +44,7 @@ class FileObjects:
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
-        self._check_writable()
+        self._backend.check_writable()
         durable = kind == "blob"
         temp = TEMP + self._backend.clock.random_bytes(8).hex()
         with self._reported(kind, name), self._folder(folders, create=True, durable=durable) as at:
@@ -68,7 +68,7 @@ class FileObjects:
     def delete(self, kind: str, name: str) -> None:
         self._backend.check_open()
         folders, file = path_of(kind, name)
-        self._check_writable()
+        self._backend.check_writable()
         missing = contextlib.suppress(FileNotFoundError)
         with self._reported(kind, name), missing, self._folder(folders) as at:
             self._disk.unlink(file, at=at)
@@ -134,13 +134,6 @@ class FileObjects:
         finally:
             for fd in opened:
                 self._disk.close(fd)
-
-    def _check_writable(self) -> None:
-        if self._backend.read_only:
-            raise UsageError(
-                f'the store "{self._backend.directory.path}" is open read-only, found a write',
-                hint="open it without read_only",
-            )
 
     @contextlib.contextmanager
     def _reported(self, kind: str, name: str) -> Generator[None]:

@@ -99,6 +99,7 @@ class Opened:
             else:
                 self.catalog.open_index(self.page.words[END])
                 self.fresh()
+                self.catalog.remove_unusable_index()
             undo.callback(self.watch.close)
             self._watch_files(self._lock_fd, log_fd)
             self._undo = undo.pop_all()
@@ -200,6 +201,7 @@ class Opened:
             if is_first:
                 catalog.open_index(basis.text_end)
             torn = recovery.read_text(catalog, basis)
+            catalog.remove_unusable_index()
             recovery.settle(self.directory, catalog, basis, torn, self.clock)
             self.reach("files.recovery.synced")
             if is_first:

@@ -27,7 +27,7 @@ import logging
 from msgspec import Struct
 
 from holdfast.backends.files import journal
-from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, split_lines
+from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog
 from holdfast.backends.files.directory import (
     BUSY,
     END,
@@ -44,12 +44,16 @@ from holdfast.backends.files.directory import (
 from holdfast.backends.files.disk import replace_file
 from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.journal import RingBatch
+from holdfast.backends.files.pieces import extract, may_be_line, pieces, split_lines
 from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError
 from holdfast.names import new_id
 
 _log = logging.getLogger("holdfast.backends")
+
+TORN_BYTES_MAX = 16 << 20
+TORN_RUNS_MAX = 8
 
 
 class RecoveryBasis(Struct):
@@ -100,7 +104,11 @@ def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
     )
 
 
-def text_after_close(segments: Segments, end: int, text_end: int) -> CorruptError:
+class TextAfterClose(CorruptError):
+    """There is text after the end at which the store was closed; all before it is whole."""
+
+
+def text_after_close(segments: Segments, end: int, text_end: int) -> TextAfterClose:
     """Returns the error for text after the end at which the store was closed.
 
     It is not of a crash, so it is not for us to cut: another copy of the store may have
@@ -110,7 +118,7 @@ def text_after_close(segments: Segments, end: int, text_end: int) -> CorruptErro
     file, _, offset = where.partition(" byte ")
     count = _count_whole_lines(segments, end, text_end)
     lines = "1 whole line" if count == 1 else f"{count} whole lines"
-    return CorruptError(
+    return TextAfterClose(
         f"{file} has {text_end - end} bytes after byte {offset}, where the store was closed: "
         f"{lines}, written by another copy of the store or by another program",
         where=where,
@@ -179,10 +187,11 @@ def _keep_whole_lines(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str]
     while (offset := catalog.tail.cursor.end) < basis.text_end:
         text = catalog.segments.read(offset, min(offset + want, basis.text_end))
         if offset + len(text) < basis.text_end:
-            text = text[: text.rfind(b"\n") + 1]
-            if not text:
+            whole = text[: text.rfind(b"\n") + 1]
+            if not whole and may_be_line(text):
                 want *= 2
                 continue
+            text = whole or text  # what cannot be a line is not read to its end
         for encoded in split_lines(text):
             try:
                 catalog.apply_encoded(encoded)
@@ -215,17 +224,16 @@ def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None
     A crash can leave such a thing, as the kernel writes pages in any order; a copy or a clone of a
     store cannot. There it is damage, and cutting would throw away what comes after it.
     """
-    while offset < text_end:
-        text = catalog.segments.read(offset, min(offset + CHUNK_BYTES, text_end))
-        for encoded in split_lines(text):
-            try:
-                decode_line(encoded)
-            except BadLine:
-                continue
-            raise catalog.corrupt(
-                catalog.tail.cursor.end, f"it is damaged, and whole lines follow at {offset}"
-            )
-        offset += len(text)
+    for piece in pieces(catalog.segments, offset, text_end):
+        if piece.encoded is None:
+            continue
+        try:
+            decode_line(piece.encoded)
+        except BadLine:
+            continue
+        raise catalog.corrupt(
+            catalog.tail.cursor.end, f"it is damaged, and whole lines follow at {piece.offset}"
+        )
 
 
 def settle(
@@ -263,15 +271,26 @@ def _write_again(catalog: Catalog, offset: int) -> None:
 def _keep_torn(
     directory: Directory, catalog: Catalog, offset: int, end: int, problem: str, clock: Clock
 ) -> None:
-    data = catalog.segments.read(offset, end)
+    """Puts into torn/ what is cut off: not the zeros of a hole, and not more than is of use."""
+    found = extract(catalog.segments, offset, end, most=TORN_BYTES_MAX)
     where = catalog.segments.where(offset)
     name = f"{offset:016x}-{new_id(clock)}"
     report = (
-        f"cut {len(data)} bytes of an unacknowledged commit from {where}: {problem}; "
+        f"cut {end - offset} bytes of an unacknowledged commit from {where}: {problem}; "
         f"kept as torn/{name}"
     )
+    left_out = [
+        f"{length} zeros from {catalog.segments.where(start)} on"
+        for start, length in found.zeros[:TORN_RUNS_MAX]
+    ]
+    if more := sum(length for _, length in found.zeros[TORN_RUNS_MAX:]):
+        left_out.append(f"{more} zeros in {len(found.zeros) - TORN_RUNS_MAX} other places")
+    if found.rest:
+        left_out.append(f"the last {found.rest} bytes, as {TORN_BYTES_MAX} were kept")
+    if left_out:
+        report += " without " + ", ".join(left_out)
     folder = directory.folder("torn")
-    for suffix, content in (("", data), (".txt", report.encode() + b"\n")):
+    for suffix, content in (("", found.kept), (".txt", report.encode() + b"\n")):
         file, temp = name + suffix, f"{name}{suffix}.new"
         replace_file(directory.disk, file, content, at=folder, temp=temp, durable=True)
     _log.warning("%s: %s", directory.path, report)

@@ -417,6 +417,18 @@ class Segments:
                 offset += len(data)
             return b"".join(parts)
 
+    def stop_after(self, offset: int, end: int) -> int:
+        """Returns where the next segment begins after an offset, or `end` if that comes first."""
+        number = bisect_right(self.starts, offset)
+        return min(self.starts[number], end) if number < len(self.starts) else end
+
+    def next_data(self, offset: int, end: int) -> int:
+        """Returns the next offset that is not in a hole of its segment, `end` if none is."""
+        with self.mutex:
+            start = self._start_at(offset)
+            found = self._disk.next_data(self._fd(start), offset - start)
+        return end if found is None else min(start + found, end)
+
     def check_contiguous(self) -> None:
         """Raises CorruptError if a segment is missing, short or long."""
         expected = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from holdfast.backends.protocol import Durability, Finding
+from holdfast.backends.protocol import Durability, Finding, Gap, Mark, Record
 from holdfast.backends.sqlite.batch import CHECKPOINTS_EVERY
 from holdfast.backends.sqlite.connection import (
     HAS_TABLE,
@@ -20,6 +20,7 @@ from holdfast.backends.sqlite.connection import (
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
 from holdfast.backends.sqlite.opening import FORMAT, connect
+from holdfast.backends.sqlite.remains import SqliteRemains
 from holdfast.backends.sqlite.rescue import rescued_reports
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
@@ -95,6 +96,17 @@ class SqliteInspection:
         finally:
             connection.close()
 
+    def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+        """Yields what can still be read, row by row."""
+        checkout = self._checkout
+        checkout.check_open()
+        connection = connect(checkout.path, durability=self._durability, read_only=True)
+        try:
+            size = _size(checkout.path) + _size(checkout.path + "-wal")
+            yield from SqliteRemains(connection, checkout.path, size).run()
+        finally:
+            connection.close()
+
 
 class _Check:
     """One pass over a database; each part yields what it finds, and one unreadable table does not
@@ -157,6 +169,10 @@ class _Check:
         following: dict[int, int] = {}
         ordinal = open_until = 0
         while rows := self._rows(READ_ALL, (ordinal, ORDINAL_MAX, _PAGE)):
+            if rows[-1][ORDINAL] <= ordinal:
+                # A damaged tree can lead back to rows that were read, again and again.
+                yield Finding(f"ordinal {ordinal}", "rows after it are out of order")
+                break
             if any(row[STREAM] not in streams for row in rows):
                 streams = {number: (name, first) for number, name, first in self._rows(_STREAMS)}
             for row in rows:
@@ -176,7 +192,8 @@ class _Check:
                 if revision != expected:
                     yield Finding(where, f"expected revision {expected} in its place")
                 following[number] = revision + 1 if isinstance(revision, int) else expected + 1
-                until = ordinal if position is None else position
+                # Damage can turn it into text; its row has failed its checksum then.
+                until = position if isinstance(position, int) else ordinal
                 if until < ordinal or open_until not in (0, until):
                     yield Finding(where, "its commit is not whole")
                 open_until = until if until != ordinal else 0

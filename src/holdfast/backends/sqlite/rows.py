@@ -31,6 +31,8 @@ READ_HEAD = f"SELECT {COLUMNS} FROM events WHERE stream = ? ORDER BY revision DE
 # A row that lost its stream to damage is not taken for the place of a commit without events.
 READ_ALL = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal LIMIT ?"""
+READ_ROWS = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
+ ORDER BY ordinal LIMIT ?"""
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
 ORDINAL, POSITION, REVISION = 0, 1, 2
