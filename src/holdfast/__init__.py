@@ -62,6 +62,7 @@ from holdfast.scope import (
 )
 from holdfast.store import Store
 from holdfast.store import open_store as open
+from holdfast.thumbprint import register_thumb, thumb
 
 __version__ = "0.1.0"
 
@@ -156,8 +157,10 @@ __all__ = [
     "job",
     "load_verifiers",
     "open",
+    "register_thumb",
     "repair",
     "run",
     "step",
+    "thumb",
     "verifier",
 ]
