@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -40,6 +40,9 @@ from holdfast.names import (
     split_name,
     without_secrets,
 )
+from holdfast.nodes.define import Graph
+from holdfast.nodes.process import Walk, process
+from holdfast.nodes.walk import Nodes
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -87,6 +90,7 @@ class Store:
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
+        self._nodes = Nodes(self)
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -375,6 +379,25 @@ class Store:
             signals=signals,
             children=children,
         )
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def process(
+        self,
+        graph: Graph,
+        scope: Scope | str,
+        /,
+        *,
+        cache: bool = True,
+        force: bool | Collection[str] = False,
+        **inputs: Any,
+    ) -> Walk:
+        """Walks a graph for a scope: every node is taken as it was, or computed if it must be.
+
+        `force` computes all nodes, or those that it names; with `cache=False` nothing stored is
+        looked at, and nothing is stored.
+        """
+        return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
 
     # --- the record ------------------------------------------------------------------------------
 
