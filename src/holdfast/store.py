@@ -40,8 +40,11 @@ from holdfast.names import (
     split_name,
     without_secrets,
 )
+from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
+from holdfast.nodes.explain import Plan, Why
 from holdfast.nodes.process import Walk, process
+from holdfast.nodes.results import NodeState
 from holdfast.nodes.walk import Nodes
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -398,6 +401,42 @@ class Store:
         looked at, and nothing is stored.
         """
         return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
+
+    def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
+        """Returns why a node's newest result was computed, as it was recorded with it."""
+        return explain.why(self._nodes, graph, name, scope)
+
+    def plan(self, graph: Graph, target: str | None, scope: Scope | str, /, **inputs: Any) -> Plan:
+        """Says what a walk to a node, or with None the whole walk, would do; it writes nothing."""
+        return explain.plan(self._nodes, graph, target, scope, inputs)
+
+    def accept(
+        self,
+        graph: Graph,
+        name: str,
+        scope: Scope | str,
+        /,
+        *,
+        author: str | None = None,
+        because: str = "",
+        **inputs: Any,
+    ) -> NodeState:
+        """Declares that what changed since a node's newest result does not matter to it."""
+        return explain.accept(
+            self._nodes, graph, name, scope, inputs, author=author, because=because
+        )
+
+    def invalidate(
+        self,
+        graph: Graph | str,
+        scope: Scope | str,
+        name: str | None = None,
+        *,
+        author: str | None = None,
+        because: str = "",
+    ) -> None:
+        """Says that the results so far no longer count, of one node or of a whole graph."""
+        explain.invalidate(self._nodes, graph, scope, name, author=author, because=because)
 
     # --- the record ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ context   what the function of a node gets as its `ctx`
 walk      one walk over a graph: judge each node, compute once
 process   the walk that callers are given, and the walk that need not be made
 resolve   rules, settings and constraints, on demand
+explain   why, plan, accept, invalidate
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any, Protocol
 from holdfast.core.arguments import check_flag
 from holdfast.nodes.context import NodeContext
 from holdfast.nodes.define import Graph, Node, node, rule
+from holdfast.nodes.explain import Plan, Why
 from holdfast.nodes.process import Walk
 from holdfast.nodes.process import process_node as _process_node
 from holdfast.nodes.resolve import Applied, Conflict, Resolved
 from holdfast.nodes.results import Artifact, Cause, NodeState
-from holdfast.nodes.walk import Nodes
+from holdfast.nodes.walk import Nodes, Planned
 
 __all__ = [
     "Applied",
@@ -33,8 +35,11 @@ __all__ = [
     "NodeContext",
     "NodeState",
     "Nodes",
+    "Plan",
+    "Planned",
     "Resolved",
     "Walk",
+    "Why",
     "node",
     "process_node",
     "rule",

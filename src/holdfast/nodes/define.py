@@ -23,8 +23,8 @@ KEEP = 8
 KEEP_MAX = 64
 EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
 """The classes that a node may have; a txn commits with a run's own record, which a node has not."""
-SETTINGS = frozenset({"cache", "force", "run"})
-"""What `process` itself is told by name: no input can be called so."""
+SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
+"""What `process` and `accept` themselves are told by name: no input can be called so."""
 ROUND = frozenset({"previous", "round"})
 """What a node in a repeated part may ask for: the values of the round before, and its number."""
 

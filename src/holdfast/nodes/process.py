@@ -20,7 +20,7 @@ from holdfast.nodes.define import Graph, Node, check_graph, find_rule, settings_
 from holdfast.nodes.resolve import Resolved, resolve
 from holdfast.nodes.results import Artifact, NodeState, Read
 from holdfast.nodes.trace import Sources
-from holdfast.nodes.walk import Group, Level, Nodes, Walker, check_processable
+from holdfast.nodes.walk import Group, Known, Level, Nodes, Walker, check_processable
 from holdfast.thumbprint import Code
 
 IDLE_MAX = 1024
@@ -162,10 +162,26 @@ def process_node(
     """
     check_processable()
     walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs, cache=cache)
-    return _descend(walker, name, force)
+    return process_target(walker, name, force=force)
 
 
-def _descend(walker: Walker, name: str, force: bool) -> NodeState:
+def process_target(walker: Walker, name: str, *, force: bool = False) -> NodeState:
+    """Processes one node of a graph, and before it what it depends on."""
+    level, node = _place_of(walker, name)
+    if force:
+        walker.force = frozenset([level.name_of(node.name)])
+    state = walker.process(level, node.name)
+    assert isinstance(state, NodeState), "BUG: a node that is a graph"
+    return state
+
+
+def find_known(walker: Walker, name: str) -> Known:
+    """Returns all that is known of one node before it is called."""
+    return walker.know(*_place_of(walker, name))
+
+
+def _place_of(walker: Walker, name: str) -> tuple[Level, Node]:
+    """Returns a node by its whole name, and the level that it stands in."""
     level = Level(walker.graph, None, "", 1, Group(walker.graph.name, is_skipped=False))
     *parts, last = name.split("/")
     for part in parts:
@@ -173,15 +189,12 @@ def _descend(walker: Walker, name: str, force: bool) -> NodeState:
         if not isinstance(member, Graph):
             raise NotFoundError(f'graph "{walker.graph.name}" has no node "{name}"')
         level = Level(member, level, f"{level.prefix}{part}/", 1, Group(part, is_skipped=False))
-    if not isinstance(level.graph.members.get(last), Node):
+    node = level.graph.members.get(last)
+    if not isinstance(node, Node):
         raise NotFoundError(f'graph "{walker.graph.name}" has no node "{name}"')
     if any(one.graph.repeat is not None for one in _outwards(level)):
         raise UsageError(f'node "{name}" is in a repeated part', hint="process the whole graph")
-    if force:
-        walker.force = frozenset([level.name_of(last)])
-    state = walker.process(level, last)
-    assert isinstance(state, NodeState), "BUG: a node that is a graph"
-    return state
+    return level, node
 
 
 def _outwards(level: Level | None) -> Iterator[Level]:

@@ -19,9 +19,10 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import Fence, Lease
 from holdfast.core import codec
@@ -40,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.nodes import results, trace
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import Graph, Node, check_inputs, is_node
+from holdfast.nodes.define import Graph, Node, Until, check_inputs, is_node
 from holdfast.nodes.results import (
     Cause,
     Computed,
@@ -282,6 +283,19 @@ class Verdict(Struct):
     """A result that only its age speaks against."""
 
 
+class Planned(Struct, frozen=True):
+    """What a walk would do with one node.
+
+    `cut off` depends on nodes that would be computed: it is taken as it is if they yield what they
+    yielded before.
+    """
+
+    node: str
+    verdict: Literal["hit", "compute", "cut off", "skipped"]
+    causes: tuple[Cause, ...] = ()
+    cost: dict[str, float] = {}
+
+
 class Computation:
     """What the context of a node that is being computed may ask of the walk around it."""
 
@@ -339,6 +353,8 @@ class Walker:
         self.table = nodes.table(graph.name, scope)
         self.sources = Sources(nodes.store, self.log.clock.now_us(), nodes.known_values)
         self.exhausted: list[str] = []
+        self.planned: dict[str, Planned] | None = None
+        """What would be done, by node, if this walk is only a plan."""
         self.blobs = self.log.blobs.read
         if cache:
             self.table.refresh()
@@ -374,7 +390,7 @@ class Walker:
             if not self._is_on_path(level, name):
                 state: Member = self._skip(level, name, member)
             elif isinstance(member, Node):
-                state = self.process_node(self._know(level, member))
+                state = self.process_node(self.know(level, member))
             else:
                 whole = level.name_of(name)
                 state = self._rounds(member, level, whole, f"{whole}/")
@@ -400,7 +416,10 @@ class Walker:
 
     def _skip(self, level: Level, name: str, member: Node | Graph) -> Member:
         if is_node(member):
-            return skipped_state(level.name_of(name), self.blobs)
+            whole = level.name_of(name)
+            if self.planned is not None:
+                self.planned[whole] = Planned(whole, "skipped")
+            return skipped_state(whole, self.blobs)
         return Group(level.name_of(name), is_skipped=True)
 
     def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Group:
@@ -413,11 +432,17 @@ class Walker:
             if level.errors:
                 raise next(iter(level.errors.values()))
             group.rounds.append(level)
-            if repeat is None or repeat.enough(level.members[repeat.node].value):
+            if repeat is None or self._is_enough(level, repeat):
                 return group
         group.is_exhausted = True
         self.exhausted.append(name)
         return group
+
+    def _is_enough(self, level: Level, repeat: Until) -> bool:
+        last = level.members[repeat.node]
+        if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
+            return True  # it has no value yet: nobody knows how many rounds there will be
+        return repeat.enough(last.value)
 
     # --- what a node depends on ------------------------------------------------------------------
 
@@ -443,7 +468,7 @@ class Walker:
         digest = ABSENT if part is MISSING else thumb(part)
         return Observed(part, digest, shown="" if part is MISSING else shown(part))
 
-    def _know(self, level: Level, node: Node) -> Known:
+    def know(self, level: Level, node: Node) -> Known:
         """Returns all that is known of a node before it is called; its edges are processed."""
         code = node.code()
         inputs: dict[str, InputValue] = {}
@@ -463,7 +488,7 @@ class Walker:
             else:
                 edges[name] = found
                 if name not in node.ignore:
-                    thumbs.append([name, _edge_thumb(found)])
+                    thumbs.append([name, edge_thumb(found)])
         in_thumb = sha256(codec.encode_plain(thumbs)).hexdigest()
         return Known(node, level.name_of(node.name), level, code, inputs, edges, ignored, in_thumb)
 
@@ -487,9 +512,36 @@ class Walker:
         if not self.cache:
             return self._unstored(known)
         verdict = self.judge(known)
+        if self.planned is not None:
+            return self._plan(known, verdict, self.planned)
         if verdict.entry is not None:
             return self._hit(known, verdict.entry)
         return self._compute_once(known, verdict)
+
+    def _plan(self, known: Known, verdict: Verdict, planned: dict[str, Planned]) -> NodeState:
+        """Notes what would be done with a node; what it would yield is taken as it was."""
+        entries = self.table.entries(known.name)
+        done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
+        cost = _average([one.cost for one in done[: known.node.keep]])
+        if verdict.entry is None:
+            planned[known.name] = Planned(known.name, "compute", verdict.causes, cost)
+            for entry in entries:
+                if isinstance(entry.content(), Computed):
+                    return entry.state("computed", self.blobs)
+            return replace(skipped_state(known.name, self.blobs), status="computed")
+        content = verdict.entry.content()
+        edges = [edge.status for edge in known.edges.values()]
+        edges += [
+            place.members[name].status
+            for read in content.reads
+            if read.kind == "node"
+            for place, name in [self.find(known.level, read.name)]
+        ]
+        is_open = bool({"computed", "cut off"} & {*edges})
+        planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
+        if isinstance(content, Failed):
+            return replace(skipped_state(known.name, self.blobs), status="computed")
+        return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
 
     def is_forced(self, known: Known) -> bool:
         """Says whether a node is computed whatever is stored."""
@@ -554,7 +606,7 @@ class Walker:
                 place_of, found = self.find(known.level, read.name)
             except UsageError:
                 return Cause("dependency", read.name, read.shown, "it is not in the graph")
-            if read.path is None and _edge_thumb(self.process(place_of, found)) == read.thumb:
+            if read.path is None and edge_thumb(self.process(place_of, found)) == read.thumb:
                 return None
             seen = self.observe(known.level, read.name, read.path)
             if seen.thumb == read.thumb:
@@ -604,7 +656,7 @@ class Walker:
                 causes.append(Cause("input", name, "" if old is None else old.shown, new_shown))
         for name in {**before.edges, **known.edges}:
             edge = known.edges.get(name)
-            thumb_now = None if edge is None else _edge_thumb(edge)
+            thumb_now = None if edge is None else edge_thumb(edge)
             if before.edges.get(name) != thumb_now or (edge is None and name in before.edges):
                 causes.append(self._edge_cause(known, name, before.edges.get(name), thumb_now))
         # The same as an older result that is no longer kept, or that was invalidated.
@@ -744,7 +796,7 @@ class Walker:
             parts=known.code.parts,
             untracked=known.code.untracked,
             inputs={name: Input(one.thumb, one.shown) for name, one in known.inputs.items()},
-            edges={name: _edge_thumb(edge) for name, edge in known.edges.items()},
+            edges={name: edge_thumb(edge) for name, edge in known.edges.items()},
             reads=reads,
             artifacts=stored(self.log, stream, artifacts) if spills else Raw(artifacts),
             skips=tuple(dict.fromkeys(context.skips)),
@@ -792,13 +844,18 @@ def _round_before(level: Level) -> Group:
     return before
 
 
-def _edge_thumb(edge: Member) -> str | None:
+def edge_thumb(edge: Member) -> str | None:
     return None if edge.status == "skipped" else edge.out_thumb
 
 
 def _sorted_copy(value: Any) -> Any:
     """Returns a copy whose keys are in order: values of one digest are equal in that, too."""
     return codec.decode(codec.encode_sorted(value))
+
+
+def _average(costs: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    return {name: sum(cost.get(name, 0) for cost in costs) / len(costs) for name in names}
 
 
 def _code_cause(before: dict[str, str], code: Code) -> Cause:
