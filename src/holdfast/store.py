@@ -45,6 +45,7 @@ from holdfast.nodes.define import Graph
 from holdfast.nodes.explain import Plan, Why
 from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
+from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -393,13 +394,21 @@ class Store:
         *,
         cache: bool = True,
         force: bool | Collection[str] = False,
+        run: str | None = None,
         **inputs: Any,
     ) -> Walk:
         """Walks a graph for a scope: every node is taken as it was, or computed if it must be.
 
         `force` computes all nodes, or those that it names; with `cache=False` nothing stored is
-        looked at, and nothing is stored.
+        looked at, and nothing is stored. With `run` the walk is the run of that id, and each node a
+        step of it: after a crash it goes on where it was.
         """
+        if run is not None:
+            if not check_flag(cache, "cache"):
+                raise UsageError("a walk that is a run keeps what it computes: cache stays True")
+            return process_as_run(
+                self._nodes, self._engine, graph, scope, inputs, id=run, force=force
+            )
         return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
 
     def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:

@@ -8,6 +8,7 @@ walk      one walk over a graph: judge each node, compute once
 process   the walk that callers are given, and the walk that need not be made
 resolve   rules, settings and constraints, on demand
 explain   why, plan, accept, invalidate
+run       a walk as a run, each node a step
 """
 
 from __future__ import annotations

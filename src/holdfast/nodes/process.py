@@ -8,7 +8,9 @@ stands still, the next walk with the same inputs is the same one, and no node is
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +22,15 @@ from holdfast.nodes.define import Graph, Node, check_graph, find_rule, settings_
 from holdfast.nodes.resolve import Resolved, resolve
 from holdfast.nodes.results import Artifact, NodeState, Read
 from holdfast.nodes.trace import Sources
-from holdfast.nodes.walk import Group, Known, Level, Nodes, Walker, check_processable
+from holdfast.nodes.walk import (
+    Group,
+    Known,
+    Level,
+    Nodes,
+    Walker,
+    check_processable,
+    without_rounds,
+)
 from holdfast.thumbprint import Code
 
 IDLE_MAX = 1024
@@ -30,23 +40,32 @@ COUNTED: tuple[str, ...] = ("hit", "cut off", "computed", "stale", "skipped")
 class Walk:
     """A walk over a graph: the state of every node, and what the nodes made, in order."""
 
-    def __init__(self, walker: Walker, top: Group) -> None:
-        self._walker = walker
-        self._top = top
-        self._order = [state for state in _states(top)]
-        self.states: dict[str, NodeState] = {state.node: state for state in self._order}
-        self.exhausted: tuple[str, ...] = tuple(walker.exhausted)
+    def __init__(
+        self,
+        nodes: Nodes,
+        graph: Graph,
+        scope: str,
+        states: Sequence[NodeState],
+        exhausted: Sequence[str],
+        *,
+        cache: bool = True,
+    ) -> None:
+        self._nodes = nodes
+        self._graph = graph
+        self._cache = cache
+        self._order = tuple(states)
+        self.scope = scope
+        self.states: Mapping[str, NodeState] = MappingProxyType(
+            {state.node: state for state in states}
+        )
+        """The state of every node, by its whole name: `flags`, `review/author@2`."""
+        self.exhausted = tuple(exhausted)
         """The repeated parts that reached their bound before they were good enough."""
 
     @property
     def graph(self) -> str:
         """The name of the graph."""
-        return self._walker.graph.name
-
-    @property
-    def scope(self) -> str:
-        """The name of the scope that it was walked for."""
-        return self._walker.scope
+        return self._graph.name
 
     @property
     def sequence(self) -> list[Artifact]:
@@ -63,23 +82,27 @@ class Walk:
 
     def __getitem__(self, name: str) -> NodeState:
         """Returns the state of a node; of a repeated one, that of the last round."""
-        found = self.states.get(name)
-        if found is None:
-            for state in self._order:
-                plain = "/".join(part.partition("@")[0] for part in state.node.split("/"))
-                if name == plain:
-                    found = state
+        found = self.states.get(name) or self._last_rounds.get(name)
         if found is None:
             raise NotFoundError(f'graph "{self.graph}" has no node "{name}"')
         return found
 
+    @cached_property
+    def _last_rounds(self) -> dict[str, NodeState]:
+        return {without_rounds(state.node): state for state in self._order}
+
     def value(self, name: str) -> Any:
-        """Returns the value of a node, or of an inner graph by its name."""
-        for level in self._top.rounds[-1:]:
-            member = level.members.get(name)
-            if member is not None:
-                return member.value
-        return self[name].value
+        """Returns the value of a node, or of an inner graph: those of its nodes, by name."""
+        graph = self._graph
+        for step in name.split("/"):
+            member = graph.members.get(without_rounds(step))
+            if member is None:
+                raise NotFoundError(f'graph "{self.graph}" has no node "{name}"')
+            if isinstance(member, Node):
+                return self[name].value
+            graph = member
+        inside = [one for one in self._last_rounds if one.startswith(f"{without_rounds(name)}/")]
+        return {one: self.value(f"{name}/{one}") for one in graph.order} if inside else None
 
     def resolve(self) -> Resolved:
         """Applies rules and settings: what a model is called with. Nothing is applied before."""
@@ -91,13 +114,8 @@ class Walk:
         given: dict[str, Any] = {**artifact.value}
         for name in artifact.reads:
             given[name] = self.value(name)
-        walker = Walker(
-            self._walker.nodes,
-            Graph.of_rule(self.graph, rule),
-            self.scope,
-            given,
-            cache=self._walker.cache,
-        )
+        graph = Graph.of_rule(self.graph, rule)
+        walker = Walker(self._nodes, graph, self.scope, given, cache=self._cache)
         level = Level(walker.graph, None, "", 1, Group(rule.name, is_skipped=False))
         state = walker.process(level, rule.name)
         return settings_of(artifact.name, state.value)
@@ -107,7 +125,7 @@ class Walk:
         return f"<Walk of {self.graph} for {self.scope}: {counts}>"
 
 
-def _states(group: Group) -> Iterator[NodeState]:
+def states_of(group: Group) -> Iterator[NodeState]:
     """Yields the states of all nodes in the order of the graph, round by round."""
     for level in group.rounds:
         for name in level.graph.order:
@@ -115,7 +133,7 @@ def _states(group: Group) -> Iterator[NodeState]:
             if isinstance(member, NodeState):
                 yield member
             else:
-                yield from _states(member)
+                yield from states_of(member)
 
 
 def process(
@@ -137,8 +155,9 @@ def process(
     if place is not None:
         idle: Idle | None = nodes.idle.get(place)
         if idle is not None and idle.stands(walker):
-            return Walk(walker, idle.top)
-    walk = Walk(walker, walker.run())
+            return idle.walk
+    states = [*states_of(walker.run())]
+    walk = Walk(nodes, graph, name, states, walker.exhausted, cache=cache)
     if place is not None and all(state.status == "hit" for state in walk.states.values()):
         if len(nodes.idle) >= IDLE_MAX:
             nodes.idle.pop(next(iter(nodes.idle)), None)
@@ -223,7 +242,7 @@ class Idle:
     """A walk that found everything as it was, and what must stand still for it to be so again."""
 
     def __init__(self, walk: Walk, walker: Walker) -> None:
-        self.top = walk._top
+        self.walk = walk
         self._results = walker.table.revision, walker.table.link
         nodes = dict(walker.graph.nodes())
         self._codes: dict[int, tuple[Node, Code]] = {}
