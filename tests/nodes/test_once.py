@@ -39,10 +39,10 @@ def start(url: str, what: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("count", [200])
 def test_eight_processes_compute_each_node_of_a_cold_graph_once(
-    durable_url: str, ledger: cold.Ledger, count: int
+    durable_url: str, ledger: cold.Ledger
 ):
+    count = 40 if "://" in durable_url else 200  # a server takes its time
     others = [start(durable_url, str(count)) for _ in range(8)]
     answers = {other.communicate()[0] for other in others}
     assert [other.returncode for other in others] == [0] * 8
@@ -80,7 +80,7 @@ def test_the_lease_of_a_dead_worker_passes_on(kind: str, tmp_path: Path, ledger:
         assert other.poll() is None
         time.sleep(0.01)
     other.send_signal(signal.SIGKILL)
-    other.wait()
+    other.communicate()
     with holdfast.open(url) as hf:
         walk = hf.process(Graph("hang", [cold.hanging, cold.paid]), "conversation/c")
         assert walk.counts["computed"] == 2
@@ -123,7 +123,9 @@ def test_a_result_is_not_stored_by_a_worker_that_lost_its_lease(mem: Store, call
             [held] = [one for one in mem._log.leases.list(prefix="node/") if one.is_held]
             lease = holdfast.Lease(held.name, held.owner, held.epoch, 0)
             mem._log.leases.release(lease)
-            assert mem._log.leases.acquire(held.name, "another", ttl_s=0.05)
+            taken = mem._log.leases.acquire(held.name, "another", ttl_s=30)
+            assert taken is not None
+            mem._log.leases.release(taken)
         return len(calls.names)
 
     assert mem.process(Graph("lost", [slow]), "conversation/c", x=1).value("slow") == 2

@@ -136,8 +136,7 @@ def accept(
             if not nodes.log.find(walker.table.stream, key=key):
                 raise
             continue  # another worker was faster
-        newest = walker.table.entries(known.name)[0]
-        return newest.state("hit", walker.blobs)
+        return walker.table.entry_of(known.name, key).state("hit", walker.blobs)
     raise ConflictError(
         f'node "{name}" is being computed again and again',
         stream=f"{results.PREFIX}/{graph.name}",

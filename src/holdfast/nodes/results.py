@@ -358,13 +358,16 @@ class ResultTable:
     def refresh(self) -> None:
         """Reads what was written since; cheap if nothing was."""
         head = self._log.heads((self.stream,))[0]
-        if head is None:
-            if self.revision:
-                self._reset()
-            return
-        if head.revision == self.revision and head.link == self.link:
+        if head is not None and head.revision == self.revision and head.link == self.link:
             return
         with self.mutex:
+            # Asked again: another thread may have read further since, and that is no loss.
+            head = self._log.heads((self.stream,))[0]
+            if head is None:
+                self._reset()
+                return
+            if head.revision == self.revision and head.link == self.link:
+                return
             if head.revision <= self.revision:
                 self._reset()  # a server came back without its newest commits
             if self.revision == 0 and head.revision > WHOLE_MAX:
@@ -402,6 +405,14 @@ class ResultTable:
                         if place.revision <= self.revision:
                             self._apply(self._log.record(self.stream, place.revision))
             return self._nodes.get(name, [])
+
+    def entry_of(self, name: str, key: str) -> Entry:
+        """Returns the event of a node that was committed under a key."""
+        for entry in self.entries(name):
+            if entry.record.key == key:
+                return entry
+        [found] = self._log.find(self.stream, key=key)
+        return Entry(self._log.record(self.stream, found.revision), self)
 
     def names(self) -> list[str]:
         """Returns the nodes that have results, of a stream that was read as a whole."""

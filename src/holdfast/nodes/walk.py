@@ -726,13 +726,14 @@ class Walker:
             if old is not None:
                 _logger.debug('node "%s" is served as it was: another worker computes', known.name)
                 return old.state("stale", self.blobs)
-            if lease is None:
-                self.log.wait_after(position, SLICE_S)
+            # Looked for first: it may have been committed before the position was asked for.
             self.table.refresh()
             self.sources.forget()
             verdict = self.judge(known)
             if verdict.entry is not None:
                 return self._hit(known, verdict.entry)
+            if lease is None:
+                self.log.wait_after(position, SLICE_S)
 
     def _compute(self, known: Known, verdict: Verdict, lease: Lease) -> NodeState:
         """Calls the node and stores its result, in one commit under the lease."""
@@ -754,8 +755,7 @@ class Walker:
             raise _failure(known, error) from error
         computed = self._computed(known, context, verdict.causes, value, took_s, began_us)
         self.nodes.append(self.table, known.name, results.COMPUTED, computed, key, fence=fence)
-        newest = self.table.entries(known.name)[0]
-        return newest.state("computed", self.blobs)
+        return self.table.entry_of(known.name, key).state("computed", self.blobs)
 
     def _unstored(self, known: Known) -> NodeState:
         """Computes a node without looking at what is stored, and stores nothing."""
