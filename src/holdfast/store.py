@@ -42,7 +42,7 @@ from holdfast.names import (
 )
 from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
-from holdfast.nodes.explain import Plan, Why
+from holdfast.nodes.explain import Plan, StoredNode, Why
 from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
@@ -410,6 +410,10 @@ class Store:
                 self._nodes, self._engine, graph, scope, inputs, id=run, force=force
             )
         return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
+
+    def nodes(self, graph: str | None = None, scope: Scope | str | None = None) -> list[StoredNode]:
+        """Returns the newest stored result of every node, of one graph or scope if given."""
+        return explain.stored_nodes(self._nodes, graph, scope)
 
     def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
         """Returns why a node's newest result was computed, as it was recorded with it."""

@@ -365,6 +365,7 @@ class AsyncStore:
     ) -> AsyncWalk:
         return await self._walks.process(graph, scope, cache=cache, force=force, run=run, **inputs)
 
+    nodes = mirror(Store.nodes, of="_store")
     why = mirror(Store.why, of="_store")
     plan = mirror(Store.plan, of="_store")
     accept = mirror(Store.accept, of="_store")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from holdfast.core.arguments import check_flag
 from holdfast.nodes.context import NodeContext
 from holdfast.nodes.define import Graph, Node, node, rule
-from holdfast.nodes.explain import Plan, Why
+from holdfast.nodes.explain import Plan, StoredNode, Why
 from holdfast.nodes.process import Walk
 from holdfast.nodes.process import process_node as _process_node
 from holdfast.nodes.resolve import Applied, Conflict, Resolved
@@ -39,6 +39,7 @@ __all__ = [
     "Plan",
     "Planned",
     "Resolved",
+    "StoredNode",
     "Walk",
     "Why",
     "node",

@@ -84,6 +84,33 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
     )
 
 
+class StoredNode(Struct, frozen=True):
+    """A node that has a result, as it is stored."""
+
+    graph: str
+    scope: str
+    state: NodeState
+    invalidated: bool
+
+
+def stored_nodes(nodes: Nodes, graph: str | None, scope: object) -> list[StoredNode]:
+    """Returns the newest result of every node, by graph, scope and name."""
+    wanted = None if scope is None else check_scope(nodes, scope)
+    found: list[StoredNode] = []
+    for stream in nodes.log.streams(prefix=f"{results.PREFIX}/"):
+        _, name, place = stream.split("/", 2)
+        if graph in (None, name) and wanted in (None, place):
+            table = nodes.table(name, place)
+            table.refresh()
+            for one in table.names():
+                entry = _newest(table.entries(one))
+                if entry is not None:
+                    state = entry.state("hit", nodes.log.blobs.read)
+                    is_old = entry.record.revision <= table.invalidated_at(one)
+                    found.append(StoredNode(name, place, state, is_old))
+    return found
+
+
 def _newest(entries: list[Entry]) -> Entry | None:
     for entry in entries:
         if isinstance(entry.content(), Computed):

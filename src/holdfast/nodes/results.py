@@ -415,8 +415,10 @@ class ResultTable:
         return Entry(self._log.record(self.stream, found.revision), self)
 
     def names(self) -> list[str]:
-        """Returns the nodes that have results, of a stream that was read as a whole."""
-        return sorted(self._nodes)
+        """Returns the nodes that have results."""
+        if self._is_whole:
+            return sorted(self._nodes)
+        return sorted({found.name for found in self._log.find(self.stream)} - {EVERY})
 
     def invalidated_at(self, name: str) -> int:
         """Returns the revision up to which the results of a node do not count."""
