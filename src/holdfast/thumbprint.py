@@ -451,6 +451,8 @@ class _Tracking:
             if _owner(value.__name__) == "user":
                 self._untracked[f"module {name} as a whole"] = None
             return ["module"]
+        if getattr(_type_of(value), "counts_by_name", False):
+            return ["named", value.name]  # a node: what it yields is an edge, and not code
         if (inner := _inner_function(value)) is not None:
             return ["wrapped", type(value).__name__, self._object(inner, name, follows=follows)]
         if isinstance(value, functools.partial):

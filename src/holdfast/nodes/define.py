@@ -35,6 +35,8 @@ Path = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
 class Node:
     """A function whose results are kept, and called again only if something that counts changed."""
 
+    counts_by_name = True  # in the code of another node
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -203,6 +205,8 @@ class Graph:
     A graph can be a node of another one: its value is that of its nodes, by name. `path` returns
     the names that run, given the inputs and the values so far.
     """
+
+    counts_by_name = True
 
     def __init__(
         self, name: str, nodes: Iterable[Node | Graph], *, path: Path | None = None

@@ -67,6 +67,9 @@ SLICE_S = 0.25
 TABLES_MAX = 256
 _logger = logging.getLogger("holdfast.nodes")
 
+_OPEN = frozenset({"computed", "cut off"})
+"""In a plan, the states of nodes whose values are not known yet."""
+
 Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 """Calls the function of a node; the async skin awaits it on its loop."""
 
@@ -546,7 +549,9 @@ class Walker:
         done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
         cost = _average([one.cost for one in done[: known.node.keep]])
         if verdict.entry is None:
-            planned[known.name] = Planned(known.name, "compute", verdict.causes, cost)
+            may_hold = self._may_hold(known, verdict, entries)
+            word = "cut off" if may_hold else "compute"
+            planned[known.name] = Planned(known.name, word, verdict.causes, cost)
             for entry in entries:
                 if isinstance(entry.content(), Computed):
                     return entry.state("computed", self.blobs)
@@ -559,11 +564,31 @@ class Walker:
             if read.kind == "node"
             for place, name in [self.find(known.level, read.name)]
         ]
-        is_open = bool({"computed", "cut off"} & {*edges})
+        is_open = not _OPEN.isdisjoint(edges)
         planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
         if isinstance(content, Failed):
             return replace(skipped_state(known.name, self.blobs), status="computed")
         return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
+
+    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> bool:
+        """Says whether a kept result may count, for some outcome of what would be computed."""
+        is_forced = verdict.causes[0].kind == "forced"
+        is_open = any(edge.status in _OPEN for edge in known.edges.values())
+        if is_forced or not is_open:
+            return False
+        inputs = {name: one.thumb for name, one in known.inputs.items()}
+        closed = {n: edge_thumb(e) for n, e in known.edges.items() if e.status not in _OPEN}
+        for entry in entries[: known.node.keep]:
+            one = entry.content()
+            if (
+                isinstance(one, Computed)
+                and one.code == known.code.thumb
+                and {name: given.thumb for name, given in one.inputs.items()} == inputs
+                and {name: one.edges.get(name) for name in closed} == closed
+                and self._check(known, entry)[0] is None
+            ):
+                return True
+        return False
 
     def is_forced(self, known: Known) -> bool:
         """Says whether a node is computed whatever is stored."""
@@ -628,8 +653,11 @@ class Walker:
                 place_of, found = self.find(known.level, read.name)
             except UsageError:
                 return Cause("dependency", read.name, read.shown, "it is not in the graph")
-            if read.path is None and edge_thumb(self.process(place_of, found)) == read.thumb:
+            member = self.process(place_of, found)
+            if read.path is None and edge_thumb(member) == read.thumb:
                 return None
+            if self.planned is not None and member.status in _OPEN:
+                return None  # nobody knows what it will yield: perhaps the same
             seen = self.observe(known.level, read.name, read.path)
             if seen.thumb == read.thumb:
                 return None
