@@ -20,7 +20,7 @@ from tests.nodes.witness import Calls
 from tests.record.stores import ALL, new_url
 
 STEPS = 14
-SEEDS = {"memory": 60, "files": 12, "sqlite": 12, "redis": 6, "postgresql": 6}
+SEEDS = {"memory": 30, "files": 10, "sqlite": 10, "redis": 4, "postgresql": 4}
 _numbers = itertools.count()
 
 
