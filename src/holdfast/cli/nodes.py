@@ -74,8 +74,7 @@ def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -
     with open_reading(options) as store:
         for one in store.nodes(name, scope):
             if one.state.node == node:
-                document = stored_node_document(one)
-                state = one.state
+                found, state = one, one.state
                 break
         else:
             raise NotFoundError(
@@ -83,9 +82,9 @@ def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -
                 hint="holdfast nodes list",
             )
         value = preview(state.value)
-    if options.json:
-        print_json(document)
-        return
+        if options.json:
+            print_json(stored_node_document(found))
+            return
     facts = {
         "node": state.node,
         "value": value,
@@ -273,7 +272,7 @@ def invalidate(
     node
         Only this node.
     because
-        Why.
+        Why they do not, in your words.
     """
     name = graph_name(graph)
     with open_writing(options) as store:

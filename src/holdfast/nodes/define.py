@@ -76,7 +76,7 @@ class Node:
             )
         self._code: Code | None = None
 
-    def code(self) -> Code:
+    def _thumbed(self) -> Code:
         """Returns the thumbprint of the code as it is now, which costs little while it holds."""
         code = self._code
         if code is None or not code.holds():
@@ -120,6 +120,33 @@ def check_node_name(name: object, what: str) -> str:
     return name
 
 
+def _check_settings(
+    effect: object,
+    track: object,
+    version: object,
+    keep: object,
+    always: object,
+    stale: object,
+    equal: object,
+) -> None:
+    """Raises UsageError for a setting of a node that means nothing."""
+    if effect not in EFFECTS:
+        raise UsageError(
+            f"effect of a node is one of {', '.join(EFFECTS)}, found {show_value(effect)}"
+        )
+    if track is not None and track not in TRACKS:
+        raise UsageError(f"track is one of {', '.join(TRACKS)}, found {show_value(track)}")
+    if stale not in ("recompute", "serve"):
+        raise UsageError(f'stale is "recompute" or "serve", found {show_value(stale)}')
+    if version is not None and not isinstance(version, str):
+        raise UsageError(f"version is text, found {show_value(version)}")
+    if check_whole(keep, "keep", least=1) > KEEP_MAX:
+        raise UsageError(f"keep is at most {KEEP_MAX}, found {keep}")
+    check_flag(always, "always")
+    if equal is not None:
+        check_call(equal, "equal")
+
+
 def node(
     function: Any = None,
     /,
@@ -145,21 +172,7 @@ def node(
     `version` stands for the code instead. A missing file of `writes` computes it again.
     `keep_failures` is how long a failure is kept; `ignore` names parameters that are no inputs.
     """
-    if effect not in EFFECTS:
-        raise UsageError(
-            f"effect of a node is one of {', '.join(EFFECTS)}, found {show_value(effect)}"
-        )
-    if track is not None and track not in TRACKS:
-        raise UsageError(f"track is one of {', '.join(TRACKS)}, found {show_value(track)}")
-    if stale not in ("recompute", "serve"):
-        raise UsageError(f'stale is "recompute" or "serve", found {show_value(stale)}')
-    if version is not None and not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"version is text, found {show_value(version)}")
-    if check_whole(keep, "keep", least=1) > KEEP_MAX:
-        raise UsageError(f"keep is at most {KEEP_MAX}, found {keep}")
-    check_flag(always, "always")
-    if equal is not None:
-        check_call(equal, "equal")
+    _check_settings(effect, track, version, keep, always, stale, equal)
     paths = [writes] if isinstance(writes, str | PathLike) else writes
     ttl_s = None if ttl is None else check_duration(ttl, "ttl")
     failures_s = None if keep_failures is None else check_duration(keep_failures, "keep_failures")

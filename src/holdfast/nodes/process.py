@@ -252,7 +252,7 @@ class Idle:
         self._until_us = 0
         self._is_sound = True
         for name, node in nodes.items():
-            code = node.code()
+            code = node._thumbed()
             self._codes[id(node)] = node, code
             self._files += node.writes
             self._add(walk.states[name], walker, name, code)
@@ -289,7 +289,7 @@ class Idle:
         return self._code_stands() and self._outside_stands(walker.sources)
 
     def _code_stands(self) -> bool:
-        return all(node.code() is code for node, code in self._codes.values())
+        return all(node._thumbed() is code for node, code in self._codes.values())
 
     def _outside_stands(self, sources: Sources) -> bool:
         for one in self._outside:

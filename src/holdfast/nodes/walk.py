@@ -495,7 +495,7 @@ class Walker:
 
     def know(self, level: Level, node: Node) -> Known:
         """Returns all that is known of a node before it is called; its edges are processed."""
-        code = node.code()
+        code = node._thumbed()
         inputs: dict[str, InputValue] = {}
         ignored: dict[str, InputValue] = {}
         edges: dict[str, Member] = {}
