@@ -248,6 +248,11 @@ class Graph:
                 f'graph "{name}" takes an input "{min(taken)}", which is a setting of process',
                 hint="give the parameter another name",
             )
+        self.may_be_idle = path is None and all(
+            not one.always if isinstance(one, Node) else one.may_be_idle
+            for one in self.members.values()
+        )
+        """Whether all that decides a walk is known: no path that is asked, no repetition."""
         _graphs[self.name] = self
 
     @classmethod
@@ -256,6 +261,7 @@ class Graph:
         alone = object.__new__(cls)
         alone.name = name
         alone.path = alone.repeat = None
+        alone.may_be_idle = False
         alone.members = {rule.name: rule}
         alone.order = (rule.name,)
         alone.needs, alone.takes = alone._outside()
@@ -277,6 +283,7 @@ class Graph:
         if taken := ROUND & self.members.keys():
             raise UsageError(f'a node of a repeated graph cannot be called "{min(taken)}"')
         repeated = Graph(self.name, self.members.values(), path=self.path)
+        repeated.may_be_idle = False
         repeated.repeat = Until(node, enough, check_whole(most, "most", least=1))
         repeated.needs -= ROUND
         repeated.takes -= ROUND
@@ -349,6 +356,8 @@ def check_graph(graph: object) -> Graph:
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inputs of a walk, or raises UsageError: none missing, none that nobody takes."""
+    if {*inputs} == graph.takes:
+        return dict(inputs)
     missing = sorted(graph.needs - inputs.keys())
     if missing:
         takers = [name for name, one in graph.nodes() if missing[0] in one.parameters]

@@ -20,10 +20,11 @@ from holdfast.errors import NotFoundError, UsageError, ValueDomainError
 from holdfast.nodes import trace
 from holdfast.nodes.define import Graph, Node, check_graph, find_rule, settings_of
 from holdfast.nodes.resolve import Resolved, resolve
-from holdfast.nodes.results import Artifact, NodeState, Read
+from holdfast.nodes.results import Artifact, NodeState, Read, ResultTable
 from holdfast.nodes.trace import Sources
 from holdfast.nodes.walk import (
     Group,
+    InputValue,
     Known,
     Level,
     Nodes,
@@ -31,6 +32,7 @@ from holdfast.nodes.walk import (
     check_processable,
     without_rounds,
 )
+from holdfast.scope import Scope
 from holdfast.thumbprint import Code
 
 IDLE_MAX = 1024
@@ -150,18 +152,22 @@ def process(
     check_graph(graph)
     name = check_scope(nodes, scope)
     check_flag(cache, "cache")
-    walker = Walker(nodes, graph, name, inputs, cache=cache, force=force)
-    place = _idle_place(walker) if cache and not force else None
-    if place is not None:
+    place = None
+    if cache and not force and graph.may_be_idle and (thumbs := _thumbs(inputs)) is not None:
+        place = graph, None, name, thumbs
         idle: Idle | None = nodes.idle.get(place)
-        if idle is not None and idle.stands(walker):
-            return idle.walk
+        if idle is not None:
+            table = nodes.table(graph.name, name)
+            table.refresh()
+            if idle.stands(nodes, table):
+                return idle.answer
+    walker = Walker(nodes, graph, name, inputs, cache=cache, force=force)
     states = [*states_of(walker.run())]
     walk = Walk(nodes, graph, name, states, walker.exhausted, cache=cache)
-    if place is not None and all(state.status == "hit" for state in walk.states.values()):
-        if len(nodes.idle) >= IDLE_MAX:
-            nodes.idle.pop(next(iter(nodes.idle)), None)
-        nodes.idle[place] = Idle(walk, walker)
+    if place is not None and all(state.status == "hit" for state in states):
+        known = dict(graph.nodes())
+        if known.keys() == walk.states.keys():
+            _remember(nodes, place, Idle(walk, walk.states, known, walker.table))
     return walk
 
 
@@ -180,18 +186,35 @@ def process_node(
     What it depends on is processed first. Inner nodes are named `part/node`.
     """
     check_processable()
-    walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs, cache=cache)
-    return process_target(walker, name, force=force)
-
-
-def process_target(walker: Walker, name: str, *, force: bool = False) -> NodeState:
-    """Processes one node of a graph, and before it what it depends on."""
+    check_graph(graph)
+    where = check_scope(nodes, scope)
+    place = None
+    if cache and not force and graph.may_be_idle and (thumbs := _thumbs(inputs)) is not None:
+        place = graph, name, where, thumbs
+        idle: Idle | None = nodes.idle.get(place)
+        if idle is not None:
+            table = nodes.table(graph.name, where)
+            table.refresh()
+            if idle.stands(nodes, table):
+                return idle.answer
+    walker = Walker(nodes, graph, where, inputs, cache=cache)
     level, node = _place_of(walker, name)
     if force:
         walker.force = frozenset([level.name_of(node.name)])
     state = walker.process(level, node.name)
     assert isinstance(state, NodeState), "BUG: a node that is a graph"
+    found = {name: one for name, one in level.members.items() if isinstance(one, NodeState)}
+    is_flat = level.outer is None and len(found) == len(level.members)
+    if place is not None and is_flat and all(one.status == "hit" for one in found.values()):
+        known = {name: one for name, one in graph.members.items() if isinstance(one, Node)}
+        _remember(nodes, place, Idle(state, found, known, walker.table))
     return state
+
+
+def process_target(walker: Walker, name: str) -> None:
+    """Processes one node of a graph, and before it what it depends on."""
+    level, node = _place_of(walker, name)
+    walker.process(level, node.name)
 
 
 def find_known(walker: Walker, name: str) -> Known:
@@ -224,7 +247,13 @@ def _outwards(level: Level | None) -> Iterator[Level]:
 
 def check_scope(nodes: Nodes, scope: object) -> str:
     """Returns the name of a scope that may exist, or raises UsageError."""
-    return nodes.store.scope(name_of(scope)).name
+    if isinstance(scope, Scope):
+        return scope.name
+    name = name_of(scope)
+    if name not in nodes.known_scopes:
+        nodes.store.scope(name)  # raises if there can be no such scope
+        nodes.known_scopes.add(name)
+    return name
 
 
 # --- walks that need not be made ------------------------------------------------------------------
@@ -239,31 +268,35 @@ class _Outside(Struct):
 
 
 class Idle:
-    """A walk that found everything as it was, and what must stand still for it to be so again."""
+    """States that were found as they were, and what must stand still for them to be so again."""
 
-    def __init__(self, walk: Walk, walker: Walker) -> None:
-        self.walk = walk
-        self._results = walker.table.revision, walker.table.link
-        nodes = dict(walker.graph.nodes())
+    def __init__(
+        self,
+        answer: Any,
+        states: Mapping[str, NodeState],
+        nodes: Mapping[str, Node],
+        table: ResultTable,
+    ) -> None:
+        self.answer = answer
+        self._results = table.revision, table.link
         self._codes: dict[int, tuple[Node, Code]] = {}
         self._revisions: dict[str, int] = {}
         self._outside: list[_Outside] = []
         self._files: list[str] = []
         self._until_us = 0
         self._is_sound = True
-        for name, node in nodes.items():
+        for name, state in states.items():
+            node = nodes[name]
             code = node._thumbed()
             self._codes[id(node)] = node, code
             self._files += node.writes
-            self._add(walk.states[name], walker, name, code)
+            self._add(state, table, name, code)
 
-    def _add(self, state: NodeState, walker: Walker, name: str, code: Code) -> None:
+    def _add(self, state: NodeState, table: ResultTable, name: str, code: Code) -> None:
         computed = state._computed
-        if computed is None:
-            return
+        assert computed is not None, "BUG: a hit without a result"
         entry = next(
-            (one for one in walker.table.entries(name) if one.record.revision == state.revision),
-            None,
+            (one for one in table.entries(name) if one.record.revision == state.revision), None
         )
         for place, read in enumerate(computed.reads):
             stamp = read.stamp if entry is None else entry.stamps.get(place, read.stamp)
@@ -275,21 +308,25 @@ class Idle:
         if computed.valid_until:
             self._until_us = min(self._until_us or computed.valid_until, computed.valid_until)
 
-    def stands(self, walker: Walker) -> bool:
-        """Says whether everything that the walk depends on is as it was."""
-        if not self._is_sound or self._results != (walker.table.revision, walker.table.link):
+    def stands(self, nodes: Nodes, table: ResultTable) -> bool:
+        """Says whether everything that the states depend on is as it was."""
+        if not self._is_sound or self._results != (table.revision, table.link):
             return False
-        if self._until_us and self._until_us <= walker.sources.now_us:
+        for node, code in self._codes.values():
+            if node._thumbed() is not code:
+                return False
+        if not (self._until_us or self._revisions or self._outside or self._files):
+            return True
+        sources = Sources(nodes.store, nodes.log.clock.now_us(), nodes.known_values)
+        if self._until_us and self._until_us <= sources.now_us:
             return False
-        if self._revisions:
-            heads = walker.log.heads([*self._revisions])
-            for head, revision in zip(heads, self._revisions.values(), strict=True):
-                if (0 if head is None else head.revision) != revision:
+        try:
+            for scope, revision in self._revisions.items():
+                if sources.revision(scope) != revision:
                     return False
-        return self._code_stands() and self._outside_stands(walker.sources)
-
-    def _code_stands(self) -> bool:
-        return all(node._thumbed() is code for node, code in self._codes.values())
+        except NotFoundError:
+            return False  # it has expired
+        return self._outside_stands(sources)
 
     def _outside_stands(self, sources: Sources) -> bool:
         for one in self._outside:
@@ -301,22 +338,15 @@ class Idle:
         return all(os.path.exists(path) for path in self._files)
 
 
-def _idle_place(walker: Walker) -> Any:
-    """Returns what names a walk that may be remembered; None if it must be made each time."""
-    if not _may_be_idle(walker.graph):
-        return None
+def _remember(nodes: Nodes, place: Any, idle: Idle) -> None:
+    if len(nodes.idle) >= IDLE_MAX:
+        nodes.idle.pop(next(iter(nodes.idle)), None)
+    nodes.idle[place] = idle
+
+
+def _thumbs(inputs: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Returns the digests of inputs; None if one has none, because it is ignored."""
     try:
-        thumbs = tuple((name, one.thumb) for name, one in walker.inputs.items())
+        return tuple([(name, InputValue(value).thumb) for name, value in inputs.items()])
     except ValueDomainError:
-        return None  # an input that is ignored and cannot be digested
-    return walker.graph, walker.scope, thumbs
-
-
-def _may_be_idle(graph: Graph) -> bool:
-    """Says whether all that decides a walk is known: no path that is asked, no repetition."""
-    if graph.path is not None or graph.repeat is not None:
-        return False
-    return all(
-        not one.always if isinstance(one, Node) else _may_be_idle(one)
-        for one in graph.members.values()
-    )
+        return None

@@ -274,23 +274,18 @@ def skipped_state(name: str, blobs: BlobReader) -> NodeState:
 class Entry:
     """One event of a node, decoded when it is looked at."""
 
-    __slots__ = ("_content", "_table", "hit", "record", "stamps")
+    __slots__ = ("_content", "_table", "hit", "in_thumb", "number", "record", "stamps")
 
     def __init__(self, record: Record, table: ResultTable) -> None:
         self.record = record
+        rest, _, number = (record.key or "::0").rpartition(":")
+        self.in_thumb = rest[rest.rfind(":") + 1 :]
+        self.number = int(number)
         self.stamps: dict[int, Any] = {}
         """Stamps that were found to be newer, with the digest unchanged: by the read's place."""
         self.hit: NodeState | None = None
         self._table = table
         self._content: Computed | Failed | None = None
-
-    @property
-    def number(self) -> int:
-        return int((self.record.key or "0").rpartition(":")[2])
-
-    @property
-    def in_thumb(self) -> str:
-        return (self.record.key or "").rpartition(":")[0].rpartition(":")[2]
 
     def content(self) -> Computed | Failed:
         """Returns the result, or raises CorruptError if it cannot be read."""

@@ -103,6 +103,7 @@ class Nodes:
         self.known_values: dict[Any, tuple[Any, str]] = {}
         self.idle: dict[Any, Any] = {}
         """Walks in which nothing changed, with all that must stand still for the next one."""
+        self.known_scopes: set[str] = set()
         self._tables: dict[str, ResultTable] = {}
         self._mutex = threading.Lock()
         self._free = threading.Condition()
