@@ -166,8 +166,8 @@ def process(
     walk = Walk(nodes, graph, name, states, walker.exhausted, cache=cache)
     if place is not None and all(state.status == "hit" for state in states):
         known = dict(graph.nodes())
-        if known.keys() == walk.states.keys():
-            _remember(nodes, place, Idle(walk, walk.states, known, walker.table))
+        if known.keys() == walk.states.keys() and _is_seen_again(nodes, place):
+            nodes.idle[place] = Idle(walk, walk.states, known, walker.table)
     return walk
 
 
@@ -207,7 +207,8 @@ def process_node(
     is_flat = level.outer is None and len(found) == len(level.members)
     if place is not None and is_flat and all(one.status == "hit" for one in found.values()):
         known = {name: one for name, one in graph.members.items() if isinstance(one, Node)}
-        _remember(nodes, place, Idle(state, found, known, walker.table))
+        if _is_seen_again(nodes, place):
+            nodes.idle[place] = Idle(state, found, known, walker.table)
     return state
 
 
@@ -338,10 +339,17 @@ class Idle:
         return all(os.path.exists(path) for path in self._files)
 
 
-def _remember(nodes: Nodes, place: Any, idle: Idle) -> None:
+def _is_seen_again(nodes: Nodes, place: Any) -> bool:
+    """Says whether something was found as it was before, too: only then is it remembered.
+
+    A process that walks once need not pay for what would help the next walk.
+    """
+    if place in nodes.idle:
+        return True
     if len(nodes.idle) >= IDLE_MAX:
         nodes.idle.pop(next(iter(nodes.idle)), None)
-    nodes.idle[place] = idle
+    nodes.idle[place] = None
+    return False
 
 
 def _thumbs(inputs: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
