@@ -45,6 +45,7 @@ NEIGHBOURS = {
     "src/holdfast/backends/redis": ["tests/conformance/test_redis.py"],
     "src/holdfast/backends": ["tests/conformance"],
     "src/holdfast/record": ["tests/record"],
+    "src/holdfast/nodes": ["tests/nodes"],
     "src/holdfast/runs": ["tests/runs"],
     "src/holdfast/aio": ["tests/acceptance/test_aio.py"],
     "src/holdfast/cli": ["tests/skins"],

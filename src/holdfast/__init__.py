@@ -26,6 +26,7 @@ from holdfast.errors import (
     LeaseLostError,
     LostCommitsError,
     NeedsAttentionError,
+    NodeError,
     NotFoundError,
     OtherStoreError,
     RunCancelledError,
@@ -37,6 +38,24 @@ from holdfast.errors import (
     UntrustedError,
     UsageError,
     ValueDomainError,
+)
+from holdfast.nodes import (
+    Applied,
+    Artifact,
+    Cause,
+    Conflict,
+    Graph,
+    Node,
+    NodeContext,
+    NodeState,
+    Plan,
+    Planned,
+    Resolved,
+    StoredNode,
+    Walk,
+    Why,
+    node,
+    rule,
 )
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
@@ -64,6 +83,7 @@ from holdfast.scope import (
 )
 from holdfast.store import Store
 from holdfast.store import open_store as open
+from holdfast.thumbprint import register_thumb, thumb
 
 __version__ = "0.1.0"
 
@@ -72,13 +92,17 @@ _getLogger("holdfast").addHandler(_NullHandler())
 
 __all__ = [
     "MISSING",
+    "Applied",
+    "Artifact",
     "Audit",
     "AuditItem",
+    "Cause",
     "Change",
     "Checkpoint",
     "ClosedError",
     "CommitResult",
     "Comparison",
+    "Conflict",
     "ConflictError",
     "Context",
     "Contradicted",
@@ -98,6 +122,7 @@ __all__ = [
     "FilesTakenError",
     "FormatError",
     "GlobalState",
+    "Graph",
     "Group",
     "GroupStatus",
     "HoldfastError",
@@ -115,6 +140,10 @@ __all__ = [
     "Message",
     "Messages",
     "NeedsAttentionError",
+    "Node",
+    "NodeContext",
+    "NodeError",
+    "NodeState",
     "NotDone",
     "NotFoundError",
     "OpenDecision",
@@ -124,6 +153,8 @@ __all__ = [
     "Output",
     "PendingCommit",
     "PendingScope",
+    "Plan",
+    "Planned",
     "Policy",
     "Position",
     "Progress",
@@ -131,6 +162,7 @@ __all__ = [
     "Recovered",
     "Recovery",
     "Report",
+    "Resolved",
     "Retry",
     "Run",
     "RunCancelledError",
@@ -144,6 +176,7 @@ __all__ = [
     "StepError",
     "StillRunningError",
     "Store",
+    "StoredNode",
     "Task",
     "Tasks",
     "TeamState",
@@ -155,14 +188,20 @@ __all__ = [
     "UsageError",
     "ValueDomainError",
     "View",
+    "Walk",
+    "Why",
     "Worker",
     "WorkflowState",
     "act",
     "job",
     "load_verifiers",
+    "node",
     "open",
+    "register_thumb",
     "repair",
+    "rule",
     "run",
     "step",
+    "thumb",
     "verifier",
 ]

@@ -309,3 +309,21 @@ class StillRunningError(HoldfastError):
         super().__init__(f'run "{run}" is still {status}', hint="wait longer, or ask again later")
         self.run = run
         self.status = status
+
+
+class NodeError(HoldfastError):
+    """The function of a node raised: look at what it says, then process the graph again.
+
+    `kind` is the name of the exception's class, `text` its message, `data` what it carried; the
+    same for a failure that was kept.
+    """
+
+    exit_code = 17
+
+    def __init__(self, graph: str, node: str, kind: str, text: str, data: object = None) -> None:
+        super().__init__(f'node "{node}" of graph "{graph}" failed: {kind}: {text}')
+        self.graph = graph
+        self.node = node
+        self.kind = kind
+        self.text = text
+        self.data = data

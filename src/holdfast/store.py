@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
@@ -42,6 +42,13 @@ from holdfast.names import (
     split_name,
     without_secrets,
 )
+from holdfast.nodes import explain
+from holdfast.nodes.define import Graph
+from holdfast.nodes.explain import Plan, StoredNode, Why
+from holdfast.nodes.process import Walk, process
+from holdfast.nodes.results import NodeState
+from holdfast.nodes.run import process_as_run
+from holdfast.nodes.walk import Nodes
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -93,6 +100,7 @@ class Store:
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
+        self._nodes = Nodes(self)
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -434,6 +442,73 @@ class Store:
             signals=signals,
             children=children,
         )
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def process(
+        self,
+        graph: Graph,
+        scope: Scope | str,
+        /,
+        *,
+        cache: bool = True,
+        force: bool | Collection[str] = False,
+        run: str | None = None,
+        **inputs: Any,
+    ) -> Walk:
+        """Walks a graph for a scope: every node is taken as it was, or computed if it must be.
+
+        `force` computes all nodes, or those that it names; with `cache=False` nothing stored is
+        looked at, and nothing is stored. With `run` the walk is the run of that id, and each node a
+        step of it: after a crash it goes on where it was.
+        """
+        if run is not None:
+            if not check_flag(cache, "cache"):
+                raise UsageError("a walk that is a run keeps what it computes: cache stays True")
+            return process_as_run(
+                self._nodes, self._engine, graph, scope, inputs, id=run, force=force
+            )
+        return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
+
+    def nodes(self, graph: str | None = None, scope: Scope | str | None = None) -> list[StoredNode]:
+        """Returns the newest stored result of every node, of one graph or scope if given."""
+        return explain.stored_nodes(self._nodes, graph, scope)
+
+    def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
+        """Returns why a node's newest result was computed, as it was recorded with it."""
+        return explain.why(self._nodes, graph, name, scope)
+
+    def plan(self, graph: Graph, target: str | None, scope: Scope | str, /, **inputs: Any) -> Plan:
+        """Says what a walk to a node, or with None the whole walk, would do; it writes nothing."""
+        return explain.plan(self._nodes, graph, target, scope, inputs)
+
+    def accept(
+        self,
+        graph: Graph,
+        name: str,
+        scope: Scope | str,
+        /,
+        *,
+        author: str | None = None,
+        because: str = "",
+        **inputs: Any,
+    ) -> NodeState:
+        """Declares that what changed since a node's newest result does not matter to it."""
+        return explain.accept(
+            self._nodes, graph, name, scope, inputs, author=author, because=because
+        )
+
+    def invalidate(
+        self,
+        graph: Graph | str,
+        scope: Scope | str,
+        name: str | None = None,
+        *,
+        author: str | None = None,
+        because: str = "",
+    ) -> None:
+        """Says that the results so far no longer count, of one node or of a whole graph."""
+        explain.invalidate(self._nodes, graph, scope, name, author=author, because=because)
 
     # --- the record ------------------------------------------------------------------------------
 

@@ -172,6 +172,37 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+DESK_GRAPH = """
+import holdfast
+
+
+@holdfast.node
+def flags(ctx, text):
+    ctx.cost(tokens=len(text))
+    return {"kind": "riddle" if "riddle" in text else "plan"}
+
+
+@holdfast.node
+def picker(ctx, flags):
+    ctx.setting("model", "large" if flags["kind"] == "riddle" else "small")
+    return flags["kind"]
+
+
+part = holdfast.Graph("part", [picker])
+planner = holdfast.Graph("planner", [flags, picker])
+nested = holdfast.Graph("nested", [flags, part.until("picker", bool, most=3)])
+"""
+
+
+@pytest.fixture
+def desk_graph(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with graphs, in the current folder."""
+    path = Path("desk_graph.py")
+    path.write_text(DESK_GRAPH)
+    monkeypatch.delitem(sys.modules, "desk_graph", raising=False)
+    return path
+
+
 def in_process(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Runs a command as a process of its own, in the current folder."""
     source = str(Path(holdfast.__file__).parents[1])

@@ -124,6 +124,13 @@ def runs_left(filled: None, tiny: Path, monkeypatch: pytest.MonkeyPatch, cli: An
     monkeypatch.setenv("TINY_MENDED", "1")
 
 
+@pytest.fixture
+def walked(filled: None, desk_graph: Path, cli: Any) -> None:
+    """A graph that was walked twice."""
+    for text in ("hi", "a riddle"):
+        cli("nodes", "process", "desk_graph.py:planner", SCOPE, "--input", f"text={text}")
+
+
 def leave_a_suspect(place: str) -> None:
     """A worker is killed while it holds a lease, a claim and a group's delivery."""
     with holdfast.open(place) as store, store.commit() as tx:
@@ -196,6 +203,22 @@ COMMANDS = {
     "runs settle": ["runs", "settle", "uncertain", "act", "--done", "1"],
     "runs adopt": ["runs", "adopt", "parked"],
     "runs fork": ["runs", "fork", "ended", "look", "--new-id", "what-if"],
+    "nodes list": ["nodes", "list"],
+    "nodes show": ["nodes", "show", "planner", "flags", SCOPE],
+    "nodes why": ["nodes", "why", "planner", "picker", SCOPE],
+    "nodes plan": ["nodes", "plan", "desk_graph.py:planner", SCOPE, "--input", "text=riddle"],
+    "nodes graph": ["nodes", "graph", "desk_graph.py:planner"],
+    "nodes process": ["nodes", "process", "desk_graph.py:planner", SCOPE, "--input", "text=hi"],
+    "nodes accept": [
+        "nodes",
+        "accept",
+        "desk_graph.py:planner",
+        "flags",
+        SCOPE,
+        "--input",
+        "text=ho",
+    ],
+    "nodes invalidate": ["nodes", "invalidate", "planner", SCOPE],
 }
 
 
@@ -222,6 +245,8 @@ def test_every_document_has_the_documented_fields(
 ):
     if verb.startswith("runs"):
         request.getfixturevalue("runs_left")
+    if verb.startswith("nodes"):
+        request.getfixturevalue("walked")
     printed = cli(*COMMANDS[verb], "--json").document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own

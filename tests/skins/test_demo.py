@@ -19,7 +19,17 @@ from holdfast.contrib.demo import scenes
 from holdfast.contrib.demo.agent import BEFORE_MISTAKE, DISPUTED, MORNING, REPLIES, SUBJECTS, TEAM
 from holdfast.errors import UnavailableError
 
-TITLES = ["shares", "killed", "missing", "resumes", "same line", "conflict", "rewound", "checked"]
+TITLES = [
+    "shares",
+    "killed",
+    "missing",
+    "resumes",
+    "same line",
+    "conflict",
+    "rewound",
+    "walked",
+    "checked",
+]
 
 
 def facts_of(document: Any) -> list[dict[str, Any]]:
@@ -37,7 +47,8 @@ def test_the_data_back_every_claim(
 ):
     monkeypatch.chdir(tmp_path)
     document = cli("demo", "--backend", backend, "--json").document
-    _, killed, found, resumed, program, conflict, rewound, checked = facts_of(document)
+    _, killed, found, resumed, program, conflict, rewound, walked, checked = facts_of(document)
+    assert walked["computed"] == [2, 0, 1, 2]
     assert killed["exit_code"] == -signal.SIGKILL
     assert 0 < len(killed["acknowledged"]) < killed["wanted"]
     with holdfast.open(document["store"], create=False) as store:

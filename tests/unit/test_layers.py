@@ -21,7 +21,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_streams_of_layers_are_reserved():
-    assert reserved_prefixes() == {"group", "inbox", "lease", "run", "store"}
+    assert reserved_prefixes() == {"group", "inbox", "lease", "node", "run", "store"}
     with (
         holdfast.open("memory:", levels={"run": "workflow"}) as hf,
         pytest.raises(UsageError, match="is written by holdfast itself"),
@@ -47,24 +47,24 @@ def test_every_index_of_marks_belongs_to_a_layer():
 
 
 def test_a_layer_takes_nothing_from_another():
-    register_layer(Layer(name="nodes", prefixes=("node",), indexes=("node",), levels=("graph",)))
-    register_layer(Layer(name="nodes", prefixes=("node",), indexes=("node",), levels=("graph",)))
+    register_layer(Layer(name="maps", prefixes=("map",), indexes=("map",), levels=("graph",)))
+    register_layer(Layer(name="maps", prefixes=("map",), indexes=("map",), levels=("graph",)))
     for taken in (
-        Layer(name="nodes"),
-        Layer(name="other", prefixes=("node",)),
-        Layer(name="other", indexes=("node",)),
+        Layer(name="maps"),
+        Layer(name="other", prefixes=("map",)),
+        Layer(name="other", indexes=("map",)),
         Layer(name="other", levels=("graph",)),
     ):
         with pytest.raises(ExistsError):
             register_layer(taken)
-    assert "node" in reserved_prefixes()
+    assert "map" in reserved_prefixes()
 
 
 def test_what_is_swept_and_what_may_be_stale_is_found_in_the_table():
     def stale(context: object, verify: bool) -> list[object]:
         return [verify]
 
-    register_layer(Layer(name="nodes", indexes=("node", "edge"), swept=("edge",), stale=stale))
+    register_layer(Layer(name="maps", indexes=("map", "edge"), swept=("edge",), stale=stale))
     assert "edge" in list(layers.swept_indexes())
-    assert "node" not in layers.swept_indexes()
+    assert "map" not in layers.swept_indexes()
     assert stale in list(layers.stale_sources())

@@ -84,7 +84,7 @@ def test_what_is_no_backend_is_told_what_it_lacks():
     backend = Wrapped()
     backend.wait = None  # type: ignore[assignment]
     backend.leases = object()  # type: ignore[assignment]
-    lacks = "has no wait, leases.acquire, leases.renew, leases.release, leases.holder, leases.list;"
+    lacks = "has no wait, leases.acquire, leases.renew, leases.renew_many, leases.release, leases.holder, leases.list;"
     with pytest.raises(UsageError, match=lacks):
         holdfast.open(backend=backend)
 

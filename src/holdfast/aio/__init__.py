@@ -14,12 +14,13 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from holdfast.aio.nodes import process_node
 from holdfast.aio.runs import AsyncContext, AsyncRun
 from holdfast.aio.scope import AsyncScope
 from holdfast.aio.store import AsyncStore
 from holdfast.store import DEFAULT_PLACE, open_store
 
-__all__ = ["AsyncContext", "AsyncRun", "AsyncScope", "AsyncStore", "open"]
+__all__ = ["AsyncContext", "AsyncRun", "AsyncScope", "AsyncStore", "open", "process_node"]
 
 
 async def open(url: object = DEFAULT_PLACE, *, threads: int = 4, **options: Any) -> AsyncStore:

@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
 )
@@ -17,6 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.record import AsyncGroup, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
@@ -31,6 +33,7 @@ from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
+from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -189,6 +192,7 @@ class AsyncStore:
         self.lease_keeper = store.lease_keeper
         self._engine = store._engine
         self._runs = AsyncRuns(self._loop, store._engine)
+        self._walks = AsyncWalks(self._loop, store)
         self._is_closed = False
 
     def global_(self) -> AsyncScope:
@@ -392,6 +396,25 @@ class AsyncStore:
     settle = mirror(Store.settle, of="_store")
     adopt = mirror(Store.adopt, of="_store")
 
+    async def process(
+        self,
+        graph: Graph,
+        scope: AsyncScope | str,
+        /,
+        *,
+        cache: bool = True,
+        force: bool | Collection[str] = False,
+        run: str | None = None,
+        **inputs: Any,
+    ) -> AsyncWalk:
+        return await self._walks.process(graph, scope, cache=cache, force=force, run=run, **inputs)
+
+    nodes = mirror(Store.nodes, of="_store")
+    why = mirror(Store.why, of="_store")
+    plan = mirror(Store.plan, of="_store")
+    accept = mirror(Store.accept, of="_store")
+    invalidate = mirror(Store.invalidate, of="_store")
+
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
@@ -410,6 +433,7 @@ class AsyncStore:
             return
         self._is_closed = True
         await self._runs.close()
+        self._walks.close()
         await self._loop.hop_shielded(self._store.close)
         self._loop.executor.shutdown(wait=False)
 

@@ -19,6 +19,7 @@ from holdfast.cli import (
     facts,
     history,
     messages,
+    nodes,
     runs,
     salvage,
     selftest,
@@ -104,9 +105,18 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("runs settle", runs.settle, _CHANGE),
     ("runs adopt", runs.adopt, _CHANGE),
     ("runs fork", runs.fork, _CHANGE),
+    ("nodes list", nodes.list_nodes, _LOOK),
+    ("nodes show", nodes.show, _LOOK),
+    ("nodes why", nodes.why, _LOOK),
+    ("nodes plan", nodes.plan, _LOOK),
+    ("nodes graph", nodes.graph, _LOOK),
+    ("nodes process", nodes.process, _RUNS),
+    ("nodes accept", nodes.accept, _CHANGE),
+    ("nodes invalidate", nodes.invalidate, _CHANGE),
 ]
 
 _FAMILIES = {
+    "nodes": "Walk graphs of nodes, and say why something was computed.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }
@@ -128,7 +138,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        app.command(App(name=family, help=text, group=_RUNS if family == "runs" else _CHANGE))
+        app.command(App(name=family, help=text, group=_CHANGE if family == "task" else _RUNS))
     for name, function, group in VERBS:
         *families, verb = name.split()
         owner = app[families[0]] if families else app

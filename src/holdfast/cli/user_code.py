@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.cli.decisions import load_config
 from holdfast.errors import NotFoundError, UsageError
+from holdfast.nodes.define import Graph, is_graph
 from holdfast.runs.define import RunFunction, find_run, is_run
 
 FORMS = "write it like review.py:review or package.module:review"
@@ -42,6 +43,24 @@ def load_run(code: str, modules: Sequence[str] | None = None) -> RunFunction[...
     if not known:
         raise NotFoundError(f'"{place}" has no run', hint="put @holdfast.run above the function")
     raise NotFoundError(f'"{place}" has no run "{name}": it has {listed}', hint=FORMS)
+
+
+def load_graph(code: str, modules: Sequence[str] | None = None) -> Graph:
+    """Returns the graph that `FILE.py:graph` or `module:graph` names, by its variable or name."""
+    place, name = split(code)
+    module = load(code, modules)
+    found = {key: value for key, value in vars(module).items() if is_graph(value)}
+    known = {**{graph.name: graph for graph in found.values()}, **found}
+    if not name and len(found) == 1:
+        return found[next(iter(found))]
+    if name in known:
+        return known[name]
+    listed = ", ".join(found)
+    if found and not name:
+        raise UsageError(f'"{place}" has several graphs: {listed}', hint=FORMS)
+    if not found:
+        raise NotFoundError(f'"{place}" has no graph', hint="make one with holdfast.Graph")
+    raise NotFoundError(f'"{place}" has no graph "{name}": it has {listed}', hint=FORMS)
 
 
 def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:

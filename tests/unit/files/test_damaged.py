@@ -15,7 +15,7 @@ from holdfast.backends.files import FilesBackend, catalog, opening
 from holdfast.backends.files.damaged import DamagedCatalog
 from holdfast.backends.files.directory import BUSY
 from holdfast.backends.protocol import START, Cleared, Finding, Gap, Mark, Position
-from holdfast.errors import CorruptError, UnavailableError, UsageError
+from holdfast.errors import CorruptError, FilesTakenError, UnavailableError, UsageError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, revisions, write
@@ -305,8 +305,8 @@ def test_a_line_that_takes_a_stream_up_elsewhere_proves_nothing(
     (tmp_path / "s" / SEGMENT).write_bytes(b"".join([*other[:5], _numbered(other[0], 6)]))
     (tmp_path / "s" / "head.json").unlink()
     backend = FilesBackend(tmp_path / "s", clock=clock)
-    # Nobody recorded an end: such a line is taken for a torn one, as ever, if it is the last.
-    assert revisions(backend.read("a")) == [1, 2]
+    # Nobody recorded an end. A whole line is not a torn one, and is not cut, if it is the last.
+    assert "it holds 'a'@1: expected 3" in _refused(backend, "a")
     backend.close()
     lines = [*other[:5], _numbered(other[0], 6), _numbered(other[5], 7)]
     (tmp_path / "other" / SEGMENT).write_bytes(b"".join(lines))
@@ -526,4 +526,5 @@ def test_verify_names_a_revision_that_is_there_twice(
     (tmp_path / "s" / SEGMENT).write_bytes(b"".join(changed).ljust(len(b"".join(lines)), b"\n"))
     found = [one.problem for one in backend.inspect.verify(read_all=True)]
     assert any("it holds 'a'@1: expected 4" in problem for problem in found)
-    backend.close()
+    with pytest.raises(FilesTakenError):
+        backend.close()  # its last line is not there any more

@@ -543,8 +543,11 @@ def test_a_whole_line_that_does_not_follow_is_not_cut_from_an_older_record(
     (path / "head.json").write_text(json.dumps(head))
     first, rest = (path / SEGMENT).read_bytes().split(b"\n", 1)
     (path / SEGMENT).write_bytes(first + b"\n" + rest + first + b"\n")
-    with pytest.raises(CorruptError, match="a whole line of another text"):
-        FilesBackend(path, clock=clock)
+    backend = FilesBackend(path, clock=clock)
+    with pytest.raises(CorruptError, match="nothing can be written"):
+        backend.commit([])
+    assert "a whole line of another text" in str(backend.inspect.describe()["reports"])
+    backend.close()
     assert not (path / "torn").exists()
 
 

@@ -26,6 +26,7 @@ from holdfast.contrib.demo.agent import (
 from holdfast.contrib.demo.story import Command, Print, Story
 from holdfast.core.draft import Draft
 from holdfast.errors import ConflictError, UnavailableError
+from holdfast.nodes import Graph, NodeContext, node
 from holdfast.render.text import change_cells
 from holdfast.store import Store
 
@@ -49,6 +50,7 @@ def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -
         kill_a_run(store, story, str(folder / "outbox.jsonl"))
         refuse_and_retry(store, story)
         rewind(store, story)
+        recompute(store, story)
         check_everything(store, story)
     return story
 
@@ -362,6 +364,39 @@ def rewind(store: Store, story: Story) -> None:
         f"log {TEAM} --limit 5",
         f"undo {TEAM}",
     )
+
+
+@node
+def mood(ctx: NodeContext, letter: str) -> str:
+    """A node of the graph: how a letter sounds."""
+    return "angry" if "!" in letter else "calm"
+
+
+@node
+def answer(ctx: NodeContext, mood: str) -> None:
+    """A node of the graph: how it is answered."""
+    ctx.setting("model", "large" if mood == "angry" else "small")
+    ctx.message("system", f"The customer is {mood}.")
+
+
+def recompute(store: Store, story: Story) -> None:
+    """Scene: a graph of nodes, of which only what changed is computed."""
+    story.begin("A graph is walked again: only what changed is computed")
+    graph, chat = Graph("answers", [mood, answer]), store.conversation("letter")
+    letters = ("Where is my parcel?", "Where is my parcel?", "Is it on its way?", "Send it now!")
+    walks = [store.process(graph, chat, letter=letter) for letter in letters]
+    counts = [walk.counts["computed"] for walk in walks]
+    story.say(f"Four walks computed {', '.join(map(str, counts))} of 2 nodes.")
+    story.claim("the same letter computes nothing", counts[1] == 0)
+    story.claim(
+        "another letter of the same mood is cut off after one node",
+        walks[2].states["answer"].status == "cut off",
+    )
+    cause = store.why(graph, "answer", chat).cause.causes[0]
+    story.say(f'The last answer was made anew because of the {cause.kind} "{cause.name}".')
+    story.claim("the model follows the mood", walks[3].resolve().model == "large")
+    story.note(computed=counts)
+    story.suggest("nodes list", "nodes why answers answer conversation/letter")
 
 
 def call_everything_spam(draft: Draft) -> None:

@@ -1,0 +1,347 @@
+"""Verbs for nodes: look at what is kept, ask why, plan, process, accept, invalidate, draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.parsing import parse_value
+from holdfast.cli.printing import print_facts, print_json, print_line, print_table
+from holdfast.cli.user_code import load_graph
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.nodes.define import Graph
+from holdfast.nodes.walk import without_rounds
+from holdfast.render.nodes import (
+    cause_lines,
+    dot,
+    graph_document,
+    invalidated_document,
+    mermaid,
+    plan_document,
+    state_document,
+    stored_node_document,
+    stored_nodes_document,
+    walk_document,
+    why_document,
+)
+from holdfast.render.text import clean, preview, show_time
+
+
+def list_nodes(
+    graph: str | None = None, /, *, scope: str | None = None, options: Options = DEFAULTS
+) -> None:
+    """List the nodes that have results, with when and why each was computed last.
+
+    Parameters
+    ----------
+    graph
+        Only those of this graph: its name, or CODE:GRAPH.
+    scope
+        Only those of this scope.
+    """
+    name = None if graph is None else graph_name(graph)
+    with open_reading(options) as store:
+        found = store.nodes(name, scope)
+    if options.json:
+        print_json(stored_nodes_document(found))
+        return
+    rows = [
+        (
+            one.graph,
+            one.scope,
+            one.state.node,
+            "" if one.state.computed_at is None else show_time(one.state.computed_at),
+            "invalidated" if one.invalidated else one.state.cause.kind if one.state.cause else "",
+        )
+        for one in found
+    ]
+    print_table(("graph", "scope", "node", "computed", "cause"), rows)
+
+
+def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Show the newest result of a node: its value, its artifacts, what affects it.
+
+    Parameters
+    ----------
+    graph
+        The graph's name, or CODE:GRAPH.
+    node
+        The node, such as flags or review/author@2.
+    scope
+        The scope that the graph was walked for.
+    """
+    name = graph_name(graph)
+    with open_reading(options) as store:
+        for one in store.nodes(name, scope):
+            if one.state.node == node:
+                found, state = one, one.state
+                break
+        else:
+            raise NotFoundError(
+                f'node "{node}" of graph "{name}" has no result for "{scope}"',
+                hint="holdfast nodes list",
+            )
+        value = preview(state.value)
+        if options.json:
+            print_json(stored_node_document(found))
+            return
+    facts = {
+        "node": state.node,
+        "value": value,
+        "computed": "" if state.computed_at is None else show_time(state.computed_at),
+        "affected by": ", ".join(state.toggles),
+        "in_thumb": state.in_thumb,
+        "out_thumb": state.out_thumb,
+        "not followed": ", ".join(state.untracked) or "nothing",
+    }
+    print_facts([*facts.items()])
+    for artifact in state.artifacts:
+        print_line(clean(f"{artifact.kind} {artifact.name}: {preview(artifact.value)}"))
+
+
+def why(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Say why a node was computed last: the tree of causes that was stored with the result.
+
+    Parameters
+    ----------
+    graph
+        The graph's name, or CODE:GRAPH.
+    node
+        The node.
+    scope
+        The scope that the graph was walked for.
+    """
+    name = graph_name(graph)
+    with open_reading(options) as store:
+        found = store.why(name, node, scope)
+    if options.json:
+        print_json(why_document(found))
+        return
+    print_line(clean(f"{node} was computed at {show_time(found.computed_at)}"))
+    for line in (line for one in found.cause.causes for line in cause_lines(one, 1)):
+        print_line(clean(line))
+    for one in found.untracked:
+        print_line(clean(f"  not followed: {one}"))
+
+
+def plan(
+    code: str,
+    scope: str,
+    /,
+    *,
+    target: str | None = None,
+    input: Words = None,
+    module: Words = None,
+    exit_code: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Say what a walk would do: take results as they are, compute, or be cut off. Writes nothing.
+
+    Parameters
+    ----------
+    code
+        The graph: FILE.py:graph, or package.module:graph.
+    scope
+        The scope to walk it for.
+    target
+        Only this node, and what it depends on.
+    input
+        An input by its name, as NAME=VALUE; may be given again.
+    module
+        Another FILE.py or module to load first; may be given again.
+    exit_code
+        End with 1 if anything would be computed.
+    """
+    graph = load_graph(code, module)
+    with open_reading(options) as store:
+        found = store.plan(graph, target, scope, **parse_inputs(input))
+    if options.json:
+        print_json(plan_document(found))
+    else:
+        rows = [
+            (one.node, one.verdict, "; ".join(line for c in one.causes for line in cause_lines(c)))
+            for one in found.nodes
+        ]
+        print_table(("node", "would be", "because"), rows)
+        cost = ", ".join(f"{amount:g} {name}" for name, amount in found.cost.items())
+        print_line(f"{len(found.computes)} to compute{f', about {cost}' if cost else ''}")
+    return 1 if exit_code and found.computes else 0
+
+
+def process(
+    code: str,
+    scope: str,
+    /,
+    *,
+    input: Words = None,
+    force: Words = None,
+    run: str | None = None,
+    module: Words = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Walk a graph for a scope: compute what changed, and print what the nodes made.
+
+    Parameters
+    ----------
+    code
+        The graph: FILE.py:graph, or package.module:graph.
+    scope
+        The scope to walk it for.
+    input
+        An input by its name, as NAME=VALUE; may be given again.
+    force
+        Compute this node whatever is stored; may be given again.
+    run
+        Make the walk the run of this id, which can be resumed.
+    module
+        Another FILE.py or module to load first; may be given again.
+    """
+    graph = load_graph(code, module)
+    with open_writing(options) as store:
+        walk = store.process(graph, scope, force=force or False, run=run, **parse_inputs(input))
+        if options.json:
+            print_json(walk_document(walk))
+            return
+        rows = [(state.node, state.status, preview(state.value)) for state in walk.states.values()]
+        print_table(("node", "status", "value"), rows)
+        for artifact in walk.sequence:
+            print_line(clean(f"{artifact.kind} {artifact.name}: {preview(artifact.value)}"))
+        for name in walk.exhausted:
+            print_line(clean(f"{name} is exhausted: it was not good enough at its bound"))
+
+
+def accept(
+    code: str,
+    node: str,
+    scope: str,
+    /,
+    *,
+    because: str = "",
+    author: str | None = None,
+    input: Words = None,
+    module: Words = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Declare that what changed since a node's newest result does not matter to it.
+
+    Parameters
+    ----------
+    code
+        The graph: FILE.py:graph, or package.module:graph.
+    node
+        The node whose result still counts.
+    scope
+        The scope that the graph is walked for.
+    because
+        Why it does not matter.
+    author
+        Who says so. Without it the actor.
+    input
+        An input by its name, as NAME=VALUE; may be given again.
+    module
+        Another FILE.py or module to load first; may be given again.
+    """
+    graph = load_graph(code, module)
+    with open_writing(options) as store:
+        state = store.accept(
+            graph, node, scope, author=author, because=because, **parse_inputs(input)
+        )
+        if options.json:
+            print_json(state_document(state))
+        else:
+            print_line(clean(f"{node} stays as it is: {preview(state.value)}"))
+
+
+def invalidate(
+    graph: str,
+    scope: str,
+    /,
+    *,
+    node: str | None = None,
+    because: str = "",
+    options: Options = DEFAULTS,
+) -> None:
+    """Say that results no longer count: of one node, or of a whole graph.
+
+    Parameters
+    ----------
+    graph
+        The graph's name, or CODE:GRAPH.
+    scope
+        The scope that it was walked for.
+    node
+        Only this node.
+    because
+        Why they do not, in your words.
+    """
+    name = graph_name(graph)
+    with open_writing(options) as store:
+        known = {one.state.node for one in store.nodes(name, scope)}
+        if not known or (node is not None and node not in known):
+            what = f'node "{node}" of graph "{name}"' if node else f'graph "{name}"'
+            raise NotFoundError(f'{what} has no result for "{scope}"', hint="holdfast nodes list")
+        store.invalidate(name, scope, node, because=because)
+    if options.json:
+        print_json(invalidated_document(name, scope, node))
+    else:
+        print_line(clean(f"the results of {node or name} no longer count"))
+
+
+def graph(
+    code: str,
+    /,
+    *,
+    scope: str | None = None,
+    input: Words = None,
+    module: Words = None,
+    dot: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Draw a graph as mermaid or DOT; with a scope, coloured by what a walk would do.
+
+    Parameters
+    ----------
+    code
+        The graph: FILE.py:graph, or package.module:graph.
+    scope
+        Colour hits green, what would be computed red, what may be cut off yellow.
+    input
+        An input by its name, as NAME=VALUE; may be given again.
+    module
+        Another FILE.py or module to load first; may be given again.
+    dot
+        Write the language of Graphviz instead of mermaid.
+    """
+    found = load_graph(code, module)
+    verdicts: dict[str, str] = {}
+    if scope is not None:
+        with open_reading(options) as store:
+            planned = store.plan(found, None, scope, **parse_inputs(input)).nodes
+        verdicts = {without_rounds(one.node): one.verdict for one in planned}
+    text = _drawn(found, verdicts, is_dot=dot)
+    if options.json:
+        print_json(graph_document(found, text, "dot" if dot else "mermaid"))
+    else:
+        print_line(clean(text, keep="\n"))
+
+
+def _drawn(found: Graph, verdicts: dict[str, str], *, is_dot: bool) -> str:
+    return dot(found, verdicts) if is_dot else mermaid(found, verdicts)
+
+
+def graph_name(word: str) -> str:
+    """Returns the name of a graph that was typed, by its name or as code."""
+    return load_graph(word).name if ":" in word or word.endswith(".py") else word
+
+
+def parse_inputs(words: Words) -> dict[str, Any]:
+    """Returns inputs that were typed as NAME=VALUE, each JSON if it parses, else text."""
+    inputs: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f'an input is typed as NAME=VALUE, found "{word}"')
+        if name in inputs:
+            raise UsageError(f'input "{name}" is given twice')
+        inputs[name] = parse_value(value, is_text=False)
+    return inputs

@@ -1,0 +1,436 @@
+"""Functions that become nodes and rules, and the graphs that nodes stand in.
+
+A parameter of a node is an edge: it names another node of the graph, or an input of the walk. A
+graph is checked when it is made, so that a walk never finds a cycle or a name twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any, Literal, TypeGuard, cast
+
+from holdfast.core.arguments import check_call, check_duration, check_flag, check_whole
+from holdfast.core.intent import Registry
+from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.runs.events import Effect
+from holdfast.runs.values import check_name_text
+from holdfast.thumbprint import TRACKS, Code, Track, code_of
+
+KEEP = 8
+KEEP_MAX = 64
+EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
+"""The classes that a node may have; a txn commits with a run's own record, which a node has not."""
+SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
+"""What `process` and `accept` themselves are told by name: no input can be called so."""
+ROUND = frozenset({"previous", "round"})
+"""What a node in a repeated part may ask for: the values of the round before, and its number."""
+
+Stale = Literal["recompute", "serve"]
+Path = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
+
+
+class Node:
+    """A function whose results are kept, and called again only if something that counts changed."""
+
+    counts_by_name = True  # in the code of another node
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        ttl_s: float | None = None,
+        equal: Callable[[Any, Any], bool] | None = None,
+        effect: Effect = "pure",
+        track: Track = "closure",
+        version: str | None = None,
+        keep: int = KEEP,
+        writes: tuple[str, ...] = (),
+        always: bool = False,
+        stale: Stale = "recompute",
+        keep_failures_s: float | None = None,
+        ignore: tuple[str, ...] = (),
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.ttl_s = ttl_s
+        self.equal = equal
+        self.effect: Effect = effect
+        self.track: Track = track
+        self.version = version
+        self.keep = keep
+        self.writes = writes
+        self.always = always
+        self.stale: Stale = stale
+        self.keep_failures_s = keep_failures_s
+        self.ignore = frozenset(ignore)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.takes_context, self.parameters, self.optional = _parameters(function, name)
+        if unknown := self.ignore - {*self.parameters}:
+            raise UsageError(
+                f'ignore names parameters of node "{name}", found {", ".join(sorted(unknown))}'
+            )
+        self._code: Code | None = None
+
+    def _thumbed(self) -> Code:
+        """Returns the thumbprint of the code as it is now, which costs little while it holds."""
+        code = self._code
+        if code is None or not code.holds():
+            code = self._code = code_of(self.function, track=self.track, version=self.version)
+        return code
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function as it is: nothing is looked up, and nothing is kept."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}>"
+
+
+def _parameters(
+    function: Callable[..., Any], name: str
+) -> tuple[bool, tuple[str, ...], frozenset[str]]:
+    """Returns whether a function takes a context, what else it takes, and what it can go without"""
+    found = list(inspect.signature(function).parameters.values())
+    takes_context = bool(found) and found[0].name == "ctx"
+    found = found[takes_context:]
+    for one in found:
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
+            raise UsageError(
+                f'node "{name}" has the parameter {one}: each parameter names a node or an input'
+            )
+    optional = frozenset(one.name for one in found if one.default is not one.empty)
+    return takes_context, tuple(one.name for one in found), optional
+
+
+def is_node(value: object) -> TypeGuard[Node]:
+    """Says whether something is a node."""
+    return isinstance(value, Node)
+
+
+def check_node_name(name: object, what: str) -> str:
+    """Returns the name of a node or graph, or raises UsageError: names are joined by / and @."""
+    name = check_name_text(name, what)
+    if bad := {"/", "@", ":", "*"} & {*name}:
+        raise UsageError(f'{what} "{name}" has the character {min(bad)}, which separates names')
+    return name
+
+
+def _check_settings(
+    effect: object,
+    track: object,
+    version: object,
+    keep: object,
+    always: object,
+    stale: object,
+    equal: object,
+) -> None:
+    """Raises UsageError for a setting of a node that means nothing."""
+    if effect not in EFFECTS:
+        raise UsageError(
+            f"effect of a node is one of {', '.join(EFFECTS)}, found {show_value(effect)}"
+        )
+    if track is not None and track not in TRACKS:
+        raise UsageError(f"track is one of {', '.join(TRACKS)}, found {show_value(track)}")
+    if stale not in ("recompute", "serve"):
+        raise UsageError(f'stale is "recompute" or "serve", found {show_value(stale)}')
+    if version is not None and not isinstance(version, str):
+        raise UsageError(f"version is text, found {show_value(version)}")
+    if check_whole(keep, "keep", least=1) > KEEP_MAX:
+        raise UsageError(f"keep is at most {KEEP_MAX}, found {keep}")
+    check_flag(always, "always")
+    if equal is not None:
+        check_call(equal, "equal")
+
+
+def node(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    ttl: object = None,
+    equal: Callable[[Any, Any], bool] | None = None,
+    effect: Effect = "pure",
+    track: Track | None = None,
+    version: str | None = None,
+    keep: int = KEEP,
+    writes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    always: bool = False,
+    stale: Stale = "recompute",
+    keep_failures: object = None,
+    ignore: Sequence[str] = (),
+) -> Any:
+    """Makes a function a node of graphs; bare, or with how its results are kept.
+
+    `ttl` says how long a result counts, and `stale="serve"` that an old one is given while another
+    worker computes; `equal(old, new)` that a new value is no news. `keep` results are tried before
+    it is computed again, `always` computes it each time. `track` says how far code is followed,
+    `version` stands for the code instead. A missing file of `writes` computes it again.
+    `keep_failures` is how long a failure is kept; `ignore` names parameters that are no inputs.
+    """
+    _check_settings(effect, track, version, keep, always, stale, equal)
+    paths = [writes] if isinstance(writes, str | PathLike) else writes
+    ttl_s = None if ttl is None else check_duration(ttl, "ttl")
+    failures_s = None if keep_failures is None else check_duration(keep_failures, "keep_failures")
+
+    def define(function: Any) -> Node:
+        if not callable(function) or isinstance(function, Node | type):
+            raise UsageError(f"a node is a function, found {show_value(function)}")
+        known_as = getattr(function, "__name__", "") if name is None else name
+        return Node(
+            function,
+            name=check_node_name(known_as, "a node's name"),
+            ttl_s=ttl_s,
+            equal=equal,
+            effect=effect,
+            track=track or ("closure" if version is None else "none"),
+            version=version,
+            keep=keep,
+            writes=tuple(fspath(path) for path in paths),
+            always=always,
+            stale=stale,
+            keep_failures_s=failures_s,
+            ignore=tuple(ignore),
+        )
+
+    return define if function is None else define(function)
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+class Until:
+    """When the repetition of a graph ends: a bar for one of its nodes, and a bound."""
+
+    def __init__(self, node: str, enough: Callable[[Any], bool], most: int) -> None:
+        self.node = node
+        self.enough = enough
+        self.most = most
+
+
+class Graph:
+    """Nodes by name, in an order in which each comes after those that it depends on.
+
+    A graph can be a node of another one: its value is that of its nodes, by name. `path` returns
+    the names that run, given the inputs and the values so far.
+    """
+
+    counts_by_name = True
+
+    def __init__(
+        self, name: str, nodes: Iterable[Node | Graph], *, path: Path | None = None
+    ) -> None:
+        self.name = check_node_name(name, "a graph's name")
+        self.path = path
+        self.repeat: Until | None = None
+        self.members: dict[str, Node | Graph] = {}
+        if path is not None:
+            check_call(path, "path")
+        for one in nodes:
+            if not isinstance(one, Node | Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(
+                    f'graph "{name}" is made of nodes and graphs, found {show_value(one)}',
+                    hint="put @holdfast.node above the function",
+                )
+            if one.name in self.members:
+                raise UsageError(f'graph "{name}" has two nodes of the name "{one.name}"')
+            self.members[one.name] = one
+        if not self.members:
+            raise UsageError(f'graph "{name}" has no nodes')
+        self.order = self._sorted()
+        self.needs, self.takes = self._outside()
+        if taken := SETTINGS & self.takes:
+            raise UsageError(
+                f'graph "{name}" takes an input "{min(taken)}", which is a setting of process',
+                hint="give the parameter another name",
+            )
+        self.may_be_idle = path is None and all(
+            not one.always if isinstance(one, Node) else one.may_be_idle
+            for one in self.members.values()
+        )
+        """Whether all that decides a walk is known: no path that is asked, no repetition."""
+        _graphs[self.name] = self
+
+    @classmethod
+    def of_rule(cls, name: str, rule: Node) -> Graph:
+        """Returns a graph of one rule: its results are kept with those of the graph of the name."""
+        alone = object.__new__(cls)
+        alone.name = name
+        alone.path = alone.repeat = None
+        alone.may_be_idle = False
+        alone.members = {rule.name: rule}
+        alone.order = (rule.name,)
+        alone.needs, alone.takes = alone._outside()
+        return alone
+
+    def until(self, node: str, enough: Callable[[Any], bool], *, most: int | None = None) -> Graph:
+        """Returns this graph, repeated until `enough(value of the node)`, at most `most` times.
+
+        A node may take `previous`, the values of the round before by name (None in the first), and
+        `round`. Each round is kept. At the bound the walk says that it is exhausted.
+        """
+        if node not in self.members:
+            raise UsageError(f'graph "{self.name}" has no node "{node}" to wait for')
+        check_call(enough, "enough")
+        if most is None:
+            raise UsageError(
+                f'the repetition of graph "{self.name}" has no bound', hint="give most=5"
+            )
+        if taken := ROUND & self.members.keys():
+            raise UsageError(f'a node of a repeated graph cannot be called "{min(taken)}"')
+        repeated = Graph(self.name, self.members.values(), path=self.path)
+        repeated.may_be_idle = False
+        repeated.repeat = Until(node, enough, check_whole(most, "most", least=1))
+        repeated.needs -= ROUND
+        repeated.takes -= ROUND
+        return repeated
+
+    def _sorted(self) -> tuple[str, ...]:
+        """Returns the names, in the order given as far as edges allow; a cycle is a UsageError."""
+        done: dict[str, None] = {}
+        above: list[str] = []
+
+        def visit(name: str) -> None:
+            if name in done:
+                return
+            if name in above:
+                cycle = " -> ".join([*above[above.index(name) :], name])
+                raise UsageError(f'graph "{self.name}" has a cycle: {cycle}')
+            above.append(name)
+            for edge in self.edges(name):
+                visit(edge)
+            above.pop()
+            done[name] = None
+
+        for name in self.members:
+            visit(name)
+        return tuple(done)
+
+    def edges(self, name: str) -> list[str]:
+        """Returns the nodes of this graph that one of them depends on, by its parameters."""
+        member = self.members[name]
+        takes = member.parameters if isinstance(member, Node) else sorted(member.takes)
+        return [one for one in takes if one in self.members and (one != name or is_node(member))]
+
+    def _outside(self) -> tuple[set[str], set[str]]:
+        """Returns what the graph must be given from outside, and all that it may be given."""
+        needs: set[str] = set()
+        takes: set[str] = set()
+        for member in self.members.values():
+            if isinstance(member, Node):
+                takes |= {*member.parameters}
+                needs |= {*member.parameters} - member.optional
+            else:
+                takes |= member.takes
+                needs |= member.needs
+        return needs - self.members.keys(), takes - self.members.keys()
+
+    def nodes(self, prefix: str = "") -> Iterable[tuple[str, Node]]:
+        """Yields every node with its whole name, in order, those of inner graphs included."""
+        for name in self.order:
+            member = self.members[name]
+            if isinstance(member, Node):
+                yield f"{prefix}{name}", member
+            else:
+                yield from member.nodes(f"{prefix}{name}/")
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {', '.join(self.order)}>"
+
+
+def is_graph(value: object) -> TypeGuard[Graph]:
+    """Says whether something is a graph."""
+    return isinstance(value, Graph)
+
+
+def check_graph(graph: object) -> Graph:
+    """Returns a graph, or raises UsageError."""
+    if not is_graph(graph):
+        raise UsageError(f"a graph is a holdfast.Graph, found {show_value(graph)}")
+    return graph
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a walk, or raises UsageError: none missing, none that nobody takes."""
+    if {*inputs} == graph.takes:
+        return dict(inputs)
+    missing = sorted(graph.needs - inputs.keys())
+    if missing:
+        takers = [name for name, one in graph.nodes() if missing[0] in one.parameters]
+        raise UsageError(
+            f'node "{takers[0]}" of graph "{graph.name}" takes "{missing[0]}", which is neither a '
+            "node nor an input",
+            hint=f"give {missing[0]}= to the walk, or add the node",
+        )
+    unknown = sorted(inputs.keys() - graph.takes)
+    if unknown:
+        raise UsageError(f'graph "{graph.name}" takes no input "{unknown[0]}"')
+    return dict(inputs)
+
+
+_graphs: dict[str, Graph] = {}
+
+
+def find_graph(name: str) -> Graph:
+    """Returns the graph of that name, or raises NotFoundError: stored names import nothing."""
+    found = _graphs.get(name)
+    if found is None:
+        raise NotFoundError(
+            f'this process has no graph "{name}"', hint="import the module that makes it"
+        )
+    return found
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+rules = Registry("rule")
+
+
+def rule(function: Any = None, /, *, name: str | None = None, version: str | None = None) -> Any:
+    """Registers a function that turns values into settings: it returns a mapping of them.
+
+    A node adds it to a walk with `ctx.rule(function, …)`; `walk.resolve()` calls it.
+    """
+
+    def define(function: Any) -> Any:
+        if not callable(function):
+            raise UsageError(f"a rule is a function, found {show_value(function)}")
+        known_as = rules.add(function, name)
+        track: Track = "closure" if version is None else "none"
+        # No node has such a name, so a rule's results are never taken for those of a node.
+        _rules[known_as] = Node(
+            function, name=f"rule:{known_as}", track=track, version=version, keep=KEEP_MAX
+        )
+        return function
+
+    return define if function is None else define(function)
+
+
+_rules: dict[str, Node] = {}
+
+
+def rule_name(function: object) -> str:
+    """Returns the name of a registered rule, or raises UsageError."""
+    try:
+        return rules.name(function)
+    except NotFoundError as unknown:
+        raise UsageError(unknown.message, hint=unknown.hint) from unknown
+
+
+def find_rule(name: str) -> Node:
+    """Returns the rule of a stored name, or raises UsageError."""
+    return _rules[rule_name(name)]
+
+
+def settings_of(name: str, answer: object) -> dict[str, Any]:
+    """Returns what a rule answered, or raises UsageError: a mapping from settings to values."""
+    if not isinstance(answer, Mapping):
+        raise UsageError(
+            f'rule "{name}" returns a mapping from settings to values, found {show_value(answer)}'
+        )
+    return {str(key): value for key, value in cast("Mapping[Any, Any]", answer).items()}

@@ -1,0 +1,234 @@
+"""Saying why: the causes of a result, what a walk would do, and what a person decides about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.arguments import check_text
+from holdfast.errors import ConflictError, NotFoundError, UsageError
+from holdfast.nodes import results, trace
+from holdfast.nodes.define import Graph, check_graph, check_node_name
+from holdfast.nodes.process import check_scope, find_known, process_target
+from holdfast.nodes.results import Accepted, Cause, Computed, Entry, Input, Invalidated, NodeState
+from holdfast.nodes.walk import Known, Nodes, Planned, Walker, check_processable, edge_thumb
+
+ATTEMPTS = 100
+
+
+class Why(Struct, frozen=True):
+    """Why a node's newest result was computed, as it was recorded with the result."""
+
+    node: str
+    cause: Cause
+    computed_at: datetime
+    in_thumb: str
+    out_thumb: str
+    toggles: tuple[str, ...]
+    untracked: tuple[str, ...]
+    cost: dict[str, float]
+    invalidated: bool
+
+
+class Plan(Struct, frozen=True):
+    """What a walk would do now."""
+
+    graph: str
+    scope: str
+    nodes: tuple[Planned, ...]
+
+    @property
+    def computes(self) -> tuple[str, ...]:
+        """The nodes that would be computed for certain."""
+        return tuple(one.node for one in self.nodes if one.verdict == "compute")
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What the nodes that would be computed cost so far, on average."""
+        total: dict[str, float] = {}
+        for one in self.nodes:
+            if one.verdict == "compute":
+                for name, amount in one.cost.items():
+                    total[name] = total.get(name, 0) + amount
+        return total
+
+
+def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
+    """Returns why a node's newest result was computed; the graph may be given by its name."""
+    shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
+    table = nodes.table(shown, check_scope(nodes, scope))
+    table.refresh()
+    entry = _newest(table.entries(name))
+    if entry is None:
+        raise NotFoundError(
+            f'node "{name}" of graph "{shown}" has no result for this scope',
+            hint="process the graph first",
+        )
+    state = entry.state("hit", nodes.log.blobs.read)
+    assert state.cause is not None, "BUG: a result without a cause"
+    assert state.computed_at is not None, "BUG: a result without a time"
+    return Why(
+        name,
+        state.cause,
+        state.computed_at,
+        state.in_thumb,
+        state.out_thumb,
+        state.toggles,
+        state.untracked,
+        state.cost,
+        entry.record.revision <= table.invalidated_at(name),
+    )
+
+
+class StoredNode(Struct, frozen=True):
+    """A node that has a result, as it is stored."""
+
+    graph: str
+    scope: str
+    state: NodeState
+    invalidated: bool
+
+
+def stored_nodes(nodes: Nodes, graph: str | None, scope: object) -> list[StoredNode]:
+    """Returns the newest result of every node, by graph, scope and name."""
+    wanted = None if scope is None else check_scope(nodes, scope)
+    found: list[StoredNode] = []
+    for stream in nodes.log.streams(prefix=f"{results.PREFIX}/"):
+        _, name, place = stream.split("/", 2)
+        if graph in (None, name) and wanted in (None, place):
+            table = nodes.table(name, place)
+            table.refresh()
+            for one in table.names():
+                entry = _newest(table.entries(one))
+                if entry is not None:
+                    state = entry.state("hit", nodes.log.blobs.read)
+                    is_old = entry.record.revision <= table.invalidated_at(one)
+                    found.append(StoredNode(name, place, state, is_old))
+    return found
+
+
+def _newest(entries: list[Entry]) -> Entry | None:
+    for entry in entries:
+        if isinstance(entry.content(), Computed):
+            return entry
+    return None
+
+
+def plan(
+    nodes: Nodes, graph: Graph, target: str | None, scope: object, inputs: Mapping[str, Any]
+) -> Plan:
+    """Says what a walk would do: the same walk, which computes and writes nothing."""
+    walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs)
+    walker.planned = {}
+    if target is None:
+        walker.run()
+    else:
+        process_target(walker, target)
+    return Plan(graph.name, walker.scope, tuple(walker.planned.values()))
+
+
+def accept(
+    nodes: Nodes,
+    graph: Graph,
+    name: str,
+    scope: object,
+    inputs: Mapping[str, Any],
+    *,
+    author: str | None = None,
+    because: str = "",
+) -> NodeState:
+    """Declares that what changed since a node's newest result does not matter to it."""
+    check_processable()
+    author = nodes.log.actor if author is None else check_text(author, "an author")
+    for _ in range(ATTEMPTS):
+        walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs)
+        walker.planned = {}
+        known = find_known(walker, name)
+        verdict = walker.judge(known)
+        if verdict.entry is not None and isinstance(verdict.entry.content(), Computed):
+            return verdict.entry.state("hit", walker.blobs)
+        base = _newest(walker.table.entries(known.name))
+        if base is None:
+            raise NotFoundError(f'node "{name}" has no result that could be accepted')
+        accepted = _accepted(walker, known, base, author or "", because)
+        number = walker.table.next_number(known.name, known.in_thumb)
+        key = f"{known.name}:{known.in_thumb}:{number}"
+        try:
+            nodes.append(walker.table, known.name, results.ACCEPTED, accepted, key)
+        except UsageError:
+            if not nodes.log.find(walker.table.stream, key=key):
+                raise
+            continue  # another worker was faster
+        return walker.table.entry_of(known.name, key).state("hit", walker.blobs)
+    raise ConflictError(
+        f'node "{name}" is being computed again and again',
+        stream=f"{results.PREFIX}/{graph.name}",
+        expected=0,
+        actual=0,
+    )
+
+
+def _accepted(walker: Walker, known: Known, base: Entry, author: str, because: str) -> Accepted:
+    content = base.content()
+    assert isinstance(content, Computed), "BUG: a failure cannot be accepted"
+    if content.valid_until and content.valid_until <= walker.sources.now_us:
+        raise UsageError(
+            f'the result of node "{known.name}" is too old: accepting a change does not make it '
+            "younger",
+            hint="process the graph",
+        )
+    if base.record.revision <= walker.table.invalidated_at(known.name):
+        raise UsageError(
+            f'the result of node "{known.name}" was invalidated', hint="process the graph"
+        )
+    reads: list[results.Read] = []
+    for read in content.reads:
+        if read.kind == "node":
+            seen = walker.observe(known.level, read.name, read.path)
+            reads.append(replace(read, thumb=seen.thumb, shown=seen.shown))
+            continue
+        checked = trace.check(read, None, walker.sources, known.code.references)
+        if checked.seen is None:
+            reads.append(read)
+        else:
+            now, stamp = checked.seen, checked.stamp
+            reads.append(replace(read, thumb=now.thumb, stamp=stamp, shown=now.shown))
+    return Accepted(
+        node=known.name,
+        in_thumb=known.in_thumb,
+        full_thumb=results.full_thumb(known.in_thumb, tuple(reads)),
+        result=base.record.revision,
+        author=author,
+        because=because,
+        code=known.code.thumb,
+        parts=known.code.parts,
+        inputs={name: Input(one.thumb, one.shown) for name, one in known.inputs.items()},
+        edges={name: edge_thumb(edge) for name, edge in known.edges.items()},
+        reads=tuple(reads),
+    )
+
+
+def invalidate(
+    nodes: Nodes,
+    graph: Graph | str,
+    scope: object,
+    name: str | None = None,
+    *,
+    author: str | None = None,
+    because: str = "",
+) -> None:
+    """Says that the results so far no longer count: of one node, or of all of a graph."""
+    check_processable()
+    shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
+    table = nodes.table(shown, check_scope(nodes, scope))
+    table.refresh()
+    if name is not None and isinstance(graph, Graph) and not table.entries(name):
+        known = dict(graph.nodes())
+        if name not in known:
+            raise NotFoundError(f'graph "{shown}" has no node "{name}"')
+    content = Invalidated(name, author or nodes.log.actor, because)
+    nodes.append(table, name or results.EVERY, results.INVALIDATED, content, None)

@@ -1,0 +1,477 @@
+"""What is stored of nodes, and found again: results, failures, acceptances, invalidations.
+
+They are events of the stream `node/<graph>/<scope>`:
+
+    node.computed     a result: its thumbprints, the reads it was made from, value, artifacts, cause
+    node.failed       an error that was asked to be kept, and until when
+    node.accepted     a change that somebody declared harmless: an older result counts for it
+    node.invalidated  the results so far no longer count, of one node or of all
+
+Results, failures and acceptances carry the key `<node>:<in_thumb>:<n>`, so two workers never write
+the same one, and every event of a node has the node's name as its checkpoint name: both are what
+`find` finds, on every backend, without an index of our own. A process remembers what it has read
+and asks for what was written since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import cached_property
+from hashlib import sha256
+from threading import RLock
+from typing import Any, Literal
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.core import codec
+from holdfast.core.commit import Record
+from holdfast.core.event import to_datetime
+from holdfast.core.layers import Layer, register_layer
+from holdfast.core.log import Log
+from holdfast.errors import CorruptError
+from holdfast.nodes.define import KEEP_MAX
+from holdfast.runs.events import Fault
+from holdfast.runs.values import decode
+
+COMPUTED = "node.computed"
+FAILED = "node.failed"
+ACCEPTED = "node.accepted"
+INVALIDATED = "node.invalidated"
+RESULTS = frozenset((COMPUTED, FAILED, ACCEPTED))
+PREFIX = "node"
+EVERY = "*"
+"""The checkpoint name of what concerns every node of a stream; no node can be called so."""
+
+WHOLE_MAX = 50_000
+"""A longer stream is not read as a whole: the results of each node are looked up by its name."""
+CHUNK = 1000
+
+register_layer(Layer(name="nodes", prefixes=(PREFIX,)))
+
+CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", "accepted"]
+Status = Literal["hit", "cut off", "computed", "stale", "skipped"]
+
+
+class Cause(Struct, frozen=True, omit_defaults=True):
+    """Why a node was computed; of a dependency, `causes` says why that one was."""
+
+    kind: CauseKind
+    name: str = ""
+    old: str = ""
+    new: str = ""
+    text: str = ""
+    causes: tuple[Cause, ...] = ()
+
+
+class Read(Struct, frozen=True, omit_defaults=True):
+    """Something that a node looked at while it was computed.
+
+    `stamp` is what can be asked cheaply: while it is the same, nothing is read. Else the digest
+    decides.
+    """
+
+    kind: Literal["state", "messages", "file", "env", "clock", "source", "node"]
+    name: str
+    thumb: str
+    path: tuple[str | int, ...] | None = None
+    stamp: Any = None
+    args: Raw = Raw(b"")
+    shown: str = ""
+
+
+class Input(Struct, frozen=True, array_like=True):
+    """An input as it was: its digest, and what of it fits on a line."""
+
+    thumb: str
+    shown: str = ""
+
+
+class StoredArtifact(Struct, frozen=True, omit_defaults=True):
+    """An artifact as an event holds it."""
+
+    kind: str
+    name: str = ""
+    value: Raw = Raw(b"null")
+    priority: int = 0
+    reads: tuple[str, ...] = ()
+
+
+class Computed(Struct, frozen=True, omit_defaults=True):
+    """The data of a result."""
+
+    node: str
+    in_thumb: str
+    full_thumb: str
+    out_thumb: str
+    code: str
+    value: Raw
+    cause: Cause
+    parts: dict[str, str] = {}
+    untracked: tuple[str, ...] = ()
+    inputs: dict[str, Input] = {}
+    edges: dict[str, str | None] = {}
+    reads: tuple[Read, ...] = ()
+    artifacts: Raw = Raw(b"[]")
+    skips: tuple[str, ...] = ()
+    valid_until: int = 0
+    cost: dict[str, float] = {}
+
+
+class Failed(Struct, frozen=True, omit_defaults=True):
+    """The data of a failure that is kept for a while."""
+
+    node: str
+    in_thumb: str
+    fault: Fault
+    reads: tuple[Read, ...] = ()
+    valid_until: int = 0
+
+
+class Accepted(Struct, frozen=True, omit_defaults=True):
+    """The data of an acceptance: what counts as unchanged, and the result that counts for it."""
+
+    node: str
+    in_thumb: str
+    full_thumb: str
+    result: int
+    author: str
+    because: str = ""
+    code: str = ""
+    parts: dict[str, str] = {}
+    inputs: dict[str, Input] = {}
+    edges: dict[str, str | None] = {}
+    reads: tuple[Read, ...] = ()
+
+
+class Invalidated(Struct, frozen=True, omit_defaults=True):
+    """The data of an invalidation; without a node it is about all of them."""
+
+    node: str | None = None
+    author: str = ""
+    because: str = ""
+
+
+def full_thumb(in_thumb: str, reads: tuple[Read, ...]) -> str:
+    """Returns the digest of all that a result was made from: what was known, and what was read."""
+    seen = [[read.kind, read.name, read.path, bytes(read.args).hex(), read.thumb] for read in reads]
+    return sha256(codec.encode_plain([in_thumb, seen])).hexdigest()
+
+
+# --- what callers are given -----------------------------------------------------------------------
+
+BlobReader = Callable[[str, int], bytes]
+
+
+class Artifact(Struct, frozen=True):
+    """Something that a node made for the walk: a message, rule, setting, tool or constraint."""
+
+    kind: str
+    node: str
+    name: str
+    priority: int
+    reads: tuple[str, ...]
+    _raw: bytes
+
+    @property
+    def value(self) -> Any:
+        """What it holds; a copy of your own each time."""
+        return codec.decode(self._raw)
+
+
+class NodeState(Struct, frozen=True, dict=True):
+    """What is known of one node: its value, its artifacts, and what they were made from."""
+
+    node: str
+    status: Status
+    in_thumb: str
+    out_thumb: str
+    full_thumb: str
+    cause: Cause | None
+    computed_at: datetime | None
+    valid_until: datetime | None
+    cost: dict[str, float]
+    revision: int
+    _computed: Computed | None
+    _blobs: BlobReader
+
+    @property
+    def value(self) -> Any:
+        """What the node returned; a copy of your own each time."""
+        return None if self._computed is None else decode(self._computed.value, self._blobs)
+
+    @cached_property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What it made, in order."""
+        if self._computed is None or self._computed.artifacts == b"[]":
+            return ()
+        raw = bytes(self._computed.artifacts)
+        reference = codec.parse_blob_ref(raw)
+        stored = codec.decode_as(
+            self._blobs(*reference) if reference is not None else raw, list[StoredArtifact]
+        )
+        return tuple(
+            Artifact(one.kind, self.node, one.name, one.priority, one.reads, bytes(one.value))
+            for one in stored
+        )
+
+    @property
+    def toggles(self) -> tuple[str, ...]:
+        """The names of all that affects it: the code, inputs, edges, and what it read."""
+        one = self._computed
+        if one is None:
+            return ()
+        names = ["code", *one.inputs, *one.edges, *(toggle_name(read) for read in one.reads)]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def untracked(self) -> tuple[str, ...]:
+        """What its code uses that could not be followed."""
+        return () if self._computed is None else self._computed.untracked
+
+    @property
+    def skips(self) -> tuple[str, ...]:
+        """The nodes that it leaves out of the walk."""
+        return () if self._computed is None else self._computed.skips
+
+
+def toggle_name(read: Read) -> str:
+    """Returns what a person calls something that was read: `state conversation/c1 problem`."""
+    path = "" if read.path is None else " " + ".".join(str(step) for step in read.path)
+    return f"{read.kind} {read.name}{path}"
+
+
+def state_of(
+    computed: Computed, status: Status, time_us: int, revision: int, blobs: BlobReader
+) -> NodeState:
+    """Returns a result as callers see it."""
+    until = computed.valid_until
+    return NodeState(
+        computed.node,
+        status,
+        computed.in_thumb,
+        computed.out_thumb,
+        computed.full_thumb,
+        computed.cause,
+        to_datetime(time_us),
+        to_datetime(until) if until else None,
+        computed.cost,
+        revision,
+        computed,
+        blobs,
+    )
+
+
+def skipped_state(name: str, blobs: BlobReader) -> NodeState:
+    """Returns the state of a node that is not on the path."""
+    return NodeState(name, "skipped", "", "", "", None, None, None, {}, 0, None, blobs)
+
+
+# --- the results of a stream ----------------------------------------------------------------------
+
+
+class Entry:
+    """One event of a node, decoded when it is looked at."""
+
+    __slots__ = ("_content", "_table", "hit", "in_thumb", "number", "record", "stamps")
+
+    def __init__(self, record: Record, table: ResultTable) -> None:
+        self.record = record
+        rest, _, number = (record.key or "::0").rpartition(":")
+        self.in_thumb = rest[rest.rfind(":") + 1 :]
+        self.number = int(number)
+        self.stamps: dict[int, Any] = {}
+        """Stamps that were found to be newer, with the digest unchanged: by the read's place."""
+        self.hit: NodeState | None = None
+        self._table = table
+        self._content: Computed | Failed | None = None
+
+    def content(self) -> Computed | Failed:
+        """Returns the result, or raises CorruptError if it cannot be read."""
+        if self._content is None:
+            try:
+                self._content = self._decode()
+            except CorruptError as error:
+                raise CorruptError(
+                    f'the stored state of node "{self.record.checkpoint}" in '
+                    f'"{self.record.stream}" is damaged: {error.message}',
+                    stream=self.record.stream,
+                    revision=self.record.revision,
+                    hint="process it with force to replace it",
+                ) from error
+        return self._content
+
+    def _decode(self) -> Computed | Failed:
+        if self.record.type == FAILED:
+            return codec.decode_as(self.record.payload, Failed)
+        if self.record.type == COMPUTED:
+            return codec.decode_as(self.record.payload, Computed)
+        accepted = codec.decode_as(self.record.payload, Accepted)
+        result = self._table.result_at(accepted.result)
+        cause = Cause("accepted", accepted.author, text=accepted.because)
+        return replace(
+            result,
+            in_thumb=accepted.in_thumb,
+            full_thumb=accepted.full_thumb,
+            code=accepted.code,
+            parts=accepted.parts,
+            inputs=accepted.inputs,
+            edges=accepted.edges,
+            reads=accepted.reads,
+            cause=replace(cause, causes=(result.cause,)),
+        )
+
+    def state(self, status: Status, blobs: BlobReader) -> NodeState:
+        """Returns the result as callers see it."""
+        if status == "hit" and self.hit is not None:
+            return self.hit
+        content = self.content()
+        assert isinstance(content, Computed), "BUG: a failure has no state"
+        state = state_of(content, status, self.record.time, self.record.revision, blobs)
+        if status == "hit":
+            self.hit = state
+        return state
+
+
+class ResultTable:
+    """The results of one stream, as far as this process has read them."""
+
+    def __init__(self, log: Log, stream: str) -> None:
+        self._log = log
+        self.stream = stream
+        self.mutex = RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.revision = 0
+        self.link = b""
+        self._is_whole = True
+        self._nodes: dict[str, list[Entry]] = {}
+        self._invalidated: dict[str, int] = {}
+
+    def refresh(self) -> None:
+        """Reads what was written since; cheap if nothing was."""
+        head = self._log.heads((self.stream,))[0]
+        if head is not None and head.revision == self.revision and head.link == self.link:
+            return
+        with self.mutex:
+            # Asked again: another thread may have read further since, and that is no loss.
+            head = self._log.heads((self.stream,))[0]
+            if head is None:
+                self._reset()
+                return
+            if head.revision == self.revision and head.link == self.link:
+                return
+            if head.revision <= self.revision:
+                self._reset()  # a server came back without its newest commits
+            if self.revision == 0 and head.revision > WHOLE_MAX:
+                self._is_whole = False
+            elif self.revision or self._is_whole:
+                for record in self._read(self.revision, head.revision):
+                    self._apply(record)
+            self.revision, self.link = head.revision, head.link
+
+    def _read(self, after: int, until: int) -> Iterator[Record]:
+        while after < until:
+            records = self._log.read(self.stream, after=after, until=until, limit=CHUNK)
+            if not records:
+                return
+            yield from records
+            after = records[-1].revision
+
+    def _apply(self, record: Record) -> None:
+        name = record.checkpoint or ""
+        if record.type == INVALIDATED:
+            self._invalidated[name] = record.revision
+        elif record.type in RESULTS and (self._is_whole or name in self._nodes):
+            entries = self._nodes.setdefault(name, [])
+            entries.insert(0, Entry(record, self))
+            del entries[KEEP_MAX:]
+
+    def entries(self, name: str) -> list[Entry]:
+        """Returns the newest results of a node, newest first, whether they still count or not."""
+        with self.mutex:
+            if not self._is_whole and name not in self._nodes:
+                self._nodes[name] = []
+                for one in (name, EVERY):
+                    found = self._log.find(self.stream, checkpoint=one)[:KEEP_MAX]
+                    for place in reversed(found):
+                        if place.revision <= self.revision:
+                            self._apply(self._log.record(self.stream, place.revision))
+            return self._nodes.get(name, [])
+
+    def entry_of(self, name: str, key: str) -> Entry:
+        """Returns the event of a node that was committed under a key."""
+        for entry in self.entries(name):
+            if entry.record.key == key:
+                return entry
+        [found] = self._log.find(self.stream, key=key)
+        return Entry(self._log.record(self.stream, found.revision), self)
+
+    def names(self) -> list[str]:
+        """Returns the nodes that have results."""
+        if self._is_whole:
+            return sorted(self._nodes)
+        return sorted({found.name for found in self._log.find(self.stream)} - {EVERY})
+
+    def invalidated_at(self, name: str) -> int:
+        """Returns the revision up to which the results of a node do not count."""
+        return max(self._invalidated.get(name, 0), self._invalidated.get(EVERY, 0))
+
+    def result_at(self, revision: int) -> Computed:
+        """Returns the result that another event names by its revision."""
+        record = self._log.record(self.stream, revision)
+        if record.type == COMPUTED:
+            return codec.decode_as(record.payload, Computed)
+        content = Entry(record, self).content()
+        if not isinstance(content, Computed):
+            raise CorruptError(
+                f'event {revision} of "{self.stream}" is no result',
+                stream=self.stream,
+                revision=revision,
+            )
+        return content
+
+    def next_number(self, name: str, in_thumb: str) -> int:
+        """Returns the number of the next event for a node and what it is called with."""
+        known = [one.number for one in self.entries(name) if one.in_thumb == in_thumb]
+        number = max(known, default=0) + 1
+        if self._is_whole and len(self.entries(name)) < KEEP_MAX:
+            return number
+        while self._log.find(self.stream, key=f"{name}:{in_thumb}:{number}"):
+            number += 1
+        return number
+
+
+def encode_event(content: Struct) -> bytes:
+    """Returns the payload of an event."""
+    return codec.encode_plain(content)
+
+
+def encode_artifacts(artifacts: list[StoredArtifact]) -> bytes:
+    """Returns the artifacts of a result as they are stored."""
+    return codec.encode_plain(artifacts)
+
+
+def state_document(state: NodeState) -> str:
+    """Returns a state as text, for the journal of a run."""
+    time_us = 0 if state.computed_at is None else round(state.computed_at.timestamp() * 1e6)
+    document = _Document(state.node, state.status, time_us, state.revision, state._computed)
+    return codec.encode_plain(document).decode()
+
+
+def state_from(document: str, blobs: BlobReader) -> NodeState:
+    """Returns the state that a journal holds."""
+    one = codec.decode_as(document.encode(), _Document)
+    if one.computed is None:
+        return skipped_state(one.node, blobs)
+    return state_of(one.computed, one.status, one.time_us, one.revision, blobs)
+
+
+class _Document(Struct, frozen=True):
+    node: str
+    status: Status
+    time_us: int
+    revision: int
+    computed: Computed | None

@@ -1,0 +1,96 @@
+"""A walk as a run: each node is a step, of the class that the node declares.
+
+What a finished step recorded counts more than what is stored of the node, also after the code
+changed: a run goes on from where it was. A result that was found is recorded as a step too, and
+nothing is added to the node's stream for it. What a node reads goes into its trace, and not into
+the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from holdfast.errors import ExistsError, UsageError
+from holdfast.nodes.define import Graph, Node, check_graph, check_inputs, find_graph
+from holdfast.nodes.process import Walk, check_scope, states_of
+from holdfast.nodes.results import NodeState, state_document, state_from
+from holdfast.nodes.walk import Level, Nodes, Walker, check_processable
+from holdfast.runs.context import Context
+from holdfast.runs.define import ONCE, Step, run
+from holdfast.runs.engine import Engine
+
+
+@run(name="holdfast.walk")
+def walk_in_run(
+    ctx: Context, graph: str, scope: str, inputs: dict[str, Any], force: Any
+) -> dict[str, Any]:
+    """The body of such a run: one step for each node, in the order of the walk."""
+    nodes: Nodes = ctx._engine.store._nodes
+    walker = Walker(nodes, find_graph(graph), scope, inputs, force=force)
+
+    def step(level: Level, node: Node) -> NodeState:
+        def perform() -> str:
+            return state_document(walker.in_step(level, node))
+
+        name = level.name_of(node.name)
+        one: Step[..., str] = Step(
+            perform,
+            effect=node.effect,
+            name=name,
+            verify=None,
+            retry=ONCE,
+            not_done=(),
+            ignore=(),
+        )
+        return state_from(ctx.step(one), walker.blobs)
+
+    walker.around = step
+    top = walker.run()
+    return {
+        "graph": graph,
+        "scope": scope,
+        "states": [state_document(state) for state in states_of(top)],
+        "exhausted": walker.exhausted,
+    }
+
+
+def process_as_run(
+    nodes: Nodes,
+    engine: Engine,
+    graph: Graph,
+    scope: object,
+    inputs: Mapping[str, Any],
+    *,
+    id: str,
+    force: bool | Collection[str] = False,
+) -> Walk:
+    """Walks a graph as the run of that id: begun, gone on with, or read if it has ended."""
+    check_processable()
+    check_graph(graph)
+    given = check_inputs(graph, inputs)
+    if find_graph(graph.name) is not graph:
+        raise UsageError(
+            f'another graph "{graph.name}" was made since: a run finds its graph by name',
+            hint="give each graph a name of its own",
+        )
+    name = check_scope(nodes, scope)
+    forced = (
+        force if isinstance(force, bool) else sorted([force] if isinstance(force, str) else force)
+    )
+    running = engine.start(
+        walk_in_run, (graph.name, name, given, forced), {}, id=id, if_exists="attach"
+    )
+    found: dict[str, Any] = running.result()
+    if _walked(found) != (graph.name, name):
+        raise ExistsError(
+            f'run "{id}" is another one: it did not walk graph "{graph.name}" for "{name}"',
+            hint="give the walk an id of its own",
+        )
+    states = [state_from(document, nodes.log.blobs.read) for document in found["states"]]
+    return Walk(nodes, graph, name, states, found["exhausted"])
+
+
+def _walked(found: Any) -> Any:
+    """Returns the graph and the scope of a walk, or whatever else a run of that id gave."""
+    return (found.get("graph"), found.get("scope")) if isinstance(found, dict) else found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

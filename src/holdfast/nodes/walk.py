@@ -1,0 +1,935 @@
+"""Walking a graph: for each node, is there a result that still counts? If not, one is computed.
+
+`in_thumb` is the digest of all that is known before a node is called: its code, its inputs, and the
+`out_thumb` of every edge. A result of the same `in_thumb` counts while everything that it read is
+as it was, checked in the order of the reads up to the first change: later reads may have been made
+only because of that one. Dependents see nothing but `out_thumb`, so a node that is computed again
+and yields the same value stops the change there.
+
+A result is computed by one worker at a time, under a lease on (node, in_thumb), and is one commit
+under that lease: it is there as a whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import Fence, Lease
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import WRITER, Log
+from holdfast.core.tree import MISSING
+from holdfast.errors import (
+    CorruptError,
+    HoldfastError,
+    LeaseLostError,
+    NodeError,
+    NotFoundError,
+    UsageError,
+    ValueDomainError,
+)
+from holdfast.nodes import results, trace
+from holdfast.nodes.context import NodeContext, part_of
+from holdfast.nodes.define import Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.results import (
+    Cause,
+    Computed,
+    Entry,
+    Failed,
+    Input,
+    NodeState,
+    Read,
+    ResultTable,
+    skipped_state,
+)
+from holdfast.nodes.trace import ABSENT, Observed, Sources, shown
+from holdfast.record.in_run import refuse_in_body
+from holdfast.runs import values
+from holdfast.runs.execution import stored
+from holdfast.scope import Scope
+from holdfast.thumbprint import Code, thumb
+
+FORMAT = 1
+LEASE_S = 30.0
+SLICE_S = 0.25
+"""How long to wait for another worker's result before its lease is looked at again."""
+TABLES_MAX = 256
+_logger = logging.getLogger("holdfast.nodes")
+
+_OPEN = frozenset({"computed", "cut off"})
+"""In a plan, the states of nodes whose values are not known yet."""
+
+Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
+"""Calls the function of a node; the async skin awaits it on its loop."""
+
+
+class NodeStore(Protocol):
+    """The store, as far as nodes need it."""
+
+    _log: Log
+    lease_keeper: LeaseKeeper
+    worker: str
+
+    def scope(self, level: str) -> Scope: ...
+
+
+def call_plainly(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the function of a node in this thread."""
+    if node.is_async:
+        raise UsageError(
+            f'node "{node.name}" is async', hint="process the graph from a store of holdfast.aio"
+        )
+    return node.function(*args, **kwargs)
+
+
+class Nodes:
+    """The nodes of one store in this process: what was read of their results, and who computes."""
+
+    def __init__(self, store: NodeStore) -> None:
+        self.store = store
+        self.log = store._log
+        self.call: Call = call_plainly
+        self.known_values: dict[Any, tuple[Any, str]] = {}
+        self.idle: dict[Any, Any] = {}
+        """Walks in which nothing changed, with all that must stand still for the next one."""
+        self.known_scopes: set[str] = set()
+        self._tables: dict[str, ResultTable] = {}
+        self._mutex = threading.Lock()
+        self._free = threading.Condition()
+        self._busy: set[tuple[str, str, str]] = set()
+
+    def table(self, graph: str, scope: str) -> ResultTable:
+        """Returns the results of a graph for a scope."""
+        stream = f"{results.PREFIX}/{graph}/{scope}"
+        table = self._tables.get(stream)
+        if table is None:
+            with self._mutex:
+                table = self._tables.setdefault(stream, ResultTable(self.log, stream))
+                if len(self._tables) > TABLES_MAX:
+                    self._tables.pop(next(iter(self._tables)), None)
+        return table
+
+    @contextmanager
+    def only_one(self, what: tuple[str, str, str], *, waits: bool) -> Generator[bool]:
+        """Lets one thread of this process at a time compute something; False if another does.
+
+        Two threads are one worker to the backend, which would give both the same lease.
+        """
+        with self._free:
+            while what in self._busy and waits:
+                self._free.wait()
+            is_first = what not in self._busy
+            self._busy.add(what)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                with self._free:
+                    self._busy.discard(what)
+                    self._free.notify_all()
+
+    def hold(self, table: ResultTable, name: str, in_thumb: str) -> Lease | None:
+        """Takes the lease on computing a node; None if another worker has it."""
+        about = sha256(codec.encode_plain([table.stream, name, in_thumb])).hexdigest()
+        return self.store.lease_keeper.hold(f"{results.PREFIX}/{about}", ttl_s=LEASE_S)
+
+    def release(self, lease: Lease) -> None:
+        """Gives the lease back."""
+        self.store.lease_keeper.drop(lease)
+        self.log.leases.release(lease)
+
+    def append(
+        self, table: ResultTable, name: str, type: str, content: Struct, key: str | None, **how: Any
+    ) -> None:
+        """Commits one event of a node."""
+        event = NewEvent(type, results.encode_event(content))
+        write = StreamWrite(table.stream, (event,), key=key, checkpoint=name)
+        # In a step of a run, too: the result is guarded by its own lease and its own key.
+        writer = WRITER.set(None)
+        try:
+            self.log.commit(ProposedCommit((write,), **how))
+        finally:
+            WRITER.reset(writer)
+        table.refresh()
+
+
+# --- one place in a walk --------------------------------------------------------------------------
+
+
+class Group:
+    """A graph that was walked as a node of another one: its value is that of its nodes, by name."""
+
+    def __init__(self, name: str, is_skipped: bool) -> None:
+        self.name = name
+        self.rounds: list[Level] = []
+        self.is_exhausted = False
+        self.is_skipped = is_skipped
+
+    @property
+    def status(self) -> str:
+        if self.is_skipped:
+            return "skipped"
+        members = self.rounds[-1].members.values()
+        return "computed" if any(one.status == "computed" for one in members) else "hit"
+
+    @property
+    def out_thumb(self) -> str:
+        last = self.rounds[-1]
+        seen = [[name, last.members[name].out_thumb] for name in last.graph.order]
+        return sha256(codec.encode_plain(seen)).hexdigest()
+
+    @property
+    def value(self) -> Any:
+        if self.is_skipped:
+            return None
+        last = self.rounds[-1]
+        return {name: last.members[name].value for name in last.graph.order}
+
+
+Member = NodeState | Group
+
+
+class Level:
+    """One pass through one graph: a walk has one, and one for each round of each inner graph."""
+
+    def __init__(
+        self, graph: Graph, outer: Level | None, prefix: str, round: int, group: Group
+    ) -> None:
+        self.graph = graph
+        self.outer = outer
+        self.prefix = prefix
+        self.round = round
+        self.group = group
+        self.members: dict[str, Member] = {}
+        self.skipped: set[str] = set()
+        self.errors: dict[str, CorruptError] = {}
+        self.active: list[str] = []
+
+    def name_of(self, member: str) -> str:
+        """Returns the whole name of a member here: `review/author@2`."""
+        return f"{self.prefix}{member}" + (f"@{self.round}" if self.graph.repeat else "")
+
+
+class InputValue:
+    """An input of a walk: digested once, and given to each node as a copy of its own.
+
+    The copy is decoded from the sorted bytes that were digested. So inputs that count as equal are
+    equal in the order of their keys, too.
+    """
+
+    __slots__ = ("_encoded", "_thumb", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._thumb: str | None = None
+        self._encoded: bytes | None = None
+
+    @property
+    def thumb(self) -> str:
+        if self._thumb is None:
+            try:
+                self._encoded = codec.encode_sorted(self._value)
+                self._thumb = sha256(self._encoded).hexdigest()
+            except ValueDomainError:
+                self._thumb = thumb(self._value)
+        return self._thumb
+
+    @property
+    def shown(self) -> str:
+        return shown(self._value)
+
+    def copy(self) -> Any:
+        """Returns a copy, or the object itself if it is one that cannot be stored."""
+        return self._value if self._encoded is None else codec.decode(self._encoded)
+
+    @property
+    def itself(self) -> Any:
+        return self._value
+
+    def given(self) -> Any:
+        """Returns a copy if it can be made, else the object itself."""
+        try:
+            return self.copy() if self.thumb else None
+        except ValueDomainError:
+            return self._value
+
+
+class Known(Struct):
+    """All that is known of a node before it is called."""
+
+    node: Node
+    name: str
+    level: Any
+    code: Code
+    inputs: dict[str, InputValue]
+    edges: dict[str, Member]
+    ignored: dict[str, InputValue]
+    in_thumb: str
+
+
+class Verdict(Struct):
+    """Whether a node has a result that counts; if not, why not."""
+
+    entry: Entry | None = None
+    causes: tuple[Cause, ...] = ()
+    expired: Entry | None = None
+    """A result that only its age speaks against."""
+
+
+class Planned(Struct, frozen=True):
+    """What a walk would do with one node.
+
+    `cut off` depends on nodes that would be computed: it is taken as it is if they yield what they
+    yielded before.
+    """
+
+    node: str
+    verdict: Literal["hit", "compute", "cut off", "skipped"]
+    causes: tuple[Cause, ...] = ()
+    cost: dict[str, float] = {}
+
+
+class Computation:
+    """What the context of a node that is being computed may ask of the walk around it."""
+
+    def __init__(self, walker: Walker, known: Known) -> None:
+        self._walker = walker
+        self._known = known
+        self.name = known.name
+        self.scope = walker.scope
+        self.sources = walker.sources
+        self.functions = known.code.references
+
+    def demand(self, name: str, path: tuple[str | int, ...] | None) -> Observed:
+        """Returns the value of another node of the graph, processed now if it was not yet."""
+        return self._walker.observe(self._known.level, name, path)
+
+    def check_known(self, name: str) -> None:
+        """Raises UsageError unless a rule can read a node of that name."""
+        self._walker.find(self._known.level, name)
+
+    def check_skipped(self, name: str) -> None:
+        """Raises UsageError unless a node of that name comes later."""
+        level: Level = self._known.level
+        if name not in level.graph.members:
+            raise UsageError(
+                f'node "{self.name}" skips "{name}", which graph "{level.graph.name}" has not'
+            )
+        if name in level.members or name in level.active:
+            raise UsageError(f'node "{self.name}" skips "{name}", which does not come after it')
+
+
+# --- the walk -------------------------------------------------------------------------------------
+
+
+class Walker:
+    """One walk over a graph for one scope."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        graph: Graph,
+        scope: str,
+        inputs: Mapping[str, Any],
+        *,
+        cache: bool = True,
+        force: bool | Collection[str] = False,
+    ) -> None:
+        self.nodes = nodes
+        self.log = nodes.log
+        self.graph = graph
+        self.scope = scope
+        self.given = check_inputs(graph, inputs)
+        self.inputs = {name: InputValue(value) for name, value in self.given.items()}
+        self.cache = cache
+        self.force = _check_force(graph, force)
+        self.table = nodes.table(graph.name, scope)
+        self.sources = Sources(nodes.store, self.log.clock.now_us(), nodes.known_values)
+        self.exhausted: list[str] = []
+        self.planned: dict[str, Planned] | None = None
+        """What would be done, by node, if this walk is only a plan."""
+        self.around: Callable[[Level, Node], NodeState] | None = None
+        """How a node is processed, if not plainly: as a step of a run."""
+        self._in_step: dict[tuple[int, str], Member] | None = None
+        self.blobs = self.log.blobs.read
+        if cache:
+            self.table.refresh()
+
+    def run(self) -> Group:
+        """Processes every node of the path, in order; one that is damaged does not stop the rest"""
+        return self._rounds(self.graph, None, self.graph.name, "")
+
+    def walk(self, level: Level) -> None:
+        """Processes every member of a graph."""
+        for name in level.graph.order:
+            try:
+                self.process(level, name)
+            except CorruptError as error:
+                if error.stream != self.table.stream:
+                    raise
+                _logger.warning("%s", error)
+                level.errors[name] = error
+
+    def process(self, level: Level, name: str) -> Member:
+        """Returns the state of a member, processed once in a walk, after what it depends on."""
+        known = level.members.get(name)
+        if known is None and self._in_step is not None:
+            known = self._in_step.get((id(level), name))
+        if known is not None:
+            return known
+        if name in level.errors:
+            raise level.errors[name]
+        if name in level.active:
+            cycle = " -> ".join([*level.active[level.active.index(name) :], name])
+            raise UsageError(f'graph "{level.graph.name}" has a cycle: {cycle}')
+        member = level.graph.members[name]
+        level.active.append(name)
+        try:
+            if not self._is_on_path(level, name):
+                state: Member = self._skip(level, name, member)
+            elif isinstance(member, Node):
+                if self.around is not None and self._in_step is None:
+                    state = self.around(level, member)
+                else:
+                    state = self.process_node(self.know(level, member))
+            else:
+                whole = level.name_of(name)
+                state = self._rounds(member, level, whole, f"{whole}/")
+        finally:
+            level.active.remove(name)
+        if self._in_step is not None:
+            # Demanded by a step of a run: a replay does not ask for it, so it gets no place here.
+            self._in_step[id(level), name] = state
+            return state
+        level.members[name] = state
+        if isinstance(state, NodeState):
+            level.skipped.update(state.skips)
+        return state
+
+    def in_step(self, level: Level, node: Node) -> NodeState:
+        """Processes a node inside a step of a run."""
+        self._in_step = {}
+        try:
+            self.table.refresh()
+            self.sources.forget()
+            return self.process_node(self.know(level, node))
+        finally:
+            self._in_step = None
+
+    def _is_on_path(self, level: Level, name: str) -> bool:
+        if name in level.skipped:
+            return False
+        path = level.graph.path
+        if path is None:
+            return True
+        inputs = {key: one.given() for key, one in self.inputs.items()}
+        so_far = {key: one.value for key, one in level.members.items()}
+        names = {*path(inputs, so_far)}
+        if unknown := sorted(names - level.graph.members.keys()):
+            raise UsageError(f'the path of graph "{level.graph.name}" names "{unknown[0]}"')
+        return name in names
+
+    def _skip(self, level: Level, name: str, member: Node | Graph) -> Member:
+        if is_node(member):
+            whole = level.name_of(name)
+            if self.planned is not None:
+                self.planned[whole] = Planned(whole, "skipped")
+            return skipped_state(whole, self.blobs)
+        return Group(level.name_of(name), is_skipped=True)
+
+    def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Group:
+        """Walks a graph, once or until it is good enough."""
+        group = Group(name, is_skipped=False)
+        repeat = graph.repeat
+        for round in range(1, (repeat.most if repeat else 1) + 1):
+            level = Level(graph, outer, prefix, round, group)
+            self.walk(level)
+            if level.errors:
+                raise next(iter(level.errors.values()))
+            group.rounds.append(level)
+            if repeat is None or self._is_enough(level, repeat):
+                return group
+        group.is_exhausted = True
+        self.exhausted.append(name)
+        return group
+
+    def _is_enough(self, level: Level, repeat: Until) -> bool:
+        last = level.members[repeat.node]
+        if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
+            return True  # it has no value yet: nobody knows how many rounds there will be
+        return repeat.enough(last.value)
+
+    # --- what a node depends on ------------------------------------------------------------------
+
+    def find(self, level: Level, name: str) -> tuple[Level, str]:
+        """Returns where a member of that name is, seen from a level, or raises UsageError."""
+        inner: Level | None = level
+        while inner is not None:
+            if name in inner.graph.members:
+                return inner, name
+            inner = inner.outer
+        raise UsageError(f'graph "{level.graph.name}" has no node "{name}"')
+
+    def observe(self, level: Level, name: str, path: tuple[str | int, ...] | None) -> Observed:
+        """Returns the value of a node, or a part of it, with its digest."""
+        place, found = self.find(level, name)
+        member = self.process(place, found)
+        if member.status == "skipped":
+            return Observed(None, ABSENT)
+        value = _sorted_copy(member.value)
+        if path is None:
+            return Observed(value, member.out_thumb, shown=shown(value))
+        part = part_of(value, path)
+        digest = ABSENT if part is MISSING else thumb(part)
+        return Observed(part, digest, shown="" if part is MISSING else shown(part))
+
+    def know(self, level: Level, node: Node) -> Known:
+        """Returns all that is known of a node before it is called; its edges are processed."""
+        code = node._thumbed()
+        inputs: dict[str, InputValue] = {}
+        ignored: dict[str, InputValue] = {}
+        edges: dict[str, Member] = {}
+        thumbs: list[Any] = [FORMAT, code.thumb]
+        for name in node.parameters:
+            found = self._resolve(level, name)
+            if found is None:
+                continue
+            if isinstance(found, InputValue):
+                if name in node.ignore:
+                    ignored[name] = found
+                else:
+                    inputs[name] = found
+                    thumbs.append([name, found.thumb])
+            else:
+                edges[name] = found
+                if name not in node.ignore:
+                    thumbs.append([name, edge_thumb(found)])
+        in_thumb = sha256(codec.encode_plain(thumbs)).hexdigest()
+        return Known(node, level.name_of(node.name), level, code, inputs, edges, ignored, in_thumb)
+
+    def _resolve(self, level: Level, name: str) -> InputValue | Member | None:
+        """Returns what a parameter stands for; None if it keeps its default."""
+        inner: Level | None = level
+        while inner is not None:
+            if name in inner.graph.members:
+                return self.process(inner, name)
+            if inner.graph.repeat is not None and name == "round":
+                return InputValue(inner.round)
+            if inner.graph.repeat is not None and name == "previous":
+                return InputValue(None) if inner.round == 1 else _round_before(inner)
+            inner = inner.outer
+        return self.inputs.get(name)
+
+    # --- one node --------------------------------------------------------------------------------
+
+    def process_node(self, known: Known) -> NodeState:
+        """Returns the stored state of a node if it still counts, else computes and stores it."""
+        if not self.cache:
+            return self._unstored(known)
+        verdict = self.judge(known)
+        if self.planned is not None:
+            return self._plan(known, verdict, self.planned)
+        if verdict.entry is not None:
+            return self._hit(known, verdict.entry)
+        return self._compute_once(known, verdict)
+
+    def _plan(self, known: Known, verdict: Verdict, planned: dict[str, Planned]) -> NodeState:
+        """Notes what would be done with a node; what it would yield is taken as it was."""
+        entries = self.table.entries(known.name)
+        done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
+        cost = _average([one.cost for one in done[: known.node.keep]])
+        if verdict.entry is None:
+            may_hold = self._may_hold(known, verdict, entries)
+            word = "cut off" if may_hold else "compute"
+            planned[known.name] = Planned(known.name, word, verdict.causes, cost)
+            for entry in entries:
+                if isinstance(entry.content(), Computed):
+                    return entry.state("computed", self.blobs)
+            return replace(skipped_state(known.name, self.blobs), status="computed")
+        content = verdict.entry.content()
+        edges = [edge.status for edge in known.edges.values()]
+        edges += [
+            place.members[name].status
+            for read in content.reads
+            if read.kind == "node"
+            for place, name in [self.find(known.level, read.name)]
+        ]
+        is_open = not _OPEN.isdisjoint(edges)
+        planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
+        if isinstance(content, Failed):
+            return replace(skipped_state(known.name, self.blobs), status="computed")
+        return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
+
+    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> bool:
+        """Says whether a kept result may count, for some outcome of what would be computed."""
+        is_forced = verdict.causes[0].kind == "forced"
+        is_open = any(edge.status in _OPEN for edge in known.edges.values())
+        if is_forced or not is_open:
+            return False
+        inputs = {name: one.thumb for name, one in known.inputs.items()}
+        closed = {n: edge_thumb(e) for n, e in known.edges.items() if e.status not in _OPEN}
+        for entry in entries[: known.node.keep]:
+            one = entry.content()
+            if (
+                isinstance(one, Computed)
+                and one.code == known.code.thumb
+                and {name: given.thumb for name, given in one.inputs.items()} == inputs
+                and {name: one.edges.get(name) for name in closed} == closed
+                and self._check(known, entry)[0] is None
+            ):
+                return True
+        return False
+
+    def is_forced(self, known: Known) -> bool:
+        """Says whether a node is computed whatever is stored."""
+        if self.force is True:
+            return True
+        if not self.force:
+            return False
+        return known.name in self.force or without_rounds(known.name) in self.force
+
+    def judge(self, known: Known) -> Verdict:
+        """Says whether a stored result counts; a failure that is kept is raised again."""
+        if self.is_forced(known):
+            self._log_damage(known)
+            return Verdict(causes=(Cause("forced", known.name),))
+        if known.node.always:
+            return Verdict(causes=(Cause("forced", known.name, text="always"),))
+        entries = self.table.entries(known.name)
+        since = self.table.invalidated_at(known.name)
+        causes: tuple[Cause, ...] = ()
+        expired: Entry | None = None
+        for entry in entries[: known.node.keep]:
+            if entry.in_thumb != known.in_thumb:
+                continue
+            if entry.record.revision <= since:
+                causes = causes or (Cause("forced", known.name, text="invalidated"),)
+                break
+            cause, is_old = self._check(known, entry)
+            if cause is None:
+                return Verdict(entry)
+            causes = causes or (cause,)
+            expired = expired or (entry if is_old else None)
+        return Verdict(None, causes or self._differences(known, entries, since), expired)
+
+    def _log_damage(self, known: Known) -> None:
+        for entry in self.table.entries(known.name)[:1]:
+            try:
+                entry.content()
+            except CorruptError as error:
+                _logger.warning("it is replaced: %s", error.message)
+
+    def _check(self, known: Known, entry: Entry) -> tuple[Cause | None, bool]:
+        """Returns why a result does not count, None if it does; and whether it is only too old."""
+        content = entry.content()
+        for place, read in enumerate(content.reads):
+            cause = self._check_read(known, entry, place, read)
+            if cause is not None:
+                return cause, False
+        if isinstance(content, Computed):
+            for path in known.node.writes:
+                if not os.path.exists(path):
+                    return Cause("missing", path, text="a file that the node writes"), False
+        if content.valid_until and content.valid_until <= self.sources.now_us:
+            until = results.to_datetime(content.valid_until).isoformat()
+            return Cause("time", known.name, old=until, text="it counted until then"), isinstance(
+                content, Computed
+            )
+        return None, False
+
+    def _check_read(self, known: Known, entry: Entry, place: int, read: Read) -> Cause | None:
+        if read.kind == "node":
+            try:
+                place_of, found = self.find(known.level, read.name)
+            except UsageError:
+                return Cause("dependency", read.name, read.shown, "it is not in the graph")
+            member = self.process(place_of, found)
+            if read.path is None and edge_thumb(member) == read.thumb:
+                return None
+            if self.planned is not None and member.status in _OPEN:
+                return None  # nobody knows what it will yield: perhaps the same
+            seen = self.observe(known.level, read.name, read.path)
+            if seen.thumb == read.thumb:
+                return None
+            why = self._causes_of(known.level, read.name)
+            return Cause("dependency", read.name, read.shown, seen.shown, causes=why)
+        stamp = entry.stamps.get(place, read.stamp)
+        checked = trace.check(read, stamp, self.sources, known.code.references)
+        if checked.is_same:
+            if checked.seen is not None:
+                entry.stamps[place] = checked.stamp
+            return None
+        new = "" if checked.seen is None else checked.seen.shown
+        kind = "time" if read.kind == "clock" else "input"
+        return Cause(kind, results.toggle_name(read), read.shown, new)
+
+    def _causes_of(self, level: Level, name: str) -> tuple[Cause, ...]:
+        try:
+            place, found = self.find(level, name)
+        except UsageError:
+            return ()
+        member = place.members.get(found)
+        if isinstance(member, NodeState) and member.cause is not None:
+            return (member.cause,) if member.status == "computed" else ()
+        return ()
+
+    def _differences(self, known: Known, entries: list[Entry], since: int) -> tuple[Cause, ...]:
+        """Returns how a node differs from its newest result; missing if there is none."""
+        before: Computed | None = None
+        for entry in entries:
+            try:
+                content = entry.content()
+            except CorruptError:
+                continue  # it is of other inputs: nothing depends on what it says
+            if isinstance(content, Computed):
+                before = content
+                break
+        if before is None:
+            return (Cause("missing", known.name, text="it has no result yet"),)
+        causes: list[Cause] = []
+        if before.code != known.code.thumb:
+            causes.append(_code_cause(before.parts, known.code))
+        for name in {**before.inputs, **known.inputs}:
+            old, new = before.inputs.get(name), known.inputs.get(name)
+            if (None if old is None else old.thumb) != (None if new is None else new.thumb):
+                new_shown = "" if new is None else new.shown
+                causes.append(Cause("input", name, "" if old is None else old.shown, new_shown))
+        for name in {**before.edges, **known.edges}:
+            edge = known.edges.get(name)
+            thumb_now = None if edge is None else edge_thumb(edge)
+            if before.edges.get(name) != thumb_now or (edge is None and name in before.edges):
+                causes.append(self._edge_cause(known, name, before.edges.get(name), thumb_now))
+        # The same as an older result that is no longer kept, or that was invalidated.
+        return tuple(causes) or (Cause("missing", known.name, text="its result is not kept"),)
+
+    def _edge_cause(self, known: Known, name: str, old: str | None, new: str | None) -> Cause:
+        shown_new = "skipped" if new is None else new[:12]
+        why = self._causes_of(known.level, name)
+        return Cause("dependency", name, "skipped" if old is None else old[:12], shown_new, "", why)
+
+    def _hit(self, known: Known, entry: Entry) -> NodeState:
+        content = entry.content()
+        if isinstance(content, Failed):
+            raise _kept_failure(known, content)
+        is_cut_off = any(edge.status == "computed" for edge in known.edges.values())
+        return entry.state("cut off" if is_cut_off else "hit", self.blobs)
+
+    # --- computing -------------------------------------------------------------------------------
+
+    def _compute_once(self, known: Known, verdict: Verdict) -> NodeState:
+        """Computes a node unless another thread or worker does; then it waits for the result."""
+        what = self.table.stream, known.name, known.in_thumb
+        may_serve = known.node.stale == "serve"
+        while True:
+            old = verdict.expired if may_serve else None
+            with self.nodes.only_one(what, waits=old is None) as is_first:
+                position = self.log.position()
+                lease = (
+                    self.nodes.hold(self.table, known.name, known.in_thumb) if is_first else None
+                )
+                if lease is not None:
+                    try:
+                        # What the last owner wrote before it gave the lease back is seen now.
+                        self.table.refresh()
+                        verdict = self.judge(known)
+                        if verdict.entry is not None:
+                            return self._hit(known, verdict.entry)
+                        return self._compute(known, verdict, lease)
+                    except LeaseLostError as lost:
+                        if lost.lease != lease.name:
+                            raise
+                        _logger.warning("%s: it is looked up again", lost)
+                    finally:
+                        self.nodes.release(lease)
+            if old is not None:
+                _logger.debug('node "%s" is served as it was: another worker computes', known.name)
+                return old.state("stale", self.blobs)
+            # Looked for first: it may have been committed before the position was asked for.
+            self.table.refresh()
+            self.sources.forget()
+            verdict = self.judge(known)
+            if verdict.entry is not None:
+                return self._hit(known, verdict.entry)
+            if lease is None:
+                self.log.wait_after(position, SLICE_S)
+
+    def _compute(self, known: Known, verdict: Verdict, lease: Lease) -> NodeState:
+        """Calls the node and stores its result, in one commit under the lease."""
+        fence = Fence(lease.name, lease.owner, lease.epoch)
+        number = self.table.next_number(known.name, known.in_thumb)
+        key = f"{known.name}:{known.in_thumb}:{number}"
+        context, began_us = NodeContext(Computation(self, known)), self.log.clock.now_us()
+        try:
+            value, took_s = self._call(known, context)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if known.node.keep_failures_s is not None:
+                until = began_us + round(known.node.keep_failures_s * 1e6)
+                fault = values.fault_of(error)
+                reads = tuple(context.reads)
+                failed = Failed(known.name, known.in_thumb, fault, reads, until)
+                self.nodes.append(self.table, known.name, results.FAILED, failed, key, fence=fence)
+            raise _failure(known, error) from error
+        computed = self._computed(known, context, verdict.causes, value, took_s, began_us)
+        self.nodes.append(self.table, known.name, results.COMPUTED, computed, key, fence=fence)
+        return self.table.entry_of(known.name, key).state("computed", self.blobs)
+
+    def _unstored(self, known: Known) -> NodeState:
+        """Computes a node without looking at what is stored, and stores nothing."""
+        context, now_us = NodeContext(Computation(self, known)), self.log.clock.now_us()
+        try:
+            value, took_s = self._call(known, context)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise _failure(known, error) from error
+        causes = (Cause("forced", known.name, text="the cache is off"),)
+        computed = self._computed(known, context, causes, value, took_s, now_us, spills=False)
+        return results.state_of(computed, "computed", now_us, 0, self.blobs)
+
+    def _call(self, known: Known, context: NodeContext) -> tuple[bytes, float]:
+        """Calls the function of a node; returns the encoded value, and how long it took."""
+        arguments: dict[str, Any] = {name: one.copy() for name, one in known.inputs.items()}
+        arguments |= {name: one.itself for name, one in known.ignored.items()}
+        arguments |= {name: _sorted_copy(edge.value) for name, edge in known.edges.items()}
+        args = (context,) if known.node.takes_context else ()
+        began = perf_counter()
+        try:
+            value = self.nodes.call(known.node, args, arguments)
+        finally:
+            context.is_over = True
+            self.sources.forget()
+        took_s = perf_counter() - began
+        return values.encode(value), took_s
+
+    def _computed(
+        self,
+        known: Known,
+        context: NodeContext,
+        causes: tuple[Cause, ...],
+        encoded: bytes,
+        took_s: float,
+        began_us: int,
+        *,
+        spills: bool = True,
+    ) -> Computed:
+        """Returns a result as it is stored."""
+        node, reads = known.node, tuple(context.reads)
+        out_thumb = sha256(codec.encode_sorted(codec.decode(encoded))).hexdigest()
+        if node.equal is not None and self.cache:
+            out_thumb = self._backdated(known, encoded, out_thumb)
+        until = context.until
+        if node.ttl_s is not None:
+            ends = began_us + round(node.ttl_s * 1e6)
+            until = min(until or ends, ends)
+        artifacts = results.encode_artifacts(context.artifacts)
+        stream = self.table.stream
+        return Computed(
+            node=known.name,
+            in_thumb=known.in_thumb,
+            full_thumb=results.full_thumb(known.in_thumb, reads),
+            out_thumb=out_thumb,
+            code=known.code.thumb,
+            value=stored(self.log, stream, encoded) if spills else Raw(encoded),
+            cause=Cause(causes[0].kind, known.name, causes=causes),
+            parts=known.code.parts,
+            untracked=known.code.untracked,
+            inputs={name: Input(one.thumb, one.shown) for name, one in known.inputs.items()},
+            edges={name: edge_thumb(edge) for name, edge in known.edges.items()},
+            reads=reads,
+            artifacts=stored(self.log, stream, artifacts) if spills else Raw(artifacts),
+            skips=tuple(dict.fromkeys(context.skips)),
+            valid_until=until,
+            cost={"seconds": round(took_s, 6), **context.costs},
+        )
+
+    def _backdated(self, known: Known, encoded: bytes, out_thumb: str) -> str:
+        """Returns the digest of the newest result if the new value is as good as equal to it."""
+        assert known.node.equal is not None, "BUG: nothing says what is equal"
+        for entry in self.table.entries(known.name):
+            try:
+                content = entry.content()
+            except CorruptError:
+                return out_thumb
+            if isinstance(content, Computed):
+                old = values.decode(content.value, self.blobs)
+                same = content.out_thumb == out_thumb or known.node.equal(
+                    old, codec.decode(encoded)
+                )
+                return content.out_thumb if same else out_thumb
+        return out_thumb
+
+
+def _check_force(graph: Graph, force: bool | Collection[str]) -> bool | frozenset[str]:
+    if isinstance(force, bool):
+        return force
+    names = frozenset([force] if isinstance(force, str) else force)
+    unknown = sorted(name for name in map(without_rounds, names) if name not in dict(graph.nodes()))
+    if unknown:
+        raise NotFoundError(f'graph "{graph.name}" has no node "{unknown[0]}"')
+    return names
+
+
+def without_rounds(name: str) -> str:
+    return "/".join(part.partition("@")[0] for part in name.split("/"))
+
+
+def _round_before(level: Level) -> Group:
+    """Returns the round before this one, as something to depend on."""
+    before = Group(level.group.name, is_skipped=False)
+    before.rounds = level.group.rounds[: level.round - 1]
+    return before
+
+
+def edge_thumb(edge: Member) -> str | None:
+    return None if edge.status == "skipped" else edge.out_thumb
+
+
+def _sorted_copy(value: Any) -> Any:
+    """Returns a copy whose keys are in order: values of one digest are equal in that, too."""
+    return codec.decode(codec.encode_sorted(value))
+
+
+def _average(costs: list[dict[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    return {name: sum(cost.get(name, 0) for cost in costs) / len(costs) for name in names}
+
+
+def _code_cause(before: dict[str, str], code: Code) -> Cause:
+    changed = [
+        name
+        for name in sorted({**before, **code.parts})
+        if before.get(name) != code.parts.get(name)
+    ]
+    old = ", ".join(f"{name} {before[name]}" for name in changed if name in before)
+    new = ", ".join(f"{name} {code.parts[name]}" for name in changed if name in code.parts)
+    return Cause("code", ", ".join(changed), old, new)
+
+
+def _failure(known: Known, error: Exception) -> NodeError:
+    fault = values.fault_of(error)
+    data = codec.decode(fault.data) if fault.data else None
+    return NodeError(known.level.graph.name, known.name, fault.kind, fault.message, data)
+
+
+def _kept_failure(known: Known, failed: Failed) -> NodeError:
+    fault = failed.fault
+    data = codec.decode(fault.data) if fault.data else None
+    return NodeError(known.level.graph.name, known.name, fault.kind, fault.message, data)
+
+
+def check_processable() -> None:
+    """Raises UsageError in the body of a run, which is entered again after a crash."""
+    refuse_in_body("processing a graph")
