@@ -339,7 +339,7 @@ def test_importing_holdfast_loads_little(what: str):
     )
     loaded = set(done.stdout.split())
     # The lease keeper of a store ends in a forked child by the hook of every backend: `handle`.
-    kept = ("", ".handle", ".protocol", ".registry")
+    kept = ("", ".gates", ".handle", ".protocol", ".registry")
     allowed = {f"holdfast.backends{name}" for name in kept}
     if what == "asyncio":
         assert "asyncio" not in loaded
