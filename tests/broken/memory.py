@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from msgspec.structs import replace
 
 from holdfast.backends.judge import head_after, judge
-from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.memory import MemoryBackend, _Committed
 from holdfast.backends.protocol import (
     AHEAD_US,
     START,
@@ -329,7 +329,7 @@ class TakesNoLock(MemoryBackend):
             self._heads[append.stream] = head
             if records[0].key is not None:
                 self._keys[append.stream, records[0].key] = records[0].revision
-        self._log.append(())
+        self._log.append(_Committed((), {}, ()))
         return Receipt(position)
 
 
@@ -376,7 +376,7 @@ class MergesByClock(MemoryBackend):
         append = commit.appends[0]
         if append.stream not in self._streams or outcome.stream != append.stream:
             return outcome
-        self._log.append(())
+        self._log.append(_Committed((), {}, ()))
         position = Position(len(self._log))
         records = self._streams[append.stream]
         late = [replace(record, position=position) for record in append.records]

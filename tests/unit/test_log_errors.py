@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import os
 import sys
 from itertools import chain, pairwise, repeat
 from typing import Any
@@ -322,3 +325,21 @@ def test_check_reads_the_blobs_of_every_event() -> None:
         [name] = store._log._backend.objects.names("blob")
         store._log._backend.objects.delete("blob", name)
         assert [finding.harmless for finding in store.check().findings] == [False]
+
+
+# --- what is loaded late -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.EACCES])
+def test_a_module_that_cannot_be_read_is_said_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    def unreadable(*_: object, **__: object) -> object:
+        raise OSError(problem, os.strerror(problem))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "__import__", unreadable)
+        with pytest.raises(UnavailableError) as caught:
+            codec.compress(b"data")
+    assert "zstandard cannot be loaded" in str(caught.value)
+    assert ("ulimit -n" in str(caught.value)) == (problem == errno.EMFILE)
