@@ -433,9 +433,9 @@ PROGRAMMES = tuple(
         f"t22-{backend}",
         PROMISE,
         partial(trial, backend, combinations),
-        share=240,
+        share=200,
         points=points,
-        turns=8,
+        turns=16,
         plants=PLANTED[backend],
     )
     for backend, points in (("files", 1000), ("sqlite", 900))
