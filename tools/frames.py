@@ -30,7 +30,7 @@ from typing import Any
 import holdfast
 
 SOURCE = str(Path(holdfast.__file__).parent) + "/"
-WARM_UP = 20
+WARM_UP = 220  # more than the commits after which an embedded store lets the kernel watch its files
 COUNTED = 9
 
 

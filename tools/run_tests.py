@@ -42,7 +42,10 @@ CORE = ["tests/unit", "tests/conformance", "tests/acceptance", "tests/faults"]
 """What must take every branch of the core, without the help of chance or of a schedule."""
 MEASURED = "log"
 """The highest layer of `holdfast.core` that the group `core` measures, and all below it."""
-MEASURED_BACKENDS = ["files/*", "handle.py", "judge.py", "liveness.py", "local_path.py", "sqlite/*"]
+MEASURED_BACKENDS = [
+    *("file_watch.py", "files/*", "handle.py", "judge.py", "liveness.py", "local_path.py"),
+    *("rescue.py", "sqlite/*"),
+]
 COVERAGE = """\
 [run]
 branch = true

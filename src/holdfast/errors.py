@@ -148,6 +148,25 @@ class UnavailableError(HoldfastError):
         self.outcome_known = outcome_known
 
 
+class FilesTakenError(UnavailableError):
+    """Files of the store were removed, replaced or moved while it was open: put them back.
+
+    The handle is dead: it could only write where nobody would find it. `rescued` is the folder with
+    what it still held, None if that needed no rescue or could not be written; the text says which.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rescued: str | None = None,
+        outcome_known: bool = True,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, outcome_known=outcome_known, hint=hint)
+        self.rescued = rescued
+
+
 class CorruptError(HoldfastError):
     """Stored bytes break the contract: stop, keep a copy, run `holdfast check`."""
 

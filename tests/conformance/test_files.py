@@ -41,6 +41,9 @@ class TestFiles(BackendContract, DurableContract, MultiProcessContract):
         body = f'{{"n":{position},"at":"{at}","by":{json.dumps(commit.actor)},"in":[{sections}]'
         line = f'{body},"crc":"{zlib.crc32(body.encode()):08x}"}}\n'
         path.write_bytes(path.read_bytes() + line.encode())
+        # What was closed has no line after its end: this is a copy of a living store.
+        head = place / "store" / "head.json"
+        head.write_text(json.dumps({**json.loads(head.read_text()), "closed": False}))
 
     def make_newer(self, place: Path) -> None:
         path = place / "store" / "holdfast.json"

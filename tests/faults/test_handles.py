@@ -190,7 +190,7 @@ def test_a_store_replaced_while_open_is_not_mixed_with_the_new_one(
             path.rename(tmp_path / "away" / path.name)
     with holdfast.open(url_of(place)) as new:
         new.team("red").set("new", True)
-        # On files the moved store goes on where it is now; a database is known by its name.
+        # What was moved is known by its name: its handle ends.
         with contextlib.suppress(UnavailableError):
             old.team("red").set("old", True)
         assert new.team("red").state == {"new": True}

@@ -18,6 +18,7 @@ import os
 from threading import Lock
 from weakref import WeakSet
 
+from holdfast.backends.file_watch import FileWatch
 from holdfast.errors import UnavailableError
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,8 +28,21 @@ _PROBE = "probe"
 class Workers:
     """The worker files of one directory, which is made when the first worker is held."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        at: int | None = None,
+        watch: FileWatch | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """`directory` begins at the open directory `at`, if that is given, wherever it is now.
+
+        `watch` is told of each file that is held: without it, its worker passes for dead.
+        """
         self._directory = os.fspath(directory)
+        self._at = at
+        self._watch = watch
         self._read_only = read_only
         self._directory_fd = -1
         self._held: dict[str, int] = {}
@@ -41,7 +55,10 @@ class Workers:
             return
         with self._mutex:
             if owner not in self._held:
-                self._held[owner] = self._lock_file(_file_name(owner))
+                name = _file_name(owner)
+                self._held[owner] = fd = self._lock_file(name)
+                if self._watch is not None:
+                    self._watch.keep(f"workers/{name}", name, fd, at=self._directory_fd)
 
     def is_alive(self, owner: str) -> bool:
         """Returns False if no process holds `owner`: it died, or closed, or never was.
@@ -136,9 +153,9 @@ class Workers:
         if self._directory_fd < 0:
             if create:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._directory, 0o700)
+                    os.mkdir(self._directory, 0o700, dir_fd=self._at)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._directory_fd = os.open(self._directory, flags)
+            self._directory_fd = os.open(self._directory, flags, dir_fd=self._at)
         return self._directory_fd
 
     def _unavailable(self, exc: OSError) -> UnavailableError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.file_watch import idle_looks
 from holdfast.backends.files import FilesBackend, catalog, journal, opening
 from holdfast.backends.files import journal as ring
 from holdfast.backends.files.disk import Disk
@@ -145,6 +146,12 @@ class PowerDisk(Disk):
                     content[len(content) :] = bytes(max(0, offset - len(content)))
                     content[offset : offset + len(kept)] = kept
             Path(path).write_bytes(content)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the look of another thread: a test that harms files says itself who looks when."""
+    monkeypatch.setattr(idle_looks, "begin", lambda _: None)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from holdfast.backends.files.index import Index
 from holdfast.backends.files.text import BadLine, decode_line, decode_link, encode_line, parse_time
 from holdfast.backends.protocol import Finding
 from holdfast.core import codec
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import FilesTakenError, UnavailableError, UsageError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, revisions, write
@@ -271,6 +271,8 @@ def test_verify_finds_text_that_is_gone(store: Path, backend: FilesBackend) -> N
     os.truncate(store / SEGMENT, text.index(b"\n") + 1)
     (found,) = [one for one in _found(backend) if "the text ends before" in one.problem]
     assert not found.harmless
+    with pytest.raises(FilesTakenError, match="the end of the open segment"):
+        backend.close()
 
 
 def test_verify_finds_a_link_to_elsewhere(store: Path, backend: FilesBackend) -> None:
@@ -314,6 +316,8 @@ def test_verify_names_a_line_in_another_place(store: Path, backend: FilesBackend
     (store / SEGMENT).write_bytes(one + changed)
     found = [finding.problem for finding in _found(backend)]
     assert "the line is not what was written: its position is 7: expected 2" in found
+    with pytest.raises(FilesTakenError, match="the end of the open segment"):
+        backend.close()
 
 
 def test_verify_finds_a_text_that_was_exchanged_line_by_line(
@@ -333,7 +337,7 @@ def test_verify_finds_a_text_that_was_exchanged_line_by_line(
 
 
 def test_verify_finds_a_record_of_another_text(store: Path, backend: FilesBackend) -> None:
-    backend.directory.write_head(backend.catalog.tail.cursor)
+    backend.directory.write_head(backend.catalog.tail.cursor, closed=True)
     assert _found(backend) == []
     head = json.loads((store / "head.json").read_text())
     (store / "head.json").write_text(json.dumps(head | {"digest": "00" * 32}))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.files import FilesBackend, journal
-from holdfast.errors import CorruptError, UnavailableError
+from holdfast.errors import CorruptError, FilesTakenError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import write
@@ -272,9 +272,9 @@ def test_files_deleted_under_a_living_store_stop_it_before_harm_is_done(
     backend = FilesBackend(tmp_path / "s", clock=clock)
     write(backend, build, "a")
     (tmp_path / "s" / "shared").unlink()
-    with pytest.raises(UnavailableError, match="deleted while in use"):
+    with pytest.raises(FilesTakenError, match="deleted while in use"):
         FilesBackend(tmp_path / "s", clock=clock)
-    with pytest.raises(UnavailableError, match="deleted while in use"):
+    with pytest.raises(FilesTakenError, match=r"while it was open \(shared\)"):
         for _ in range(30):
             write(backend, build, "a", b'"%b"' % (b"x" * 900))
     backend.close()

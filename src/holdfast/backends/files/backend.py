@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from threading import Condition, Lock
 
+from holdfast.backends.file_watch import FileWatch, idle_looks
 from holdfast.backends.files import journal
 from holdfast.backends.files.catalog import CHUNK_BYTES, Catalog, Tail, split_lines
 from holdfast.backends.files.directory import (
@@ -25,12 +26,15 @@ from holdfast.backends.files.directory import (
     open_directory,
     open_page,
 )
+from holdfast.backends.files.directory import NAME as PAGE
 from holdfast.backends.files.disk import Disk, reported, unavailable
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.inspection import FileInspection
 from holdfast.backends.files.leases import FileLeases, FileMarks
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.recovery import text_after_close
+from holdfast.backends.files.taken import STORE
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
 from holdfast.backends.handle import Handle
@@ -52,7 +56,7 @@ from holdfast.backends.protocol import (
     Refusal,
 )
 from holdfast.clock import Clock
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import FilesTakenError, UnavailableError, UsageError
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -75,29 +79,54 @@ class ReadOnly:
         self.page: SharedPage | None = None
         self.page_words = NO_PAGE
         directory.identify(clock, create=False)
-        segments = Segments(self.disk, directory.folder(LOG, create=False), read_only=True)
+        log_fd = directory.folder(LOG, create=False)
+        segments = Segments(self.disk, log_fd, read_only=True)
         index_path = os.path.join(directory.path, INDEX_NAME)
         self.catalog = Catalog(segments, index_path, directory.store, read_only=True)
+        # Never asked by a commit, so the kernel is not either: for the look while idle.
+        self._watch = FileWatch()
+        self._watch.keep(STORE, directory.path, directory.fd)
+        self._watch.keep(LOG, LOG, log_fd, at=directory.fd)
         try:
             self._read_recorded()
         except BaseException:
             self.close(is_poisoned=False)
             raise
 
+    def taken(self) -> list[str]:
+        """Returns which files were taken. Only this one reads: the writers have their own look."""
+        taken = self._watch.taken()
+        taken += [name for name, _, is_named in self.catalog.segments.held() if not is_named]
+        page = self.page
+        if page is not None and not page.words[CLOSED] and os.fstat(page.fd).st_nlink == 0:
+            taken.append(PAGE)
+        return taken
+
+    def lose(self, taken: list[str]) -> FilesTakenError:
+        """Returns the error; who may not write saves nothing."""
+        return FilesTakenError(
+            f'files of the store "{self.directory.path}" were removed, replaced or moved while it '
+            f"was open ({', '.join(taken)}): this handle would answer from what it remembers",
+            hint="look what became of them, then open the store again",
+        )
+
     def _read_recorded(self) -> None:
         """Reads what was recorded as durable, all of which must verify, and what comes after it."""
         catalog = self.catalog
         catalog.segments.check_contiguous()
-        catalog.open_index(catalog.segments.end())
-        head = self.directory.read_head()
+        text_end = catalog.segments.end()  # before the head, which a writer changes first
+        catalog.open_index(text_end)
+        head, is_closed = self.directory.read_recorded()
         if head is not None and head.end >= catalog.tail.cursor.end:
             catalog.apply_lines(head.end)
             if head != catalog.tail.cursor:
                 raise catalog.corrupt(head.end, "the text is not the one head.json recorded")
-        if (
-            journal.read_batches(self.disk, self.directory.store, at=self.directory.fd)
-            and not self._follow()
-        ):
+        batches = journal.read_batches(self.disk, self.directory.store, at=self.directory.fd)
+        is_followed = self._follow()
+        was_in_use = is_followed or batches is not None
+        if head is not None and is_closed and not was_in_use and head.end < text_end:
+            raise text_after_close(catalog.segments, head.end, text_end)
+        if batches and not is_followed:
             catalog.reports.append(
                 "the store was not closed: what is in its ring alone is not shown; open it for "
                 "writing to recover"
@@ -182,6 +211,7 @@ class FilesBackend(Handle):
         self.clock = clock
         self.read_only = read_only
         self._poison: str | None = None
+        self._taken: FilesTakenError | None = None
         self._committing = Lock()
         self._changed = Condition(Lock())
         self._waiting = 0
@@ -205,6 +235,7 @@ class FilesBackend(Handle):
         self.marks: Marks = FileMarks(self, self._leases)
         self.objects: Objects = FileObjects(self)
         self.inspect: Inspection = FileInspection(self)
+        idle_looks.begin(self)
 
     # --- the life of the handle ---
 
@@ -212,8 +243,33 @@ class FilesBackend(Handle):
         """Raises if the handle was closed, inherited by a fork, or broken by a failed write."""
         if self._dead is not None:
             raise UsageError(self._dead)
+        taken = self._taken
+        if taken is not None:
+            raise FilesTakenError(taken.message, rescued=taken.rescued, hint=taken.hint)
         if self._poison is not None:
             raise UnavailableError(self._poison, hint="open the store again")
+
+    def look_while_idle(self) -> None:
+        """Looks whether files were taken; afterwards every call raises, and says so."""
+        if not self._committing.acquire(blocking=False):
+            return  # a commit is under way, and looks itself
+        try:
+            if self._dead is None and self._poison is None and (taken := self.opened.taken()):
+                self._lose(taken)
+        finally:
+            self._committing.release()
+
+    def _look(self, opened: Opened, *, outcome_known: bool = True) -> None:
+        """Raises if a file that a commit relies on was taken. The caller has `_committing`."""
+        if taken := opened.watch.look():
+            raise self._lose(taken, outcome_known=outcome_known)
+
+    def _lose(self, taken: list[str], *, outcome_known: bool = True) -> FilesTakenError:
+        """Ends the handle; returns the error."""
+        error = self.opened.lose(taken)
+        error.outcome_known = outcome_known
+        self._taken, self._poison = error, error.message
+        return error
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
@@ -225,6 +281,7 @@ class FilesBackend(Handle):
     def close(self) -> None:
         if not self.mark_closed():
             return
+        idle_looks.end(self)
         with self._changed:
             self._changed.notify_all()
         with self._committing, contextlib.ExitStack() as stack:
@@ -246,6 +303,8 @@ class FilesBackend(Handle):
             self.check_open()
             try:
                 opened.store_lock.acquire()
+                if opened.watch.is_due(0):
+                    self._look(opened)
                 opened.catch_up()
                 yield opened
             except OSError as exc:
@@ -334,6 +393,10 @@ class FilesBackend(Handle):
     ) -> None:
         catalog, journal = self.catalog, opened.journal
         cursor = catalog.tail.cursor
+        watch = opened.watch
+        # Nothing is written yet, so it is worth a question; the one below is the one that counts.
+        if watch.is_due(0) and (watch.is_notified or journal.has_lost_a_name()):
+            self._look(opened)
         try:
             journal.write(text, cursor)
             # While the disk is at work: what only has to be shown when it is done.
@@ -341,6 +404,10 @@ class FilesBackend(Handle):
             for line, length, commit in lines:
                 more.apply(line, length, commit)
             journal.sync()
+            # Is all of this where others will look for it? Asked after the sync and before anybody
+            # is told: what was taken until now is not acknowledged.
+            if watch.is_due(0):
+                self._look(opened, outcome_known=False)
             with catalog.mutex:
                 # Published first, then shown here: a thread that sees the new end waits for this
                 # lock and finds the lines there. The other way round, this process would read what
@@ -348,7 +415,7 @@ class FilesBackend(Handle):
                 journal.publish(more.cursor.end, position)
                 catalog.tail.take(more)
         except BaseException as exc:
-            if journal.is_poisoned:
+            if journal.is_poisoned and self._taken is None:
                 self._poison = (
                     f'the store "{self.directory.path}" failed in the middle of a write: '
                     "this handle cannot tell what is on the disk"

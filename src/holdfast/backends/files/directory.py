@@ -1,7 +1,8 @@
 """The store's directory: what makes it one, and who may open it.
 
     holdfast.json   {"format":1,"store":"<id>","created":"…"}, written once, last of all
-    head.json       {"end":N,"position":N,"digest":"…"}, written at a clean close
+    head.json       {"end":N,"position":N,"digest":"…","closed":true}, written at a clean close;
+                    `closed` is taken back before the first write after it
     .gitignore      what is of this machine and this moment only
 
 Everything is opened through the directory's descriptor, never through a path, and never through a
@@ -58,7 +59,8 @@ PAGE_BYTES = 4096
     RING_OFFSET,  # where in the ring the next batch goes
     RING_FREE,  # ring bytes that may be overwritten before the text must be synced
     LEASES,  # grows with each change of leases.json
-) = range(13)
+    LOCK,  # inode of the lock file that they meet in; 0 if nobody wrote it down
+) = range(14)
 
 NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
 """Words that agree with no state of any store: what stands for a page that is not there."""
@@ -130,7 +132,8 @@ FORMAT = 1
 _IDENTITY = "holdfast.json"
 _HEAD = "head.json"
 _IGNORED = (
-    "ring\nring.new\nshared\nindex*\nlock\nworkers/\nleases.json\n*.new\ntorn/\nobjects/snapshot/\n"
+    "ring\nring.new\nshared\nindex*\nlock\nworkers/\nleases.json\n*.new\ntorn/\nrescued/\n"
+    "objects/snapshot/\n"
 )
 # What an interrupted creation may leave; anything else belongs to somebody else.
 _OURS_UNFINISHED = {"lock", "log", "workers", ".gitignore", f"{_IDENTITY}.new", ".gitignore.new"}
@@ -147,6 +150,7 @@ class _Head(Struct):
     end: int
     position: int
     digest: str
+    closed: bool = False
 
 
 class Directory:
@@ -157,6 +161,7 @@ class Directory:
         self.disk = disk
         self.fd = fd
         self.store = ""
+        self.identity = b""  # what holdfast.json says
         self._fds = [fd]
 
     def folder(self, name: str, *, create: bool = True) -> int:
@@ -168,6 +173,13 @@ class Directory:
         fd = self.disk.open(name, _FOLDER, at=self.fd)
         self._fds.append(fd)
         return fd
+
+    def leads_here(self) -> bool:
+        """Returns whether the path still leads to this directory."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self.fd))
+        except OSError:
+            return False
 
     def open_lock(self) -> int:
         fd = self.disk.open("lock", os.O_RDWR | os.O_CREAT, at=self.fd)
@@ -191,6 +203,7 @@ class Directory:
                 hint="upgrade holdfast",
             )
         self.store = self._decode(data, _Identity, _IDENTITY).store
+        self.identity = data
 
     def _create(self, clock: Clock) -> bytes:
         self._sync_way()
@@ -235,19 +248,26 @@ class Directory:
 
     def read_head(self) -> LogCursor | None:
         """Returns the recorded durable end, None if the store was never closed."""
+        return self.read_recorded()[0]
+
+    def read_recorded(self) -> tuple[LogCursor | None, bool]:
+        """Returns the recorded durable end, and whether the text was whole and ended there.
+
+        The second is True after a clean close, until somebody is about to write.
+        """
         data = read_file(self.disk, _HEAD, at=self.fd)
         if data is None:
-            return None
+            return None, False
         head = self._decode(data, _Head, _HEAD)
         try:
             digest = bytes.fromhex(head.digest)
         except ValueError as exc:
             raise CorruptError(f"{_HEAD} has a digest that is not hex", where=_HEAD) from exc
-        return LogCursor(head.end, head.position, digest)
+        return LogCursor(head.end, head.position, digest), head.closed
 
-    def write_head(self, cursor: LogCursor) -> None:
+    def write_head(self, cursor: LogCursor, *, closed: bool) -> None:
         """Records the durable end; the text up to there has been synced."""
-        head = _Head(cursor.end, cursor.position, cursor.digest.hex())
+        head = _Head(cursor.end, cursor.position, cursor.digest.hex(), closed)
         data = json_codec.encode(head) + b"\n"
         self.replace(_HEAD, data, durable=True)
 

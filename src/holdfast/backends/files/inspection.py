@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from holdfast.backends.files import journal
+from holdfast.backends.files import journal, taken
 from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
@@ -49,7 +49,7 @@ class FileInspection:
                 "position": cursor.position,
                 "digest": cursor.digest.hex(),
                 "segments": len(backend.catalog.segments.starts),
-                "reports": [*self._torn_reports(), *backend.catalog.reports],
+                "reports": [*self._torn_reports(), *taken.reports(path), *backend.catalog.reports],
             }
 
     def _torn_reports(self) -> list[str]:

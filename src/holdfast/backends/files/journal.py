@@ -34,6 +34,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.directory import (
     BUSY,
     END,
@@ -50,7 +51,7 @@ from holdfast.backends.files.directory import (
 from holdfast.backends.files.disk import NOT_NEEDED, Disk, read_file, replace_file, write_all
 from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.text import SEGMENT_BYTES, Segments
-from holdfast.errors import UnavailableError
+from holdfast.errors import FilesTakenError
 
 # --- the ring -------------------------------------------------------------------------------------
 #
@@ -72,6 +73,7 @@ from holdfast.errors import UnavailableError
 
 NAME = "ring"
 RING_BYTES = 1 << 20
+RING_BYTES_MIN = 4096
 SLOT_BYTES = 512
 
 _MAGIC = b"HFR1"
@@ -210,6 +212,7 @@ class RingJournal:
         directory: Directory,
         segments: Segments,
         page: SharedPage,
+        watch: FileWatch,
         *,
         full: bool,
         reach: Callable[[str], None] | None,
@@ -223,6 +226,8 @@ class RingJournal:
         )
         self._segments = segments
         self._page = page
+        self._watch = watch
+        self._is_begun = False
         self._page_fd = page.fd
         self._words = page.words
         self._full = full
@@ -242,10 +247,8 @@ class RingJournal:
         words = self._words
         segments = self._segments
         end = before.end
-        if os.fstat(self._page_fd).st_nlink == 0 or (
-            self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
-        ):
-            self._check_names()
+        if not self._is_begun:
+            self._begin()
         if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
             self._begin_segment(end)
         if not self._full:
@@ -323,7 +326,6 @@ class RingJournal:
         BUSY then makes the next one in write them again, from the ring.
         """
         words = self._words
-        self._check_names()
         self.is_poisoned = True
         words[BUSY] = 1
         if self._reach is not None:
@@ -386,6 +388,17 @@ class RingJournal:
         words[RING_OFFSET] = room(0)
         words[RING_FREE] = self._ring_bytes - room(0)
 
+    def _begin(self) -> None:
+        """Takes back what a clean close recorded, once, before the first write of this handle.
+
+        As long as head.json says `closed`, text after its end is of somebody else. This is synced,
+        because at a weaker durability nothing else tells after a power loss that there was a write.
+        """
+        head, is_closed = self._directory.read_recorded()
+        if head is not None and is_closed:
+            self._directory.write_head(head, closed=False)
+        self._is_begun = True
+
     def _begin_segment(self, start: int) -> None:
         """Makes the next segment; the one before it is whole and synced, and stays so."""
         if self._segments.starts:
@@ -405,11 +418,17 @@ class RingJournal:
                 self._reach("files.ring.created")
         fd = open_ring(self._disk, at=at)
         try:
-            self._ring_bytes = self._disk.size(fd)
+            size = self._disk.size(fd)
+            if size < max(RING_BYTES_MIN, self._words[RING_OFFSET]):
+                raise FilesTakenError(
+                    f'the ring of "{self._directory.path}" was cut to {size} bytes while in use',
+                    hint="end every process that has the store open, then open it again",
+                )
         except BaseException:
             self._disk.close(fd)
             raise
-        self._ring_fd = fd
+        self._ring_fd, self._ring_bytes = fd, size
+        self._watch.keep(NAME, NAME, fd, at=at)
 
     def _has_ring(self) -> bool:
         try:
@@ -418,21 +437,24 @@ class RingJournal:
             return False
         return True
 
-    def _check_names(self) -> None:
-        """Raises if somebody deleted the files that processes meet in, while they were in use.
+    def has_lost_a_name(self) -> bool:
+        """Returns whether ring or shared page have no name at all any more.
 
-        Checked at each write, for a microsecond: a second set of them would let two writers in at
-        once, and what is written to a file without a name is gone when its last user ends.
+        A look that costs a microsecond, before a write: by it, hardly anything is written into a
+        store that somebody else has closed since, or made anew.
         """
-        if os.fstat(self._page_fd).st_nlink == 0 or (
+        return os.fstat(self._page_fd).st_nlink == 0 or (
             self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
-        ):
-            self.is_poisoned = True
-            raise UnavailableError(
-                f'the ring or the shared page of "{self._directory.path}" was deleted while in use',
-                outcome_known=True,
-                hint="end every process that has the store open, then open it again",
-            )
+        )
+
+    def is_cut(self) -> bool:
+        """Returns whether the ring is shorter than it was made."""
+        return self._ring_fd >= 0 and os.fstat(self._ring_fd).st_size < self._ring_bytes
+
+    @property
+    def ring_fd(self) -> int:
+        """The ring's descriptor, -1 if this handle has not used it."""
+        return self._ring_fd
 
     def close(self) -> None:
         if self._ring_fd >= 0:

@@ -19,7 +19,6 @@ away the lease that another thread was just given.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,8 +70,10 @@ class FileLeases:
     def __init__(self, backend: FilesBackend) -> None:
         self._backend = backend
         self._clock = backend.clock
-        workers = os.path.join(backend.directory.path, "workers")
-        self._workers = Workers(workers, read_only=backend.read_only)
+        # By descriptor: the path may lead to another store by the time the first worker is held.
+        opened, at = backend.opened, backend.directory.fd
+        watch = opened.watch if isinstance(opened, Opened) else None
+        self._workers = Workers("workers", at=at, watch=watch, read_only=backend.read_only)
         self._table = _LeaseTable(backend.clock.boot_id())
         self._prune_at_us = 0
         self._seen = -1  # the page's count of changes when the table was read

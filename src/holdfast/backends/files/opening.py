@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files import directory as shared
 from holdfast.backends.files import journal, recovery
 from holdfast.backends.files.catalog import Catalog
@@ -21,6 +22,7 @@ from holdfast.backends.files.directory import (
     BUSY,
     CLOSED,
     END,
+    LOCK,
     NO_PAGE,
     SEGMENT,
     SYNCED_END,
@@ -30,10 +32,11 @@ from holdfast.backends.files.directory import (
 )
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.journal import RingJournal, StoreLock
+from holdfast.backends.files.taken import CUT, STORE, files_taken
 from holdfast.backends.files.text import DIRECTORY as LOG
-from holdfast.backends.files.text import Segments
+from holdfast.backends.files.text import BadLine, Segments, decode_line
 from holdfast.clock import Clock
-from holdfast.errors import UnavailableError
+from holdfast.errors import FilesTakenError
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -61,11 +64,15 @@ class Opened:
         # Known before anything is created: a newer format is left untouched.
         if directory.has_identity():
             directory.identify(clock, create=False)
-        self.store_lock = StoreLock(self.disk, directory.open_lock(), directory.fd)
+        lock_fd = directory.open_lock()
+        self._lock_inode = os.fstat(lock_fd).st_ino
+        self.store_lock = StoreLock(self.disk, lock_fd, directory.fd)
+        self.watch = FileWatch()
         with self.store_lock, contextlib.ExitStack() as undo:
             directory.identify(clock, create=create)
             self._workers_fd = directory.folder("workers")
-            segments = Segments(self.disk, directory.folder(LOG), read_only=False)
+            log_fd = directory.folder(LOG)
+            segments = Segments(self.disk, log_fd, read_only=False)
             undo.callback(segments.close)
             index_path = os.path.join(directory.path, INDEX_NAME)
             self.catalog = Catalog(segments, index_path, directory.store, read_only=False)
@@ -75,12 +82,16 @@ class Opened:
             self.page = self._open_page(is_first)
             undo.callback(self.page.close)
             self.page_words = self.page.words
-            self.journal = RingJournal(directory, segments, self.page, full=full, reach=reach)
+            self.journal = RingJournal(
+                directory, segments, self.page, self.watch, full=full, reach=reach
+            )
             if is_first or self.page.words[BUSY]:
                 self.recover(is_first=is_first)
             else:
                 self.catalog.open_index(self.page.words[END])
                 self.fresh()
+            undo.callback(self.watch.close)
+            self._watch_files(lock_fd, log_fd)
             self._undo = undo.pop_all()
 
     def catch_up(self) -> None:
@@ -103,13 +114,59 @@ class Opened:
     def _open_page(self, is_first: bool) -> SharedPage:
         page = open_page(self.disk, at=self.directory.fd, read_only=False)
         assert page is not None, "BUG: the shared page was not made"
-        if not is_first and not page.is_of(self.clock.boot_id()):
-            page.close()
-            raise UnavailableError(
-                f'the shared page of "{self.directory.path}" was deleted while in use',
-                hint="end every process that has the store open, then open it again",
-            )
-        return page
+        if is_first:
+            return page
+        if not page.is_of(self.clock.boot_id()):
+            gone = "the shared page"
+        elif page.words[LOCK] not in (0, self._lock_inode):
+            # Those who use the store hold another lock: with both in use, two would write at once.
+            gone = "the lock"
+        else:
+            return page
+        page.close()
+        raise FilesTakenError(
+            f'{gone} of "{self.directory.path}" was deleted while in use',
+            hint="end every process that has the store open, then open it again",
+        )
+
+    def _watch_files(self, lock_fd: int, log_fd: int) -> None:
+        """Watches what is open from the beginning; ring and segments follow when they are opened.
+
+        Lock and segment are looked for by their whole paths, which lead through the directories.
+        """
+        keep, directory = self.watch.keep, self.directory
+        at = directory.fd
+        keep(STORE, directory.path, directory.fd, is_implied=True)
+        keep("lock", os.path.join(directory.path, "lock"), lock_fd)
+        keep("workers", "workers", self._workers_fd, at=at)
+        keep(shared.NAME, shared.NAME, self.page.fd, at=at)
+        keep(LOG, LOG, log_fd, at=at, is_implied=True)
+        self.catalog.segments.watch_newest(self.watch, os.path.join(directory.path, LOG))
+
+    def taken(self) -> list[str]:
+        """Returns which files were taken, by a closer look than a commit's; reads no text."""
+        taken = self.watch.taken()
+        end = self.catalog.tail.cursor.end  # before the segments, so that it lies within them
+        segments = self.catalog.segments
+        taken += [name for name, _, is_named in segments.held() if not is_named]
+        held_end = segments.held_end()
+        if held_end is not None and held_end < end:
+            taken.append(CUT)
+        if journal.NAME not in taken and self.journal.is_cut():
+            taken.append(journal.NAME)
+        return taken
+
+    def lose(self, taken: list[str]) -> FilesTakenError:
+        """Saves what is held; returns the error. Afterwards the handle must not be used."""
+        segments = self.catalog.segments
+        if journal.NAME in taken:
+            # The text has it all, but it is not synced, and the ring that made up for that is gone.
+            with contextlib.suppress(OSError):
+                segments.sync(self.page.words[SYNCED_END])
+        position = self.catalog.tail.cursor.position
+        return files_taken(
+            self.directory, segments, self.journal.ring_fd, taken, position, self.clock
+        )
 
     def fresh(self) -> None:
         """Reads what others have published."""
@@ -138,6 +195,7 @@ class Opened:
             self.reach("files.recovery.synced")
             if is_first:
                 self.page.make(self.clock.boot_id())
+                self.page.words[LOCK] = self._lock_inode
             recovery.publish(self.directory, self.page, catalog, basis)
         self.reach("files.recovery.published")
 
@@ -151,7 +209,7 @@ class Opened:
         """Leaves; the last one out closes the store cleanly. A disk that fails raises nothing.
 
         What was acknowledged is in the ring: if a clean close cannot write, the ring stays, and
-        the next one in recovers from it.
+        the next one in recovers from it. It stays too if files were taken: that does raise.
         """
         try:
             if not is_poisoned:
@@ -164,10 +222,14 @@ class Opened:
 
     def _leave(self) -> None:
         words = self.page.words
+        if taken := self.taken():
+            raise self.lose(taken)
         self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
         if words[BUSY]:
             return
         self.fresh()
+        if not self._has_last_line():
+            raise self.lose([CUT])
         is_last = self._is_alone()
         try:
             self.catalog.close_index(worth_bytes=WORTH_INDEXING_BYTES)
@@ -178,6 +240,20 @@ class Opened:
             # Still under the store lock: whoever comes in next must find that it is alone.
             self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
 
+    def _has_last_line(self) -> bool:
+        """Returns whether the text ends with the newest line known, as it was written.
+
+        If somebody wrote another text into the same file, the ring must stay: it is the last copy.
+        """
+        tail = self.catalog.tail
+        if not tail.offsets:
+            return True
+        try:
+            line = decode_line(self.catalog.segments.read(tail.offsets[-1], tail.cursor.end))
+        except BadLine:
+            return False
+        return line.n == tail.cursor.position
+
     def _close_cleanly(self) -> None:
         words, segments = self.page.words, self.catalog.segments
         cursor = self.catalog.tail.cursor
@@ -186,8 +262,8 @@ class Opened:
             if words[SYNCED_END] < cursor.end:
                 segments.sync(words[SYNCED_END])
         self.reach("files.close.synced")
-        if self.directory.read_head() != cursor and cursor.position:
-            self.directory.write_head(cursor)
+        if self.directory.read_recorded() != (cursor, True) and cursor.position:
+            self.directory.write_head(cursor, closed=True)
         self.reach("files.close.recorded")
         self.directory.remove(journal.NAME)
         self.reach("files.close.unringed")
@@ -202,5 +278,6 @@ class Opened:
 
     def after_fork(self) -> None:
         """Runs in a forked child: gives up its share of the locks, takes no lock of threads."""
+        self.watch.close()
         self.journal.after_fork()
         self.directory.close()

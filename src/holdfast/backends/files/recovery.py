@@ -11,14 +11,17 @@ lock. Nothing in it depends on what happened; it looks at what is there.
 (3) The text is read from where the index ends. Up to the recorded durable end, and up to the end of
     the last batch, every line must verify and continue the one before: otherwise CorruptError, and
     nothing is cut. This also finds a batch that was damaged and whose text is not there.
-(4) Behind that, whole lines that verify are kept: they are of an unacknowledged commit, of one at a
+(4) After that, whole lines that verify are kept: they are of an unacknowledged commit, of one at a
     weaker durability, or of a copy that was made of a living store. The first that does not, and
-    what follows it, is moved to torn/ with a report.
+    what follows it, is moved to torn/ with a report. A store that was closed has no such text: if
+    there is some, somebody else put it there, and that is CorruptError. So is a whole line that
+    does not follow the one before it, if nobody was using the store.
 (5) The text is synced, then the end is published.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from msgspec import Struct
@@ -48,8 +51,6 @@ from holdfast.names import new_id
 
 _log = logging.getLogger("holdfast.backends")
 
-RING_BYTES_MIN = 4096
-
 
 class RecoveryBasis(Struct):
     """What is certain before the text is read."""
@@ -70,7 +71,10 @@ def complete_text(
     segments.check_contiguous()
     text_end = segments.end()
     batches = journal.read_batches(directory.disk, directory.store, at=directory.fd)
-    head = directory.read_head()
+    head, is_closed = directory.read_recorded()
+    was_in_use = was_in_use or batches is not None
+    if head is not None and is_closed and not was_in_use and head.end < text_end:
+        raise text_after_close(segments, head.end, text_end)
     synced_end = max(batches[-1].synced_end if batches else 0, head.end if head else 0)
     above = [batch for batch in batches or () if batch.end > synced_end]
     reached = text_end
@@ -86,7 +90,6 @@ def complete_text(
         segments.write_at(batch.offset, batch.text)
     last = above[-1].end if above else 0
     required_end = max(synced_end, published_end, last)
-    was_in_use = was_in_use or batches is not None
     return RecoveryBasis(batches, head, synced_end, required_end, reached, was_in_use)
 
 
@@ -95,6 +98,41 @@ def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
     return CorruptError(
         f"the text ends at {where}, {expected - reached} bytes before its recorded end", where=where
     )
+
+
+def text_after_close(segments: Segments, end: int, text_end: int) -> CorruptError:
+    """Returns the error for text after the end at which the store was closed.
+
+    It is not of a crash, so it is not for us to cut: another copy of the store may have
+    acknowledged it. A merge by git of two copies leaves such a text.
+    """
+    where = segments.where(end)
+    file, _, offset = where.partition(" byte ")
+    count = _count_whole_lines(segments, end, text_end)
+    lines = "1 whole line" if count == 1 else f"{count} whole lines"
+    return CorruptError(
+        f"{file} has {text_end - end} bytes after byte {offset}, where the store was closed: "
+        f"{lines}, written by another copy of the store or by another program",
+        where=where,
+        hint="copy the store away, then take log and head.json from one and the same copy; or "
+        f"keep those bytes elsewhere and cut {file} to {offset} bytes",
+    )
+
+
+def _count_whole_lines(segments: Segments, offset: int, end: int) -> int:
+    """Counts lines that are whole by themselves; one of more than 16 MiB counts as none."""
+    count, rest = 0, b""
+    while offset < end:
+        text = segments.read(offset, min(offset + CHUNK_BYTES, end))
+        offset += len(text)
+        *lines, rest = (rest + text).split(b"\n")
+        for encoded in lines:
+            with contextlib.suppress(BadLine):
+                decode_line(encoded + b"\n")
+                count += 1
+        if len(rest) > 16 * CHUNK_BYTES:
+            rest = b""
+    return count
 
 
 def read_text(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str] | None:
@@ -151,10 +189,24 @@ def _keep_whole_lines(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str]
             except BadLine as exc:
                 offset = catalog.tail.cursor.end
                 if not basis.was_in_use:
+                    _check_torn(catalog, encoded, str(exc))
                     _check_nothing_follows(catalog, offset + len(encoded), basis.text_end)
                 return offset, str(exc)
         catalog.flush_if_due()
     return None
+
+
+def _check_torn(catalog: Catalog, encoded: bytes, problem: str) -> None:
+    """Raises CorruptError if what does not follow the line before it is a whole line.
+
+    A write that was torn leaves a piece of a line. A whole one was written, and perhaps
+    acknowledged, by another copy of the store.
+    """
+    try:
+        decode_line(encoded)
+    except BadLine:
+        return
+    raise catalog.corrupt(catalog.tail.cursor.end, f"{problem}; it is a whole line of another text")
 
 
 def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None:
@@ -235,7 +287,7 @@ def publish(directory: Directory, page: SharedPage, catalog: Catalog, basis: Rec
     words[RING_FREE] = 0
     if basis.batches is not None:
         words[RING_FREE] = directory.disk.stat(journal.NAME, at=directory.fd).st_size
-        if words[RING_FREE] < RING_BYTES_MIN:
+        if words[RING_FREE] < journal.RING_BYTES_MIN:
             # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
             directory.remove(journal.NAME)
             words[RING_NUMBER] = words[RING_OFFSET] = words[RING_FREE] = 0

@@ -28,6 +28,7 @@ from zlib import crc32
 from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, field
 from msgspec.json import Decoder, Encoder
 
+from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
 from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
 from holdfast.errors import CorruptError, UsageError
@@ -352,6 +353,7 @@ def parse_time(text: str) -> int:
 
 
 DIRECTORY = "log"
+OPEN_SEGMENT = "the open segment"
 SEGMENT_BYTES = 64 << 20
 RESERVE_BYTES = 1 << 20
 _SUFFIX = ".jsonl"
@@ -371,6 +373,8 @@ class Segments:
         self._mutex = Lock()  # a descriptor is not closed while another thread reads through it
         self.reserved_end = 0
         self._newest_fd = -1
+        self._watch: FileWatch | None = None  # of the handle that writes
+        self._watched_path = ""
         self.refresh()
 
     @property
@@ -436,6 +440,38 @@ class Segments:
     def _open_newest(self) -> None:
         with self._mutex:  # one more descriptor may be one too many: the oldest is closed for it
             self._newest_fd = self._fd(self.newest)
+        self._watch_newest()
+
+    def watch_newest(self, watch: FileWatch, path: str) -> None:
+        """Has the segment that is written to watched from now on; `path` is that of `log`."""
+        self._watch, self._watched_path = watch, path
+
+    def _watch_newest(self) -> None:
+        if self._watch is not None:
+            path = os.path.join(self._watched_path, _name_of(self.newest))
+            self._watch.keep(OPEN_SEGMENT, path, self._newest_fd)
+
+    def held(self) -> list[tuple[str, int, bool]]:
+        """Returns each open segment: name, descriptor, and whether the name leads there."""
+        with self._mutex:
+            return [
+                (f"{DIRECTORY}/{_name_of(start)}", fd, self._is_named(start, fd))
+                for start, fd in sorted(self._fds.items())
+            ]
+
+    def held_end(self) -> int | None:
+        """Returns the log offset after the last byte of the newest segment, None if it is shut."""
+        with self._mutex:
+            start = self.newest
+            fd = self._fds.get(start)
+            return None if fd is None else start + os.fstat(fd).st_size
+
+    def _is_named(self, start: int, fd: int) -> bool:
+        try:
+            named = os.stat(_name_of(start), dir_fd=self._directory_fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(named, os.fstat(fd))
 
     def write_at(self, offset: int, text: bytes) -> None:
         """Puts bytes into the newest segment or an older one: recovery's way."""
@@ -479,6 +515,7 @@ class Segments:
         if known is not None:
             self._disk.close(known)
         self.reserved_end = start
+        self._watch_newest()
 
     def sync(self, since: int) -> None:
         """Syncs every segment that has bytes at or above the log offset `since`."""

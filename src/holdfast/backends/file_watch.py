@@ -1,0 +1,328 @@
+"""Whether names still lead to the files that were opened: `rm`, `mv`, `git stash` under a store.
+
+A descriptor stays good when its file loses its name. Whoever goes on writing through it is told by
+every call that all is well, and what it writes is gone when the last descriptor is closed. So a
+store looks, after a sync and before it acknowledges, whether each name leads to the file it opened.
+
+The look is exact: it stats each name and compares device and inode. On Linux, inotify tells that
+there is no need for it. The watches are on the files themselves and on the directories on the way
+to them, for being moved, removed, or replaced; writing, and making other files beside them, causes
+no event. An event means only that a look is due: a chmod or a new hard link causes one and is no
+harm. Where there is no inotify, or no more of it (its instances are few, for each user), every
+question is answered by the look itself.
+
+What inotify does not tell is that something was mounted over a name. That, and whatever happens
+while nobody commits, is found by one thread of the process, which looks once a second for every
+store that it has open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import select
+import stat
+from collections.abc import Callable
+from functools import cache
+from threading import Condition, Lock, Thread
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
+
+_log = logging.getLogger("holdfast.backends")
+
+_ATTRIB, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x4, 0x200, 0x400, 0x800
+_CLOSE_WRITE, _CLOSE_NOWRITE, _OPEN = 0x8, 0x10, 0x20
+_DONT_FOLLOW, _MASK_ADD = 0x02000000, 0x20000000
+_EVENTS = _ATTRIB | _DELETE_SELF | _MOVE_SELF
+_USES = _CLOSE_WRITE | _CLOSE_NOWRITE | _OPEN
+_EVENT_BYTES = 4096
+_LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+NOTIFY_AFTER = 200
+"""So many looks are made before the kernel is asked to tell.
+
+To end an inotify queue can take 20 ms, which the kernel spends waiting, at close or at the end of
+the process: more than 1,000 looks take. A visit of a few commits is better off without one.
+"""
+
+_ASK_AGAIN_AFTER = 10_000
+
+
+class _Watched(NamedTuple):
+    """A name, and the file that it led to."""
+
+    path: str
+    at: int | None  # the directory that `path` begins at; None: it is absolute
+    fd: int
+    device: int
+    inode: int
+    is_folder: bool
+    events: int
+
+
+class FileWatch:
+    """The names that one open store relies on.
+
+    `is_due(0)` tells whether something may have happened since the last look, in half a microsecond
+    and without a Python frame; then `look()` tells what. Both are for one thread at a time: the one
+    that has the store's lock for commits. `keep` and `taken` are for any. A watch that was never
+    looked at is due.
+    """
+
+    def __init__(self, *, notify_after: int | None = None) -> None:
+        self.is_due: Callable[[int], object] = _always
+        self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until we ask
+        self._fd = -1
+        self._watched: dict[str, _Watched] = {}
+        self._needed: dict[str, _Watched] = {}  # those that are not implied by others
+        self._numbers: dict[str, int] = {}  # of the inotify watches
+
+    @property
+    def is_notified(self) -> bool:
+        """Whether the kernel tells us when a look is due."""
+        return self._fd >= 0
+
+    def keep(
+        self,
+        what: str,
+        path: str,
+        fd: int,
+        *,
+        at: int | None = None,
+        uses: bool = False,
+        is_implied: bool = False,
+    ) -> None:
+        """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
+
+        `what` is how the file is called in messages. `path` begins at the directory `at`, or is
+        absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
+        look is also due when anybody opened the file or closed it. A directory on the way to
+        another name that is kept `is_implied`: if it is taken, that one is too.
+        """
+        found = os.fstat(fd)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        events = _EVENTS | _USES if uses else _EVENTS
+        watched = _Watched(path, at, fd, found.st_dev, found.st_ino, is_folder, events)
+        if watched == self._watched.get(what):
+            return
+        self.forget(what)
+        self._watched[what] = watched
+        if not is_implied:
+            self._needed[what] = watched
+        self.is_due = _always  # until the next look, which asks the kernel for this one too
+
+    def forget(self, what: str) -> None:
+        """Watches one file less."""
+        self._watched.pop(what, None)
+        self._needed.pop(what, None)
+        number = self._numbers.pop(what, None)
+        if number is not None and number not in self._numbers.values():
+            _inotify().remove(self._fd, number)
+
+    def look(self) -> list[str]:
+        """Returns what each file is called whose name does not lead to it any more."""
+        if self._left:
+            self._left -= 1
+        elif self.is_due is _always:
+            self._ask_kernel()
+        if self._fd >= 0:
+            # First empty the queue, then look: what happens in between is in the queue again.
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._fd, _EVENT_BYTES):
+                    pass
+            # A link on the way may be another one now, that leads to the same place.
+            if not self._watch_ways():
+                self._give_up_notifying()
+            return self.taken()
+        for path, at, _, device, inode, *_ in list(self._needed.values()):
+            try:
+                found = os.stat(path, dir_fd=at, follow_symlinks=False)
+            except OSError:
+                return self.taken()
+            if found.st_ino != inode or found.st_dev != device:
+                return self.taken()
+        return []
+
+    def taken(self) -> list[str]:
+        """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
+        taken: list[str] = []
+        for what, (path, at, _, device, inode, *_) in list(self._watched.items()):
+            try:
+                found = os.stat(path, dir_fd=at, follow_symlinks=False)
+                if found.st_ino != inode or found.st_dev != device:
+                    taken.append(what)
+            except OSError as exc:
+                if exc.errno in _LEADS_NOWHERE:
+                    taken.append(what)
+                else:
+                    # A directory on the way may not be entered any more, or a disk fails: nobody is
+                    # known to have taken it, and the next use of it has an error of its own.
+                    _log.warning("%s cannot be looked at: %s", what, exc)
+        return taken
+
+    def close(self) -> None:
+        """Ends it; in a forked child it leaves the parent's in place."""
+        self._watched.clear()
+        self._needed.clear()
+        self._give_up_notifying()
+
+    def _ask_kernel(self) -> None:
+        """Asks for events of all files, or for none: half of them would be no answer."""
+        inotify = _inotify()
+        if self._fd < 0:
+            self._fd = inotify.begin()
+        for what, watched in list(self._watched.items()):
+            if what not in self._numbers and self._fd >= 0:
+                number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", watched.events)
+                if number >= 0 and watched.is_folder and watched.at is not None:
+                    # An open folder is removed without an event of its own, if it is empty.
+                    above = f"/proc/self/fd/{watched.at}"
+                    number = min(number, inotify.add(self._fd, above, _DELETE))
+                if number < 0:
+                    self._give_up_notifying()
+                else:
+                    self._numbers[what] = number
+        if self._fd >= 0:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            self.is_due = poll.poll
+        else:
+            self._left = _ASK_AGAIN_AFTER
+
+    def _watch_ways(self) -> bool:
+        """Watches every directory and link on the way to an absolute path; returns False if not."""
+        add, fd = _inotify().add, self._fd
+        for watched in list(self._watched.values()):
+            if watched.at is None:
+                for path in _ways(watched.path):
+                    if os.path.lexists(path) and add(fd, path, _EVENTS | _DONT_FOLLOW) < 0:
+                        return False
+        return True
+
+    def _give_up_notifying(self) -> None:
+        self._left = _ASK_AGAIN_AFTER
+        self.is_due = _always
+        self._numbers.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _always(timeout: int) -> bool:
+    """Stands for the question whether a look is due, where nobody can tell."""
+    del timeout
+    return True
+
+
+def _ways(path: str) -> set[str]:
+    """Returns every directory and link above `path`, the root excepted, which cannot be moved."""
+    found: set[str] = set()
+    for way in (path, os.path.realpath(path)):
+        above = os.path.dirname(way)
+        while above != os.path.dirname(above):
+            found.add(above)
+            above = os.path.dirname(above)
+    return found
+
+
+# --- inotify --------------------------------------------------------------------------------------
+
+
+class _Inotify:
+    """The three calls of the C library; each answers -1 where it cannot be done."""
+
+    def __init__(self, library: Any) -> None:
+        self._begin = getattr(library, "inotify_init1", None)
+        self._add = getattr(library, "inotify_add_watch", None)
+        self._remove = getattr(library, "inotify_rm_watch", None)
+
+    def begin(self) -> int:
+        return -1 if self._begin is None else self._begin(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def add(self, fd: int, path: str, events: int) -> int:
+        assert self._add is not None, "BUG: a watch of a queue that was never begun"
+        # Added to what is asked of the same file already: two names may lead there.
+        return self._add(fd, os.fsencode(path), ctypes.c_uint32(events | _MASK_ADD))
+
+    def remove(self, fd: int, number: int) -> None:
+        assert self._remove is not None, "BUG: a watch of a queue that was never begun"
+        self._remove(fd, number)
+
+
+@cache
+def _inotify() -> _Inotify:
+    return _Inotify(ctypes.CDLL(None))
+
+
+# --- the look while nobody commits ----------------------------------------------------------------
+
+LOOK_EVERY_S = 1.0
+
+
+class Looked(Protocol):
+    """An open store that wants to be looked at."""
+
+    def look_while_idle(self) -> None:
+        """Looks, unless a commit is under way, which does it itself. It must not wait."""
+        ...
+
+
+class IdleLooks:
+    """One thread of the process, for all its stores; there is none while none is open."""
+
+    def __init__(self, every_s: float = LOOK_EVERY_S) -> None:
+        self._every_s = every_s
+        self.after_fork()
+
+    def begin(self, store: Looked) -> None:
+        """Looks at `store` from now on, about once a second."""
+        with self._changed:
+            self._stores.add(store)
+            if self._thread is None:
+                thread = Thread(target=self._run, name="holdfast-look", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:
+                    # No more threads for this user. Commits look themselves.
+                    _log.warning("idle stores are not looked at: %s", exc)
+                else:
+                    self._thread = thread
+
+    def end(self, store: Looked) -> None:
+        """Looks no more, but for a look that has begun."""
+        with self._changed:
+            self._stores.discard(store)
+            if not self._stores:
+                self._changed.notify_all()
+
+    def after_fork(self) -> None:
+        """Begins anew: neither the thread nor the stores of the parent are a forked child's."""
+        self._changed = Condition(Lock())
+        self._stores: WeakSet[Looked] = WeakSet()
+        self._thread: Thread | None = None
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(self._every_s)
+                stores = list(self._stores)
+                if not stores:
+                    self._thread = None
+                    return
+            while stores:
+                # Popped, so that a store which nobody else refers to any more can go.
+                _look_at(stores.pop())
+
+
+def _look_at(store: Looked) -> None:
+    try:
+        store.look_while_idle()
+    except Exception:
+        _log.exception("a look at the files of a store failed")
+
+
+idle_looks = IdleLooks()
+os.register_at_fork(after_in_child=idle_looks.after_fork)
