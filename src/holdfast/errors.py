@@ -200,9 +200,11 @@ class OtherStoreError(HoldfastError):
 
 
 class LostCommitsError(CorruptError):
-    """The server has lost commits that it had acknowledged, by a failover or a restart.
+    """The store lacks commits that it had acknowledged.
 
-    The store's handle is dead: open it again to go on from what is there.
+    A server lost them by a failover or a restart: the store's handle is dead, open it again to go
+    on from what is there. Of a SQLite store somebody removed the WAL, or put an older copy in its
+    place: bring back the newest copy, or delete the witness to go on with what is there.
     """
 
 

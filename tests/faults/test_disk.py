@@ -94,10 +94,10 @@ def take_back(directory: Path, place: Path) -> None:
             path.chmod(0o755 if path == directory else 0o700)
     for path in sorted(place.rglob("*")) if place.is_dir() else []:
         path.chmod(0o700 if path.is_dir() else 0o600)
-    if place.is_file():
-        place.chmod(0o600)
+    for path in place.parent.glob(f"{place.name}*") if place.is_file() else []:
+        path.chmod(0o600)
     if os.geteuid() == 0:
-        for path in (directory, place, *place.rglob("*")):
+        for path in (directory, *directory.rglob("*")):
             os.chown(path, 0, 0)
 
 

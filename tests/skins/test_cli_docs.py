@@ -258,7 +258,7 @@ def test_the_guide_shows_what_really_happens(
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     monkeypatch.setenv("HOLDFAST_ACTOR", "ada")
     assert play(GUIDE, capsys) > 15
-    assert sorted(os.listdir()) == ["desk", "desk.db"]
+    assert sorted(os.listdir()) == ["desk", "desk.db", "desk.db-witness"]
 
 
 def play(guide: str, capsys: pytest.CaptureFixture[str]) -> int:

@@ -21,6 +21,7 @@ ROOT = 0
 PID = 7777
 """What a recorded process takes for its number: it becomes part of names."""
 MAPPED = ("shared", "-shm")
+_open, _pread = os.open, os.pread  # as they are: a recording stands in for them
 
 Kind = Literal["make", "move", "drop", "write", "cut", "sync", "begun", "done"]
 
@@ -59,6 +60,7 @@ class Trace:
         """A planted fault: says which events the disk never hears of."""
         self._fds: dict[int, int] = {}
         self._mapped: dict[int, bytes] = {}
+        self._kept: dict[int, int] = {}
         self._adopt(self.place, ROOT)
         self.began = len(self.events)
         """Behind what was there already."""
@@ -138,13 +140,22 @@ class Trace:
 
     def _compare(self, folder: int, name: str, node: int) -> None:
         try:
-            data = Path(self._path(folder), name).read_bytes()
+            data = self._read_mapped(Path(self._path(folder), name))
         except FileNotFoundError:
             self.drop(folder, name)  # by SQLite, which tells nobody
             return
         if data != self._mapped.get(node, b""):
             self._mapped[node] = data
             self.events.append(Event("write", node, data=data))
+
+    def _read_mapped(self, path: Path) -> bytes:
+        """Reads SQLite's through a descriptor that stays open: closing one would drop its locks."""
+        if not path.name.endswith("-shm"):
+            return path.read_bytes()
+        found = path.stat()
+        if found.st_ino not in self._kept:
+            self._kept[found.st_ino] = _open(path, os.O_RDONLY)
+        return _pread(self._kept[found.st_ino], found.st_size, 0)
 
     def _path(self, folder: int) -> str:
         if folder == ROOT:

@@ -35,7 +35,7 @@ NAMES = {
         *("index.sqlite", "index.sqlite-journal", "leases.json", "objects", "objects/blob"),
         *("objects/snapshot", "torn", ".gitignore", "holdfast.json.new", "head.json.new", "BLOB"),
     ),
-    "sqlite": ("", "-wal", "-shm", "-journal", ".workers"),
+    "sqlite": ("", "-wal", "-shm", "-journal", "-witness", ".workers"),
 }
 DEEP = 20_000
 JSON_TEXTS = (

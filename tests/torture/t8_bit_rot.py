@@ -6,8 +6,9 @@ or all of them; every 512 bytes are zeroed, and every file is cut at each 512 an
 the store is opened and read in every way there is. It must raise an error, or say exactly what it
 said, or, of what is not events, `check` must have a finding.
 
-Of what can be rebuilt (index, shared page, SQLite's -shm) every 8th byte is changed here, and of
-copies of what another state has already had; `-large` changes every byte of 256 KiB and more.
+Of what can be rebuilt (index, shared page, SQLite's -shm and -witness) every 8th byte is changed
+here, and of copies of what another state has already had; `-large` changes every byte of 256 KiB
+and more.
 
 What cannot be found is asserted to be this and nothing else, see `_is_known`:
 - the end of a WAL that was never checkpointed: SQLite ends it at the first frame that fails its
@@ -33,7 +34,7 @@ from tests.torture.programme import Broken, Point, Programme
 
 CHUNK = 64
 BLOCK = 512
-DERIVED = ("index.sqlite", "shared", "store-shm")
+DERIVED = ("index.sqlite", "shared", "store-shm", "store-witness")
 SMALL = Size(1, 0)
 LARGE = {"files": Size(2, 3000), "sqlite": Size(2, 11000)}
 """Their states have 256 KiB together."""

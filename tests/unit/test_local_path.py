@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.local_path import check_private, refuse_network
+from holdfast.backends.local_path import check_private, refuse_mounted_alone, refuse_network
 from holdfast.errors import NotFoundError, UsageError
 
 _MOUNTS = """\
@@ -80,3 +80,16 @@ def test_a_foreign_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(UsageError, match=f"belongs to user {owner}"):
         check_private(tmp_path)
+
+
+_ALONE = _MOUNTS + "36 22 254:0 /srv/state.db /data/state\\040one.db rw - ext4 /dev/vda rw\n"
+
+
+def test_a_file_that_is_mounted_without_what_lies_beside_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a mount point") as caught:
+        refuse_mounted_alone("/data/state one.db", mountinfo=_ALONE)
+    assert caught.value.hint == "mount the directory that it lies in"
+    refuse_mounted_alone("/data/other.db", mountinfo=_ALONE)
+    refuse_mounted_alone("/data/state one.db", mountinfo="")
+    own = f"37 22 254:0 / {tmp_path} rw - ext4 /dev/vdb rw\n"
+    refuse_mounted_alone(str(tmp_path), mountinfo=own)  # a directory has everything with it

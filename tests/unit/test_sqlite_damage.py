@@ -109,6 +109,7 @@ def _change(path: Path, *statements: str) -> SqliteBackend:
     for statement in statements:
         connection.execute(statement)
     connection.close()
+    Path(f"{path}-witness").unlink()  # it would tell of a loss before anything is read
     return SqliteBackend(path, clock=FakeClock())
 
 

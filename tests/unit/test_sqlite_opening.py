@@ -80,19 +80,20 @@ def test_a_new_store_is_private_whatever_the_umask(tmp_path: Path) -> None:
         "state.db": 0o600,
         "state.db-wal": 0o600,
         "state.db-shm": 0o600,
+        "state.db-witness": 0o600,
         "state.db.workers": 0o700,
     }
     backend.close()
 
 
-def test_after_the_last_close_there_is_one_file(tmp_path: Path) -> None:
+def test_after_the_last_close_there_is_one_file_and_its_witness(tmp_path: Path) -> None:
     one, two = _open(tmp_path / "state.db"), _open(tmp_path / "state.db")
     build = RecordBuilder()
     one.commit([build.commit(build.append("a"))])
     one.close()
     assert len(two.read("a")) == 1
     two.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state.db", "state.db-witness"}
 
 
 @pytest.mark.parametrize("target", ["state.db", "state.db-wal"])
@@ -211,7 +212,7 @@ def test_processes_that_create_a_store_at_once_get_the_same_one(tmp_path: Path) 
         assert child.stdout.readline() == "ready\n"
     answers = {child.communicate("go\n")[0] for child in children}
     assert len(answers) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["state.db"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state.db", "state.db-witness"}
 
 
 _TOUCH = "import apsw, sys; c = apsw.Connection(sys.argv[1]); c.pragma('journal_mode'); c.close()"
@@ -232,3 +233,32 @@ def test_opening_a_second_handle_drops_no_lock_of_the_first(tmp_path: Path) -> N
     first.commit([build.commit(build.append("a", behind=head))])
     assert len(first.read("a")) == 2
     first.close()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-witness"])
+def test_a_new_store_is_not_made_over_what_an_old_one_left(tmp_path: Path, suffix: str) -> None:
+    path, left = tmp_path / "state.db", tmp_path / f"state.db{suffix}"
+    left.write_bytes(b"frames of another time")
+    with pytest.raises(UsageError, match=f"state.db{suffix}.* is left over") as caught:
+        _open(path)
+    assert f"delete {path}-*" in str(caught.value.hint)
+    assert _bytes_below(tmp_path) == {left.name: b"frames of another time"}
+    left.unlink()
+    _open(path).close()
+
+
+def test_what_another_process_just_made_is_not_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that create a store at once, one may see the WAL of the other before its database."""
+    path = tmp_path / "state.db"
+    _open(path).close()
+    answers = [False]
+    real = os.path.lexists
+
+    def lexists(name: str) -> bool:
+        return answers.pop() if answers and str(name) == str(path) else real(name)
+
+    monkeypatch.setattr(os.path, "lexists", lexists)
+    _open(path).close()
+    assert not answers

@@ -38,10 +38,7 @@ def refuse_network(path: str | os.PathLike[str], *, mountinfo: str | None = None
     `mountinfo` is the text of /proc/self/mountinfo; a host without that file is not judged.
     """
     if mountinfo is None:
-        try:
-            mountinfo = _MOUNTINFO.read_text(errors="surrogateescape")
-        except OSError:
-            return
+        mountinfo = read_mountinfo()
     real = os.path.realpath(path)
     kind, mount_point = _file_system(real, mountinfo)
     name, _, subtype = kind.partition(".")
@@ -50,6 +47,29 @@ def refuse_network(path: str | os.PathLike[str], *, mountinfo: str | None = None
             f'"{os.fspath(path)}" lies on a network file system ({kind} at "{mount_point}"): '
             "expected a local one, because its locks and syncs do not hold between hosts",
             hint="choose a local directory, or a redis:// or postgresql:// store for many hosts",
+        )
+
+
+def read_mountinfo() -> str:
+    """Returns what the host says of its mounts, nothing if it does not."""
+    try:
+        return _MOUNTINFO.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def refuse_mounted_alone(path: str, *, mountinfo: str) -> None:
+    """Raises UsageError if the file itself is a mount point, as `-v state.db:/x/state.db` makes it.
+
+    The files beside it are then others than those that the rest of the world finds beside it. Two
+    containers would each have a log and locks of their own for one database.
+    """
+    real = os.path.realpath(path)
+    if _file_system(real, mountinfo)[1] == real and not os.path.isdir(real):
+        raise UsageError(
+            f'"{path}" is a mount point: the file is mounted without the files beside it, which '
+            "belong to it",
+            hint="mount the directory that it lies in",
         )
 
 

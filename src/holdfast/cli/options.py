@@ -12,7 +12,13 @@ from cyclopts import Parameter
 
 import holdfast
 from holdfast.cli.printing import warn
-from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError
+from holdfast.errors import (
+    HoldfastError,
+    LostCommitsError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.names import without_secrets
 from holdfast.store import DEFAULT_PLACE, Store
 
@@ -82,11 +88,12 @@ def open_source(place: str) -> Store:
 
     A store that was not closed is recovered by whoever opens it next, and only who may write can do
     that: a read-only handle would not see what a crash left in the journal alone. So reading
-    verbs open like any other, and fall back with a warning on a disk that takes no writes.
+    verbs open like any other, and fall back with a warning on a disk that takes no writes, and on a
+    store that has lost commits: writing to it would hide the loss, looking at it does not.
     """
     try:
         return open_place(place)
-    except UnavailableError as refused:
+    except (LostCommitsError, UnavailableError) as refused:
         try:
             store = open_place(place, read_only=True)
         except HoldfastError:

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
+import apsw
+
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
     START,
@@ -38,11 +40,14 @@ from holdfast.backends.sqlite.connection import (
     Execute,
     Row,
     SqliteCheckout,
+    SqliteConnection,
     SqliteWriter,
     Translated,
     Wal,
+    close_as_it_is,
     rewrite_wal,
 )
+from holdfast.backends.sqlite.database_files import lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
 from holdfast.backends.sqlite.opening import connect, prepare_file, resolved_path, use_wal
@@ -52,15 +57,18 @@ from holdfast.backends.sqlite.rows import (
     POSITION,
     READ,
     READ_ALL,
+    READ_STORE,
     REVISION,
     STREAM,
     corrupt_event,
+    crc_of,
     decode,
     object_crc,
     prefix_end,
 )
+from holdfast.backends.sqlite.witness import Witness, find_loss, remedy
 from holdfast.clock import Clock
-from holdfast.errors import CorruptError, UnavailableError
+from holdfast.errors import CorruptError, LostCommitsError, UnavailableError
 
 # --- objects --------------------------------------------------------------------------------------
 #
@@ -175,6 +183,7 @@ class SqliteBackend:
             read_only=read_only,
             reach=reach,
         )
+        self._witness = None if read_only else _begin_witness(checkout, durability)
         self._cache = HeadCache()
         self._seen = -1
         self._workers = workers = Workers(checkout.path + ".workers")
@@ -215,6 +224,8 @@ class SqliteBackend:
         return batch
 
     def _publish(self, batch: SqliteBatch) -> None:
+        if batch.link is not None and self._witness is not None:
+            self._witness.note(batch.position, batch.link)
         self._cache.publish(batch.position, batch.heads, batch.streams)
         self._seen = batch.writer.connection.data_version()
 
@@ -389,8 +400,12 @@ class SqliteBackend:
 
     def close(self) -> None:
         if self._checkout.mark_closed():
-            self._checkout.close()
-            self._workers.close()
+            try:
+                self._checkout.close()
+            finally:
+                self._workers.close()
+                if self._witness is not None:
+                    self._witness.close()
 
 
 def _first_unreadable(execute: Execute, asked: Row, revision: int) -> int:
@@ -411,36 +426,77 @@ def _open(
     reach: Callable[[str], None] | None,
 ) -> SqliteCheckout:
     prepare_file(path, clock, create=create)
-    writing = None
-    if not read_only:
-        writing = connect(path, durability=durability, read_only=False)
-        try:
+    opened: list[SqliteConnection] = []
+    try:
+        writing = None
+        if not read_only:
+            writing = connect(path, durability=durability, read_only=False)
+            opened.append(writing)
             use_wal(writing, path)
             if durability == "full":
-                with Translated(path):
-                    rewrite_wal(writing, path)
-        except OSError as exc:
-            writing.close()
+                _rewrite_wal(writing, path)
+        reading = connect(path, durability=durability, read_only=read_only)
+        opened.append(reading)
+        wal = Wal(path) if durability == "full" else None
+        with Translated(path):
+            return SqliteCheckout(
+                path, clock, reading=reading, writing=writing, wal=wal, reach=reach
+            )
+    except BaseException as exc:
+        is_cut = _is_short_read(exc) or (bool(opened) and lacks_frames(opened[0], path))
+        for connection in opened:
+            close_as_it_is(connection)
+        if is_cut:
             raise UnavailableError(
-                f'"{path}-wal" cannot be written: {exc.strerror}',
+                f'"{path}-wal" was removed or cut while other processes use the store',
+                hint="end them, each saves what it can still read, then open the store again",
+            ) from exc
+        if isinstance(exc, OSError):
+            raise UnavailableError(
+                f'"{path}" cannot be examined: {exc.strerror}',
                 hint="check the disk, then try again",
             ) from exc
-        except BaseException:
-            writing.close()
-            raise
-    try:
-        reading = connect(path, durability=durability, read_only=read_only)
-    except BaseException:
-        if writing is not None:
-            writing.close()
         raise
-    wal = Wal(path) if durability == "full" else None
+
+
+def _is_short_read(exc: BaseException) -> bool:
+    """Says whether a page is to be in the WAL and is not; of the database SQLite says otherwise."""
+    code: object = getattr(exc.__cause__, "extendedresult", None)
+    return code == apsw.SQLITE_IOERR_SHORT_READ
+
+
+def _rewrite_wal(connection: SqliteConnection, path: str) -> None:
     try:
-        return SqliteCheckout(path, clock, reading=reading, writing=writing, wal=wal, reach=reach)
+        with Translated(path):
+            rewrite_wal(connection, path)
     except OSError as exc:
-        reading.close()
-        if writing is not None:
-            writing.close()
         raise UnavailableError(
-            f'"{path}" cannot be examined: {exc.strerror}', hint="check the disk, then try again"
+            f'"{path}-wal" cannot be written: {exc.strerror}',
+            hint="check the disk, then try again",
         ) from exc
+
+
+def _begin_witness(checkout: SqliteCheckout, durability: Durability) -> Witness | None:
+    """Raises LostCommitsError if the witness knows of more than the database, else goes on with it.
+
+    It is compared before the first write, which would take the place of what was lost. A handle
+    that only reads tells it through `describe` and `verify`. Damage has errors of its own, when
+    what is damaged is read: where it hides whose store this is, nothing is noted.
+    """
+    try:
+        with checkout.errors:
+            loss = find_loss(checkout.path, checkout.reader.execute)
+            stores = checkout.reader.rows(READ_STORE)
+        if loss is not None:
+            raise LostCommitsError(
+                f'"{checkout.path}" is not what it was: {loss}',
+                where=checkout.path,
+                hint=remedy(checkout.path),
+            )
+    except BaseException as exc:
+        if isinstance(exc, CorruptError) and not isinstance(exc, LostCommitsError):
+            return None
+        checkout.abandon()
+        raise
+    is_whole = bool(stores) and stores[0][-1] == crc_of(*stores[0][:-1])
+    return Witness(checkout.path, str(stores[0][3]), durability) if is_whole else None

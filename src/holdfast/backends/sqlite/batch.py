@@ -165,6 +165,7 @@ class SqliteBatch:
         "_tables",
         "_where",
         "heads",
+        "link",
         "outcomes",
         "position",
         "streams",
@@ -190,6 +191,8 @@ class SqliteBatch:
         self._where = where
         self._now_us = now_us
         self.position = cache.position
+        self.link: bytes | None = None
+        """Of the event at `position`; None if the batch wrote none."""
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Stream] = {}
         self.outcomes: list[Receipt | Refusal] = []
@@ -211,12 +214,14 @@ class SqliteBatch:
             for record in append.records:
                 ordinal += 1
                 self._execute(INSERT, encode(record, stream.id, ordinal, position))
+            self.link = append.records[-1].link
             self.heads[name] = head_after(append, head, Position(position))
             key = append.records[0].key
             if key is not None:
                 self._tables.ensure("keys", self._execute)
                 self._execute(_ADD_KEY, (stream.id, key, append.expected + 1))
         if ordinal == before:
+            self.link = b""
             self._execute(INSERT_EMPTY, (position,))
         if commit.marks:
             self._marks.apply(commit.marks)

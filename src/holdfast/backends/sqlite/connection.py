@@ -15,14 +15,18 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import apsw
 
+from holdfast.backends.file_watch import idle_looks
 from holdfast.backends.handle import Handle
+from holdfast.backends.sqlite.database_files import DatabaseFiles, Problem
+from holdfast.backends.sqlite.rescue import rescue_database
 from holdfast.clock import Clock
 from holdfast.errors import (
     CorruptError,
+    FilesTakenError,
     FormatError,
     HoldfastError,
     UnavailableError,
@@ -224,11 +228,18 @@ class SqliteConnection(Protocol):
     def set_busy_handler(self, callable: Callable[[int], bool]) -> None: ...
     def data_version(self) -> int: ...
     def last_insert_rowid(self) -> int: ...
+    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
     def close(self) -> None: ...
 
 
 def connect(name: str, flags: int) -> SqliteConnection:
     return cast(SqliteConnection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
+
+
+def close_as_it_is(connection: SqliteConnection) -> None:
+    """Closes without the checkpoint that a last close makes: it would write in the database."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
 
 
 def execute_of(connection: SqliteConnection) -> Execute:
@@ -258,6 +269,7 @@ _UNAVAILABLE: dict[type[apsw.Error], tuple[str, str]] = {
     apsw.InterruptError: ("the call was interrupted", "try again"),
     apsw.IOError: ("reading or writing failed", "check the disk, then open the store again"),
 }
+_CLOSED = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 _LATE_TABLES = tuple(
     f"no such table: {name}"
     for name in ("keys", "checkpoints", "leases", "marks", "claims", "objects")
@@ -306,10 +318,11 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
 class Translated:
     """`with` this, every error of SQLite leaves as one of ours, with the original as its cause."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_check_open", "_path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, check_open: Callable[[], None] | None = None) -> None:
         self._path = path
+        self._check_open = check_open
 
     def __enter__(self) -> None:
         pass
@@ -318,12 +331,17 @@ class Translated:
         if exc is not None:
             ours = translate(exc, self._path)
             if ours is not None:
+                if self._check_open is not None and isinstance(exc, _CLOSED):
+                    self._check_open()  # which says why, if another thread gave the handle up
                 raise ours from exc
         return False
 
 
 T = TypeVar("T")
 NEWEST = "SELECT max(ordinal) FROM events"
+_TAKEN_HINT = (
+    "end what touches the files of an open store, then open it again and look what is there"
+)
 
 
 class SqliteReader:
@@ -373,10 +391,13 @@ class SqliteWriter:
         `publish` is called with it while the connection is still held, so that the next
         transaction finds in memory what this one left on disk.
         """
-        execute = self.execute
+        execute, files = self.execute, self._checkout.files
         with self.lock:
             self._checkout.check_open()
-            self._checkout.check_name()
+            # Before as well as after: what a commit without locks or names writes may destroy what
+            # others wrote. Where nobody tells that a look is due, the look after it has to do.
+            if files.watch.is_due(0) and (files.watch.is_notified or files.is_suspect()):
+                self._checkout.check_files(outcome_known=True)
             try:
                 execute("BEGIN IMMEDIATE")
                 if self._wal is not None:
@@ -397,6 +418,8 @@ class SqliteWriter:
             self._tables.settle()
             if self._reach is not None:
                 self._reach("sqlite.committed")
+            if files.watch.is_due(0):
+                self._checkout.check_files(outcome_known=False, thorough=files.watch.is_notified)
             if publish is not None:
                 publish(result)
             return result
@@ -427,6 +450,14 @@ class SqliteWriter:
         return self._checkout.poison(f"a commit failed ({exc})")
 
 
+class _Death(NamedTuple):
+    """Why a handle cannot be used any more, and where what it held was saved."""
+
+    why: str
+    is_taken: bool = False
+    rescued: str | None = None
+
+
 class SqliteCheckout(Handle):
     """Whether the store may be used, and what every part of the backend needs to use it."""
 
@@ -441,18 +472,23 @@ class SqliteCheckout(Handle):
         reach: Callable[[str], None] | None,
     ) -> None:
         self.path = path
-        found = os.stat(path, follow_symlinks=False)
-        self._identity = found.st_dev, found.st_ino
         self.clock = clock
         self.tables = SqliteTables()
         self.reach = reach
-        self.errors = Translated(path)
+        self.errors = Translated(path, self.check_open)
         self.changed = Condition()
         self.waiting = 0
         self.reader = SqliteReader(reading)
-        self._poison: str | None = None
-        self._writer = None if writing is None else SqliteWriter(writing, self, wal)
+        self._poison: _Death | None = None
+        self._files = self._writer = None
+        if writing is not None:
+            for connection in (reading, writing):
+                connection.pragma("schema_version")  # which opens the WAL, and takes the locks
+            self._files = DatabaseFiles(path, writing)
+            self._writer = SqliteWriter(writing, self, wal)
         super().__init__()
+        if writing is not None:
+            idle_looks.begin(self)
 
     @property
     def writer(self) -> SqliteWriter:
@@ -465,42 +501,87 @@ class SqliteCheckout(Handle):
             )
         return self._writer
 
+    @property
+    def files(self) -> DatabaseFiles:
+        """What the writing connection relies on."""
+        assert self._files is not None, "BUG: a handle that only reads watches nothing"
+        return self._files
+
     def check_open(self) -> None:
         if self._dead is not None or self._poison is not None:
             super().check_open()
-            raise self._poisoned()
+            raise self._died()
 
-    def check_name(self) -> None:
-        """Raises, and ends the handle, if somebody deleted or replaced the file while it was open.
+    def check_files(self, *, outcome_known: bool, thorough: bool = True) -> None:
+        """Raises, and ends the handle, if a file or a lock was taken from it; for the writer.
 
-        SQLite would go on writing to a file without a name, which is gone when its last user ends.
+        SQLite would go on writing to a file without a name, which is gone when its last user ends,
+        or write without a lock. So nothing more is acknowledged, and what can still be read is
+        saved first.
         """
+        problem = self.files.find_problem(thorough=thorough)
+        if problem is not None:
+            raise self._give_up(problem, outcome_known=outcome_known)
+
+    def look_while_idle(self) -> None:
+        """Looks at the files, unless a commit is under way, which does so itself."""
+        writer = self._writer
+        if writer is None or not writer.lock.acquire(blocking=False):
+            return
         try:
-            found = os.stat(self.path, follow_symlinks=False)
-        except FileNotFoundError:
-            found = None
-        except OSError as exc:
-            raise UnavailableError(
-                f'"{self.path}" cannot be examined: {exc.strerror}',
-                hint="check the disk, then try again",
-            ) from exc
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
-            error = self.poison("its file was deleted, moved or replaced while it was open")
-            error.outcome_known = True
-            raise error
+            if self._dead is None and self._poison is None:
+                with self.errors:
+                    self.check_files(outcome_known=True)
+        except FilesTakenError as exc:
+            _log.error("%s", exc)
+        finally:
+            writer.lock.release()
+
+    def _give_up(self, problem: Problem, *, outcome_known: bool) -> FilesTakenError:
+        """Ends the use of this handle at once; the caller has the writer's lock.
+
+        Both connections are closed here and now, and without the checkpoint that a last close
+        makes: without locks, or on files without a name, it would write over what others have
+        written since. As long as they were open, whoever opens the store again in this process
+        would share their memory. Until all is saved, other calls wait for the reader's lock: an
+        error that they got earlier could end the process in the middle of it.
+        """
+        rescued, saved = None, "what was committed is in its place"
+        with self.reader.lock:
+            if not problem.is_in_place:
+                moved = self.files.moved_to()
+                if moved is None:
+                    rescued, saved = rescue_database(
+                        self.path, self.reader.connection, problem.what, self.clock
+                    )
+                else:
+                    saved = f'what was committed went with it to "{moved}"'
+            assert self._writer is not None, "BUG: nobody but the writer looks"
+            for connection in (self.reader.connection, self._writer.connection):
+                close_as_it_is(connection)
+            self._poison = _Death(f"{problem.what}; {saved}", is_taken=True, rescued=rescued)
+        self.wake()
+        error = self._died()
+        error.outcome_known = outcome_known
+        assert isinstance(error, FilesTakenError)
+        return error
 
     def poison(self, why: str) -> UnavailableError:
         """Ends the use of this handle, and returns the error for the call that found out."""
-        self._poison = why
+        self._poison = _Death(why)
         self.wake()
-        error = self._poisoned()
+        error = self._died()
         error.outcome_known = False
         return error
 
-    def _poisoned(self) -> UnavailableError:
+    def _died(self) -> UnavailableError:
+        assert self._poison is not None, "BUG: a living handle has no cause of death"
+        why, is_taken, rescued = self._poison
+        text = f'"{self.path}" is unavailable to this handle: {why}'
+        if is_taken:
+            return FilesTakenError(text, rescued=rescued, hint=_TAKEN_HINT)
         return UnavailableError(
-            f'"{self.path}" is unavailable to this handle: {self._poison}',
-            hint="open the store again and look whether the commit is there",
+            text, hint="open the store again and look whether the commit is there"
         )
 
     def wake(self) -> None:
@@ -516,18 +597,49 @@ class SqliteCheckout(Handle):
     def close(self) -> None:
         """Closes both connections of a handle that was just marked closed.
 
-        The last one on the host empties the WAL and removes it.
+        The last one on the host empties the WAL and removes it. A file that was taken since the
+        last commit is found here: then what can be read is saved, and the caller is told. If only
+        the locks are gone, everything is in its place, and the WAL is left to whoever opens next.
         """
         self.wake()
+        writer = self._writer
+        if writer is None:
+            with self.errors, self.reader.lock:
+                self.reader.connection.close()
+            return
+        idle_looks.end(self)
+        try:
+            with self.errors, writer.lock:
+                problem = self.files.find_problem(thorough=True) if self._poison is None else None
+                if problem is not None:
+                    error = self._give_up(problem, outcome_known=True)
+                    if not problem.is_in_place:
+                        raise error
+                    _log.warning("%s", error.message)
+        finally:
+            self._close_connections(writer)
+
+    def abandon(self) -> None:
+        """Ends a handle that was just opened, and leaves the files as they are."""
+        self.mark_closed()
+        writer = self._writer
+        assert writer is not None, "BUG: a handle that only reads leaves the files as they are"
+        idle_looks.end(self)
+        for connection in (self.reader.connection, writer.connection):
+            close_as_it_is(connection)
+        writer.close()
+        self.files.close()
+
+    def _close_connections(self, writer: SqliteWriter) -> None:
         with self.errors, self.reader.lock:
             self.reader.connection.close()
-        if self._writer is not None:
-            if self.reach is not None:
-                self.reach("sqlite.closing")
-            with self.errors:
-                self._writer.close()
-            if self.reach is not None:
-                self.reach("sqlite.closed")
+        if self.reach is not None:
+            self.reach("sqlite.closing")
+        with self.errors:
+            writer.close()
+        self.files.close()
+        if self.reach is not None:
+            self.reach("sqlite.closed")
 
     def after_fork(self) -> None:
         """Keeps a child from ever closing what it inherited.
@@ -540,3 +652,5 @@ class SqliteCheckout(Handle):
 
         for inherited in (self.reader, self._writer):
             pythonapi.Py_IncRef(py_object(inherited))
+        if self._files is not None:
+            self._files.close()

@@ -20,6 +20,7 @@ from holdfast.backends.sqlite.connection import (
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
 from holdfast.backends.sqlite.opening import FORMAT, connect
+from holdfast.backends.sqlite.rescue import rescued_reports
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -32,6 +33,7 @@ from holdfast.backends.sqlite.rows import (
     decode,
     object_crc,
 )
+from holdfast.backends.sqlite.witness import find_loss, remedy
 from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _STREAMS = "SELECT id, name, first FROM streams"
@@ -67,6 +69,9 @@ class SqliteInspection:
         with checkout.errors:
             stores = [row[3] for row in checkout.reader.rows(READ_STORE)]
             position = checkout.reader.newest()
+            with checkout.reader.lock:
+                loss = find_loss(checkout.path, checkout.reader.execute)
+        reports = [] if loss is None else [f"{loss}; {remedy(checkout.path)}"]
         return {
             "kind": "sqlite",
             "place": f"sqlite:{checkout.path}",
@@ -77,7 +82,7 @@ class SqliteInspection:
             "size_bytes": _size(checkout.path) + _size(checkout.path + "-wal"),
             "position": position,
             "sqlite": apsw.sqlite_lib_version(),
-            "reports": [],
+            "reports": reports + rescued_reports(checkout.path),
         }
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
@@ -100,7 +105,7 @@ class _Check:
         self._path = path
 
     def run(self, *, read_all: bool) -> Iterator[Finding]:
-        parts = [self._structure(full=read_all)]
+        parts = [self._lost(), self._structure(full=read_all)]
         if read_all:
             parts += [
                 self._store(),
@@ -121,6 +126,11 @@ class _Check:
 
     def _has(self, table: str) -> bool:
         return self._rows(HAS_TABLE, (table,)) == [(1,)]
+
+    def _lost(self) -> Iterator[Finding]:
+        loss = find_loss(self._path, self._connection.execute)
+        if loss is not None:
+            yield Finding(self._path, f"{loss}; {remedy(self._path)}")
 
     def _structure(self, *, full: bool) -> Iterator[Finding]:
         # Both forms walk every page; the full one also looks up every row in every index.

@@ -14,7 +14,12 @@ from time import sleep
 
 import apsw
 
-from holdfast.backends.local_path import check_private, refuse_network
+from holdfast.backends.local_path import (
+    check_private,
+    read_mountinfo,
+    refuse_mounted_alone,
+    refuse_network,
+)
 from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite.connection import SqliteConnection, Translated, statements
@@ -32,6 +37,9 @@ PAGE_BYTES = 16384
 WAL_PAGES = 1000
 CACHE_KIB = 8192
 VALUE_BYTES_MAX = 512 << 20
+
+SUFFIXES = ("-wal", "-shm", "-journal", "-witness")
+"""What lies beside a database, after its name."""
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
@@ -52,8 +60,11 @@ def resolved_path(path: str | os.PathLike[str]) -> str:
 
 def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
     """Makes sure that a store of a known format lies at `path`, private to this user."""
-    refuse_network(path)
+    mountinfo = read_mountinfo()
+    refuse_network(path, mountinfo=mountinfo)
+    refuse_mounted_alone(path, mountinfo=mountinfo)
     if create and not os.path.lexists(path):
+        _refuse_left_overs(path)
         _create(path, clock)
     try:
         found = check_private(path)
@@ -64,11 +75,28 @@ def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
             f'"{path}" is a directory: expected a database file',
             hint="name a file, or leave out sqlite: if it is a store on plain files",
         )
-    for suffix in ("-wal", "-shm", "-journal"):
+    for suffix in SUFFIXES:
         # Another process may be just closing, and take its WAL away.
         with contextlib.suppress(NotFoundError):
             check_private(path + suffix)
     _examine(path)
+
+
+def _refuse_left_overs(path: str) -> None:
+    """Raises UsageError if files of an earlier database lie where the new one would find them.
+
+    SQLite would take an old WAL for the new database's own: deleted data comes back, or the new
+    database is malformed from its first moment on. A witness says that there was a store, whose
+    database somebody took away.
+    """
+    for suffix in SUFFIXES:
+        left = path + suffix
+        if os.path.lexists(left) and not os.path.lexists(path):
+            raise UsageError(
+                f'"{path}" does not exist, but "{left}" does: it is left over from a store whose '
+                "database file was deleted or moved away",
+                hint=f"bring the database file back, or, to begin a new store, delete {path}-*",
+            )
 
 
 def _create(path: str, clock: Clock) -> None:
@@ -184,7 +212,7 @@ def connect(path: str, *, durability: Durability, read_only: bool) -> SqliteConn
                     f"found {found}"
                 )
         except BaseException:
-            connection.close()
+            driver.close_as_it_is(connection)
             raise
         return connection
 

@@ -23,13 +23,13 @@ INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
 INSERT_EMPTY = "INSERT INTO events (ordinal) VALUES (?)"
 INSERT_STORE = "INSERT INTO events (ordinal, time, type, subject, crc) VALUES (?,?,?,?,?)"
 
-_COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link,
+COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link,
  payload"""
-READ = f"""SELECT {_COLUMNS} FROM events
+READ = f"""SELECT {COLUMNS} FROM events
  WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
-READ_HEAD = f"SELECT {_COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
+READ_HEAD = f"SELECT {COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
 # A row that lost its stream to damage is not taken for the place of a commit without events.
-READ_ALL = f"""SELECT {_COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
+READ_ALL = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal LIMIT ?"""
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
