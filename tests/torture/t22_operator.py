@@ -419,6 +419,8 @@ def trial(backend: str, known: Callable[[str], list[tuple[str, Hand | None]]], p
     make_small()
     plan = plan_of(backend, known(backend), point)
     operator_workers.large_every, opening.WAL_PAGES = plan.large_every, plan.wal_pages
+    if known is mounted:
+        mounts.begin()
     with mounts.undone():
         return max(1, Trial(plan, point).run())
 
