@@ -30,6 +30,11 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
+def begin() -> None:
+    """Gives this process a namespace of its own, before it starts those who must see its mounts."""
+    _libc()
+
+
 def bind(source: Path, at: Path) -> None:
     """Shows a file or a directory at another place, too."""
     if source.is_dir():

@@ -419,6 +419,8 @@ def trial(backend: str, known: Callable[[str], list[tuple[str, Hand | None]]], p
     make_small()
     plan = plan_of(backend, known(backend), point)
     operator_workers.large_every, opening.WAL_PAGES = plan.large_every, plan.wal_pages
+    if known is mounted:
+        mounts.begin()
     with mounts.undone():
         return max(1, Trial(plan, point).run())
 
@@ -433,9 +435,9 @@ PROGRAMMES = tuple(
         f"t22-{backend}",
         PROMISE,
         partial(trial, backend, combinations),
-        share=240,
+        share=200,
         points=points,
-        turns=8,
+        turns=16,
         plants=PLANTED[backend],
     )
     for backend, points in (("files", 1000), ("sqlite", 900))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 import holdfast.aio
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import renew_many
 from holdfast.backends.registry import BUILT_IN, open_backend
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
@@ -84,9 +86,30 @@ def test_what_is_no_backend_is_told_what_it_lacks():
     backend = Wrapped()
     backend.wait = None  # type: ignore[assignment]
     backend.leases = object()  # type: ignore[assignment]
-    lacks = "has no wait, leases.acquire, leases.renew, leases.renew_many, leases.release, leases.holder, leases.list;"
+    lacks = "has no wait, leases.acquire, leases.renew, leases.release, leases.holder, leases.list;"
     with pytest.raises(UsageError, match=lacks):
         holdfast.open(backend=backend)
+
+
+class OlderLeases:
+    """Leases as they were before `renew_many` was in the protocol."""
+
+    def __init__(self, leases: Any) -> None:
+        for name in ("acquire", "renew", "release", "holder", "list"):
+            setattr(self, name, getattr(leases, name))
+
+
+def test_a_backend_from_before_many_leases_were_renewed_at_once_still_works():
+    backend = Wrapped()
+    backend.leases = OlderLeases(backend.leases)  # type: ignore[assignment]
+    with holdfast.open(backend=backend) as store:
+        lease = store.lease("desk")
+        assert lease is not None
+        renewed, lost = renew_many(
+            backend.leases, [lease, replace(lease, epoch=lease.epoch + 1)], ttl_s=30
+        )
+        assert renewed is not None
+        assert lost is None
 
 
 def test_a_durability_that_nobody_knows_is_refused():
@@ -100,6 +123,7 @@ def test_a_durability_that_nobody_knows_is_refused():
 
 MODULE = """
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import renew_many
 
 opened = []
 

@@ -61,6 +61,8 @@ class Workers:
                 name = _file_name(owner)
                 self._held[owner] = fd = self._lock_file(name)
                 if self._watch is not None:
+                    if self._at is None:  # else whoever opened that directory watches this one
+                        self._watch.keep("its workers", self._directory, self._directory_fd)
                     self._watch.keep(f"workers/{name}", name, fd, at=self._directory_fd)
 
     def is_alive(self, owner: str) -> bool:

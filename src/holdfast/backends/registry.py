@@ -214,6 +214,8 @@ def _entry_point(scheme: str) -> EntryPoint | None:
     return next(iter(found.values()), None)
 
 
+_OPTIONAL = frozenset(("leases.renew_many",))
+"""What the log does without, for backends that were written before it was in the protocol."""
 _COMPANIONS = {"objects": Objects, "leases": Leases, "marks": Marks, "inspect": Inspection}
 
 
@@ -245,5 +247,7 @@ def _missing(found: object, protocol: type, prefix: str) -> list[str]:
     return [
         prefix + name
         for name in methods
-        if not name.startswith("_") and not callable(getattr(found, name, None))
+        if not name.startswith("_")
+        and prefix + name not in _OPTIONAL
+        and not callable(getattr(found, name, None))
     ]

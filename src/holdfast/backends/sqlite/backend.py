@@ -187,7 +187,8 @@ class SqliteBackend:
         self._witness = None if read_only else _begin_witness(checkout, durability)
         self._cache = HeadCache()
         self._seen = -1
-        self._workers = workers = Workers(checkout.path + ".workers")
+        watch = None if read_only else checkout.files.watch
+        self._workers = workers = Workers(checkout.path + ".workers", watch=watch)
         self._leases = SqliteLeases(checkout, workers)
         self._marks = SqliteMarks(checkout, workers)
         self.leases: Leases = self._leases
