@@ -19,7 +19,7 @@ def no_look() -> None:
     database.lacks_frames = _none
 
 
-def no_witness() -> None:
+def _no_witness() -> None:
     """Nobody compares a database with what was acknowledged."""
     for name in ("backend", "inspection"):
         module = import_module(f"holdfast.backends.sqlite.{name}")
@@ -28,9 +28,9 @@ def no_witness() -> None:
 
 
 def blind() -> None:
-    """Neither."""
+    """Nobody looks, and nobody compares."""
     no_look()
-    no_witness()
+    _no_witness()
 
 
 def cries() -> None:
@@ -55,7 +55,6 @@ def _none(*given: Any, **named: Any) -> None:
 
 PLANTS: dict[str, Callable[[], None]] = {
     "no-look": no_look,
-    "no-witness": no_witness,
     "blind": blind,
     "cries": cries,
 }

@@ -130,7 +130,7 @@ def plan_of(backend: str, known: list[tuple[str, Hand | None]], point: Point) ->
     target, hand = known[point.number % len(known)]
     chance = point.random
     moment = chance.randint(6, 40)
-    more = chance.choice((0, 1, 2, 3, 5, 12, 40))
+    more = chance.choice((0, 0, 0, 1, 2, 3, 5, 12, 40))
     # A whole store that is put in place of another can be told only by those who had it open.
     is_whole = target == DIRECTORY and hand in WHOLE
     return Plan(
@@ -427,7 +427,7 @@ def trial(backend: str, known: Callable[[str], list[tuple[str, Hand | None]]], p
 
 PLANTED = {
     "files": {"no-look": 100, "cries": 40},
-    "sqlite": {"no-witness": 60, "blind": 30, "cries": 40},
+    "sqlite": {"blind": 30, "cries": 40},
 }
 PROMISE = "nothing acknowledged is lost in silence, whoever lays hands on the files"
 PROGRAMMES = tuple(
