@@ -22,7 +22,6 @@ import builtins
 import dis
 import enum
 import functools
-import importlib.metadata
 import linecache
 import os
 import re
@@ -350,13 +349,13 @@ def _owner_of(value: Any) -> str:
 @functools.cache
 def _version_of(package: str) -> str | None:
     """Returns the version of the distribution that brings a package, None if nobody knows."""
+    from importlib import metadata  # slow to import, and rarely needed
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        names = importlib.metadata.packages_distributions().get(package)
-        return (
-            ",".join(sorted(f"{n}=={importlib.metadata.version(n)}" for n in names or ())) or None
-        )
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        names = metadata.packages_distributions().get(package)
+        return ",".join(sorted(f"{n}=={metadata.version(n)}" for n in names or ())) or None
 
 
 # --- code -----------------------------------------------------------------------------------------

@@ -209,8 +209,9 @@ class FileWatch:
         self.is_due = _always
         self._numbers.clear()
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            # Forgotten first: an interrupted close is made again, and the number may be another's.
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 def _always(timeout: int) -> bool:

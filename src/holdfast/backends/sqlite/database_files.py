@@ -122,11 +122,12 @@ class DatabaseFiles:
     def close(self) -> None:
         """Ends the looks; descriptors made with O_PATH drop no lock when they are closed."""
         self.watch.close()
-        for lock in self._locks:
-            lock.close()
-        for fd in self._own:
-            os.close(fd)
-        self._locks, self._own = [], []
+        # Taken away first: a close that was interrupted is made again, and must not close a
+        # descriptor that another file has got since.
+        while self._locks:
+            self._locks.pop().close()
+        while self._own:
+            os.close(self._own.pop())
 
     def _begin(self) -> None:
         opened = _open_inodes()

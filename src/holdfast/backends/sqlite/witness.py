@@ -89,8 +89,9 @@ class Witness:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            # Forgotten first: an interrupted close is made again, and the number may be another's.
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def _stop(self, exc: OSError) -> None:
         _log.warning("%s is no longer written: %s", self._path, exc)
