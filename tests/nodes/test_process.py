@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Graph, Store, UsageError, ValueDomainError, node
 from holdfast.copy import copy
-from holdfast.nodes import process_node
+from holdfast.nodes import process_node, results
 from holdfast.testing import FakeClock
 from tests.nodes.witness import Calls
 
@@ -834,6 +834,34 @@ def _damaged(record):
     from msgspec.structs import replace
 
     return replace(record, payload=b'{"node":1}')
+
+
+def test_a_long_stream_is_not_read_as_a_whole(hf: Store, calls: Calls, monkeypatch):
+    """The results of a node are found by its name, among however many others."""
+    graph, chat = pair(calls), hf.conversation("c")
+    for number in range(20):
+        hf.process(graph, chat, thread=[f"{number}"])
+    calls.take()
+    monkeypatch.setattr(results, "WHOLE_MAX", 3)
+    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))  # as a new process would begin
+    table = hf._nodes.table("planner", "conversation/c")
+    assert hf.process(graph, chat, thread=["19"]).counts["hit"] == 2
+    assert not table._is_whole
+    assert hf.process(graph, chat, thread=["12"]).counts["hit"] == 2
+    assert calls.take() == []
+    hf.process(graph, chat, thread=["0"])  # twenty others are newer: it is not kept
+    assert calls.take() == ["flags"]
+    assert hf.process(graph, chat, thread=["0"]).states["flags"].status == "hit"
+    assert table.names() == ["flags", "picker"]
+    hf.invalidate(graph, chat)
+    hf.process(graph, chat, thread=["0"])
+    assert calls.take() == ["flags", "picker"]
+    keys = [event.key for event in hf.events() if event.type == "node.computed"]
+    assert len(keys) == len({*keys}) == 24
+    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))
+    hf.invalidate(graph, chat, "picker")
+    assert hf.process(graph, chat, thread=["0"]).states["picker"].status == "computed"
+    assert calls.take() == ["picker"]
 
 
 def test_results_travel_with_a_copy(hf: Store, calls: Calls, tmp_path: Path):
