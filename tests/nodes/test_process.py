@@ -279,6 +279,57 @@ def test_files_count_by_stamp_and_then_by_digest(hf: Store, calls: Calls, tmp_pa
     assert value() is None
 
 
+def test_what_cannot_be_looked_at_is_not_as_it_was(mem: Store, calls: Calls, tmp_path: Path):
+    place = tmp_path / "place"
+    place.write_text("text")
+
+    @node
+    def one(ctx):
+        calls("one")
+        return ctx.file(place)
+
+    graph = Graph("odd", [one])
+    mem.process(graph, "conversation/c")
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(holdfast.NodeError, match="IsADirectoryError"):
+        mem.process(graph, "conversation/c")
+    place.rmdir()
+    assert mem.process(graph, "conversation/c").value("one") is None
+    short = mem.conversation("short")
+
+    @node
+    def two(ctx):
+        return ctx.read(short, "a", 0)
+
+    graph = Graph("closed", [two])
+    short["a"] = 1
+    mem.process(graph, "conversation/c")
+    mem.process(graph, "conversation/c")
+    mem.process(graph, "conversation/c")
+    short.close(keep=False)
+    with pytest.raises(holdfast.ClosedError):
+        mem.process(graph, "conversation/c")
+
+
+def test_the_order_of_keys_counts_where_a_node_can_see_it(mem: Store, calls: Calls):
+    chat = mem.conversation("c")
+
+    @node
+    def keys(ctx, given):
+        calls("keys")
+        return [*ctx.read(chat, "table"), *given]
+
+    graph = Graph("order", [keys])
+    chat["table"] = {"a": 1, "b": 2}
+    assert mem.process(graph, chat, given={"x": 1, "y": 2}).value("keys") == ["a", "b", "x", "y"]
+    chat["table"] = {"b": 2, "a": 1}
+    assert mem.process(graph, chat, given={"y": 2, "x": 1}).value("keys") == ["b", "a", "x", "y"]
+    chat["other"] = 1
+    mem.process(graph, chat, given={"x": 1, "y": 2})
+    assert calls.take() == ["keys", "keys"]
+
+
 def test_the_environment_and_messages_count(hf: Store, calls: Calls, monkeypatch):
     chat = hf.conversation("c")
 
