@@ -177,6 +177,24 @@ def test_a_walk_can_be_a_run(hf: Store, calls: Calls):
     assert len([e for e in hf.events() if e.stream.startswith("node/")]) == before
 
 
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_a_walk_that_is_a_run_goes_on_after_a_kill(kind: str, tmp_path: Path, ledger: cold.Ledger):
+    url = str(tmp_path / "store") if kind == "files" else f"sqlite:{tmp_path / 'store.db'}"
+    holdfast.open(url).close()
+    other = start(url, "run", HF_HANG="1")
+    while "begun" not in ledger.lines():
+        assert other.poll() is None
+        time.sleep(0.01)
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    with holdfast.open(url) as hf:
+        walk = hf.process(cold.RUN_GRAPH, "conversation/c", run="r")
+        assert walk.value("paid") == "done"
+        assert len(hf.run("r").journal.claims) == 2
+        assert hf.check().ok
+    assert ledger.lines() == ["fast", "begun", "begun", "paid"]
+
+
 def test_what_a_run_recorded_counts_more_than_changed_code(mem: Store, calls: Calls):
     chat = mem.conversation("c")
     assert mem.process(flow(calls), chat, run="r", x=1).value("first") == 1
