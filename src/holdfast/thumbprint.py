@@ -265,8 +265,12 @@ def source_tree(function: FunctionType) -> _Definition:
     )
 
 
-def _no_source(function: Any) -> UsageError:
-    return UsageError(
+class NoSourceError(UsageError):
+    """A function whose source is not to be found: it can only be told by a version."""
+
+
+def _no_source(function: Any) -> NoSourceError:
+    return NoSourceError(
         f"{_shown(function)} has no source, so nobody could tell whether it changed",
         hint='give it version="1", and another one whenever it changes',
     )
@@ -500,7 +504,9 @@ class _Tracking:
         self._guards.append((_attribute_of, (function, "__code__"), code))
         try:
             definition = source_tree(function)
-        except UsageError:
+        except NoSourceError:
+            # One whose source was edited is not let pass: its code would count as no code at all,
+            # and so would the next one's.
             if self._entries[0] is None and len(self._entries) == 1:
                 raise  # the function itself: there is nothing to tell it by
             self._untracked[f"{name}: its source is not to be found"] = None

@@ -71,11 +71,22 @@ def paid(ctx, hanging):
     return hanging
 
 
+@node
+def fast(ctx):
+    ledger.add("fast")
+    return 1
+
+
+RUN_GRAPH = Graph("hanging run", [fast, hanging, paid])
+
+
 if __name__ == "__main__":
     url, what = sys.argv[1:3]
     with holdfast.open(url) as store:
         if what == "hang":
             store.process(Graph("hang", [hanging, paid]), "conversation/c")
+        elif what == "run":
+            store.process(RUN_GRAPH, "conversation/c", run="r")
         else:
             walk = store.process(cold_graph(int(what)), "conversation/c", x=1)
             print(walk.value(f"n{int(what) - 1}"))

@@ -18,9 +18,11 @@ from tests.nodes import model as models
 from tests.nodes.model import FILES, HELPERS, KEYS, SCOPE, Model, World
 from tests.nodes.witness import Calls
 from tests.record.stores import ALL, new_url
+from tests.selection import RUNS_ALL
 
 STEPS = 14
 SEEDS = {"memory": 30, "files": 10, "sqlite": 10, "redis": 4, "postgresql": 4}
+MORE = 10 if RUNS_ALL else 1
 _numbers = itertools.count()
 
 
@@ -98,7 +100,8 @@ class Trial:
 
 
 @pytest.mark.parametrize(
-    ("backend", "seed"), [(backend, seed) for backend in ALL for seed in range(SEEDS[backend])]
+    ("backend", "seed"),
+    [(backend, seed) for backend in ALL for seed in range(MORE * SEEDS[backend])],
 )
 def test_walks_are_as_the_model_says(backend: str, seed: int, tmp_path: Path):
     """NODE-5, NODE-10, NODE-12, NODE-23: 0 stale, 0 needless, equal artifacts everywhere."""

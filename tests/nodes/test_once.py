@@ -42,7 +42,7 @@ def start(url: str, what: str, **environment: str) -> subprocess.Popen[str]:
 def test_eight_processes_compute_each_node_of_a_cold_graph_once(
     durable_url: str, ledger: cold.Ledger
 ):
-    count = 40 if "://" in durable_url else 200  # a server takes its time
+    count = 200
     others = [start(durable_url, str(count)) for _ in range(8)]
     answers = {other.communicate()[0] for other in others}
     assert [other.returncode for other in others] == [0] * 8
@@ -175,6 +175,24 @@ def test_a_walk_can_be_a_run(hf: Store, calls: Calls):
     assert (hit.counts["hit"], calls.take()) == (3, [])
     assert len(hf.run("r2").journal.entries) == 3
     assert len([e for e in hf.events() if e.stream.startswith("node/")]) == before
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_a_walk_that_is_a_run_goes_on_after_a_kill(kind: str, tmp_path: Path, ledger: cold.Ledger):
+    url = str(tmp_path / "store") if kind == "files" else f"sqlite:{tmp_path / 'store.db'}"
+    holdfast.open(url).close()
+    other = start(url, "run", HF_HANG="1")
+    while "begun" not in ledger.lines():
+        assert other.poll() is None
+        time.sleep(0.01)
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    with holdfast.open(url) as hf:
+        walk = hf.process(cold.RUN_GRAPH, "conversation/c", run="r")
+        assert walk.value("paid") == "done"
+        assert len(hf.run("r").journal.claims) == 2
+        assert hf.check().ok
+    assert ledger.lines() == ["fast", "begun", "begun", "paid"]
 
 
 def test_what_a_run_recorded_counts_more_than_changed_code(mem: Store, calls: Calls):

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Graph, Store, UsageError, ValueDomainError, node
 from holdfast.copy import copy
-from holdfast.nodes import process_node
+from holdfast.nodes import process_node, results
 from holdfast.testing import FakeClock
 from tests.nodes.witness import Calls
 
@@ -277,6 +277,57 @@ def test_files_count_by_stamp_and_then_by_digest(hf: Store, calls: Calls, tmp_pa
     assert len(calls.take()) == 7
     file.unlink()
     assert value() is None
+
+
+def test_what_cannot_be_looked_at_is_not_as_it_was(mem: Store, calls: Calls, tmp_path: Path):
+    place = tmp_path / "place"
+    place.write_text("text")
+
+    @node
+    def one(ctx):
+        calls("one")
+        return ctx.file(place)
+
+    graph = Graph("odd", [one])
+    mem.process(graph, "conversation/c")
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(holdfast.NodeError, match="IsADirectoryError"):
+        mem.process(graph, "conversation/c")
+    place.rmdir()
+    assert mem.process(graph, "conversation/c").value("one") is None
+    short = mem.conversation("short")
+
+    @node
+    def two(ctx):
+        return ctx.read(short, "a", 0)
+
+    graph = Graph("closed", [two])
+    short["a"] = 1
+    mem.process(graph, "conversation/c")
+    mem.process(graph, "conversation/c")
+    mem.process(graph, "conversation/c")
+    short.close(keep=False)
+    with pytest.raises(holdfast.ClosedError):
+        mem.process(graph, "conversation/c")
+
+
+def test_the_order_of_keys_counts_where_a_node_can_see_it(mem: Store, calls: Calls):
+    chat = mem.conversation("c")
+
+    @node
+    def keys(ctx, given):
+        calls("keys")
+        return [*ctx.read(chat, "table"), *given]
+
+    graph = Graph("order", [keys])
+    chat["table"] = {"a": 1, "b": 2}
+    assert mem.process(graph, chat, given={"x": 1, "y": 2}).value("keys") == ["a", "b", "x", "y"]
+    chat["table"] = {"b": 2, "a": 1}
+    assert mem.process(graph, chat, given={"y": 2, "x": 1}).value("keys") == ["b", "a", "x", "y"]
+    chat["other"] = 1
+    mem.process(graph, chat, given={"x": 1, "y": 2})
+    assert calls.take() == ["keys", "keys"]
 
 
 def test_the_environment_and_messages_count(hf: Store, calls: Calls, monkeypatch):
@@ -834,6 +885,34 @@ def _damaged(record):
     from msgspec.structs import replace
 
     return replace(record, payload=b'{"node":1}')
+
+
+def test_a_long_stream_is_not_read_as_a_whole(hf: Store, calls: Calls, monkeypatch):
+    """The results of a node are found by its name, among however many others."""
+    graph, chat = pair(calls), hf.conversation("c")
+    for number in range(20):
+        hf.process(graph, chat, thread=[f"{number}"])
+    calls.take()
+    monkeypatch.setattr(results, "WHOLE_MAX", 3)
+    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))  # as a new process would begin
+    table = hf._nodes.table("planner", "conversation/c")
+    assert hf.process(graph, chat, thread=["19"]).counts["hit"] == 2
+    assert not table._is_whole
+    assert hf.process(graph, chat, thread=["12"]).counts["hit"] == 2
+    assert calls.take() == []
+    hf.process(graph, chat, thread=["0"])  # twenty others are newer: it is not kept
+    assert calls.take() == ["flags"]
+    assert hf.process(graph, chat, thread=["0"]).states["flags"].status == "hit"
+    assert table.names() == ["flags", "picker"]
+    hf.invalidate(graph, chat)
+    hf.process(graph, chat, thread=["0"])
+    assert calls.take() == ["flags", "picker"]
+    keys = [event.key for event in hf.events() if event.type == "node.computed"]
+    assert len(keys) == len({*keys}) == 24
+    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))
+    hf.invalidate(graph, chat, "picker")
+    assert hf.process(graph, chat, thread=["0"]).states["picker"].status == "computed"
+    assert calls.take() == ["picker"]
 
 
 def test_results_travel_with_a_copy(hf: Store, calls: Calls, tmp_path: Path):

@@ -292,6 +292,20 @@ def test_a_source_that_was_edited_since_it_was_loaded_is_not_believed(load, tmp_
         code_of(module.node)
 
 
+def test_nor_is_the_source_of_a_helper(load, tmp_path: Path):
+    load("def helper(x):\n    return 1\n", "thumbed_edited")
+    module = load("from thumbed_edited import helper\ndef node(ctx):\n    return helper(1)\n")
+    (tmp_path / "thumbed_edited.py").write_text("def helper(x):\n    return 2\n")
+    with pytest.raises(UsageError, match="the source of helper is not the code that runs"):
+        code_of(module.node)
+
+
+def test_a_helper_without_source_is_listed(load):
+    module = load("def node(ctx):\n    return made(1)\n")
+    exec("def made(x):\n    return x", vars(module))
+    assert code_of(module.node).untracked == ("made: its source is not to be found",)
+
+
 def test_a_module_that_is_loaded_again_counts_as_it_is_now(load, tmp_path: Path):
     module = load("def node(ctx):\n    return 1\n")
     before = code_of(module.node)

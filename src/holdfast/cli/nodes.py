@@ -270,7 +270,7 @@ def invalidate(
     scope
         The scope that it was walked for.
     node
-        Only this node.
+        Only the results of this node.
     because
         Why they do not, in your words.
     """

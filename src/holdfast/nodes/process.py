@@ -250,10 +250,10 @@ def check_scope(nodes: Nodes, scope: object) -> str:
     """Returns the name of a scope that may exist, or raises UsageError."""
     if isinstance(scope, Scope):
         return scope.name
-    name = name_of(scope)
-    if name not in nodes.known_scopes:
-        nodes.store.scope(name)  # raises if there can be no such scope
-        nodes.known_scopes.add(name)
+    if isinstance(scope, str) and scope in nodes.known_scopes:
+        return scope
+    name = nodes.store.scope(name_of(scope)).name  # raises if there can be no such scope
+    nodes.known_scopes.add(name)
     return name
 
 
@@ -300,7 +300,7 @@ class Idle:
             (one for one in table.entries(name) if one.record.revision == state.revision), None
         )
         for place, read in enumerate(computed.reads):
-            stamp = read.stamp if entry is None else entry.stamps.get(place, read.stamp)
+            stamp = read.stamp if entry is None else entry.stamp(place, read)
             if read.kind in ("state", "messages"):
                 # Every read of a scope was checked in this walk against this revision.
                 self._is_sound &= stamp == self._revisions.setdefault(read.name, stamp)

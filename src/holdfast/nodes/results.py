@@ -54,7 +54,7 @@ CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", 
 Status = Literal["hit", "cut off", "computed", "stale", "skipped"]
 
 
-class Cause(Struct, frozen=True, omit_defaults=True):
+class Cause(Struct, frozen=True, omit_defaults=True, gc=False):
     """Why a node was computed; of a dependency, `causes` says why that one was."""
 
     kind: CauseKind
@@ -65,7 +65,7 @@ class Cause(Struct, frozen=True, omit_defaults=True):
     causes: tuple[Cause, ...] = ()
 
 
-class Read(Struct, frozen=True, omit_defaults=True):
+class Read(Struct, frozen=True, omit_defaults=True, gc=False):
     """Something that a node looked at while it was computed.
 
     `stamp` is what can be asked cheaply: while it is the same, nothing is read. Else the digest
@@ -81,14 +81,14 @@ class Read(Struct, frozen=True, omit_defaults=True):
     shown: str = ""
 
 
-class Input(Struct, frozen=True, array_like=True):
+class Input(Struct, frozen=True, array_like=True, gc=False):
     """An input as it was: its digest, and what of it fits on a line."""
 
     thumb: str
     shown: str = ""
 
 
-class StoredArtifact(Struct, frozen=True, omit_defaults=True):
+class StoredArtifact(Struct, frozen=True, omit_defaults=True, gc=False):
     """An artifact as an event holds it."""
 
     kind: str
@@ -98,7 +98,7 @@ class StoredArtifact(Struct, frozen=True, omit_defaults=True):
     reads: tuple[str, ...] = ()
 
 
-class Computed(Struct, frozen=True, omit_defaults=True):
+class Computed(Struct, frozen=True, omit_defaults=True, gc=False):
     """The data of a result."""
 
     node: str
@@ -119,7 +119,7 @@ class Computed(Struct, frozen=True, omit_defaults=True):
     cost: dict[str, float] = {}
 
 
-class Failed(Struct, frozen=True, omit_defaults=True):
+class Failed(Struct, frozen=True, omit_defaults=True, gc=False):
     """The data of a failure that is kept for a while."""
 
     node: str
@@ -129,7 +129,7 @@ class Failed(Struct, frozen=True, omit_defaults=True):
     valid_until: int = 0
 
 
-class Accepted(Struct, frozen=True, omit_defaults=True):
+class Accepted(Struct, frozen=True, omit_defaults=True, gc=False):
     """The data of an acceptance: what counts as unchanged, and the result that counts for it."""
 
     node: str
@@ -145,7 +145,7 @@ class Accepted(Struct, frozen=True, omit_defaults=True):
     reads: tuple[Read, ...] = ()
 
 
-class Invalidated(Struct, frozen=True, omit_defaults=True):
+class Invalidated(Struct, frozen=True, omit_defaults=True, gc=False):
     """The data of an invalidation; without a node it is about all of them."""
 
     node: str | None = None
@@ -274,18 +274,27 @@ def skipped_state(name: str, blobs: BlobReader) -> NodeState:
 class Entry:
     """One event of a node, decoded when it is looked at."""
 
-    __slots__ = ("_content", "_table", "hit", "in_thumb", "number", "record", "stamps")
+    __slots__ = ("_content", "_stamps", "_table", "hit", "in_thumb", "number", "record")
 
     def __init__(self, record: Record, table: ResultTable) -> None:
         self.record = record
         rest, _, number = (record.key or "::0").rpartition(":")
         self.in_thumb = rest[rest.rfind(":") + 1 :]
         self.number = int(number)
-        self.stamps: dict[int, Any] = {}
-        """Stamps that were found to be newer, with the digest unchanged: by the read's place."""
+        self._stamps: dict[int, Any] | None = None  # made when it is needed: there are many entries
         self.hit: NodeState | None = None
         self._table = table
         self._content: Computed | Failed | None = None
+
+    def stamp(self, place: int, read: Read) -> Any:
+        """Returns the newest stamp that a read of this result was found to be unchanged at."""
+        return read.stamp if self._stamps is None else self._stamps.get(place, read.stamp)
+
+    def set_stamp(self, place: int, stamp: Any) -> None:
+        """Remembers a newer stamp with which the digest was the same; nothing is written."""
+        if self._stamps is None:
+            self._stamps = {}
+        self._stamps[place] = stamp
 
     def content(self) -> Computed | Failed:
         """Returns the result, or raises CorruptError if it cannot be read."""

@@ -21,7 +21,7 @@ from holdfast.core.arguments import check_duration
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.core.tree import MISSING
-from holdfast.errors import ClosedError, NotFoundError, show_value
+from holdfast.errors import ClosedError, NotFoundError, ValueDomainError, show_value
 from holdfast.nodes.results import Read
 from holdfast.record.message_events import Message
 from holdfast.scope import Scope
@@ -96,7 +96,7 @@ class Sources:
         known = self._known.get(place)
         if known is not None and known[0] is value:
             return known[1]
-        digest = thumb(value)
+        digest = ordered_thumb(value)
         if isinstance(value, tree.Map | tree.List | str | bytes):
             if len(self._known) >= 65536:
                 self._known.pop(next(iter(self._known)), None)
@@ -111,7 +111,7 @@ class Sources:
             list(found.messages) if last is None else found.messages.last(last)
         )
         content = [[one.id, one.role, one.fields] for one in messages]
-        return Observed(messages, thumb(content), revision, f"{len(messages)} messages")
+        return Observed(messages, ordered_thumb(content), revision, f"{len(messages)} messages")
 
     def file(self, path: str) -> Observed:
         """Looks at a file's bytes; one that is not there is None."""
@@ -146,7 +146,15 @@ class Sources:
         """Looks at something outside through the user's functions: the stamp first."""
         mark = None if stamp is None else codec.decode(codec.encode(stamp(*args)))
         value = read(*args)
-        return Observed(value, thumb(value), mark, shown(value))
+        return Observed(value, ordered_thumb(value), mark, shown(value))
+
+
+def ordered_thumb(value: Any) -> str:
+    """Returns the digest of something that a node is shown as it is: the order of keys counts."""
+    try:
+        return sha256(codec.encode(value)).hexdigest()
+    except ValueDomainError:
+        return thumb(value)
 
 
 def stamp_of(path: str) -> list[int] | None:
@@ -198,7 +206,8 @@ def check(
         if read.kind == "source":
             return _check_source(read, stamp, sources, functions)
         seen = look(read, sources)
-    except (ClosedError, NotFoundError):
+    except (ClosedError, NotFoundError, OSError):
+        # What cannot be looked at is not as it was. If the node still needs it, it will say so.
         return Checked(False, Observed(None, ABSENT))
     return Checked(seen.thumb == read.thumb, seen, seen.stamp)
 

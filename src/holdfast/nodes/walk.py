@@ -664,11 +664,11 @@ class Walker:
                 return None
             why = self._causes_of(known.level, read.name)
             return Cause("dependency", read.name, read.shown, seen.shown, causes=why)
-        stamp = entry.stamps.get(place, read.stamp)
+        stamp = entry.stamp(place, read)
         checked = trace.check(read, stamp, self.sources, known.code.references)
         if checked.is_same:
             if checked.seen is not None:
-                entry.stamps[place] = checked.stamp
+                entry.set_stamp(place, checked.stamp)
             return None
         new = "" if checked.seen is None else checked.seen.shown
         kind = "time" if read.kind == "clock" else "input"
