@@ -345,9 +345,12 @@ class CommitQueue(Handle):
             try:
                 self._is_running = True
                 self._run(batch)
-            except Exception as error:
-                if mine is not None and mine.answered:
-                    raise  # not of the batch: a signal handler of this thread raised it
+            except BaseException as error:
+                # An interrupt leaves with its own thread, and so does what a signal handler raised
+                # after the answer. The background thread has neither, and must not end: its error
+                # is that of the batch.
+                if mine is not None and (mine.answered or not isinstance(error, Exception)):
+                    raise
                 self._fail(batch, error, mine)
             with self._lock:
                 self._is_running = False
@@ -389,7 +392,7 @@ class CommitQueue(Handle):
 
     def _leave(self, me: int, mine: Request | None, error: BaseException, is_own: bool) -> None:
         if self._leader == me:
-            self._let_go(self._batch, error, mine if is_own else None)
+            self._let_go(self._batch, error, mine if is_own else None, _owned(mine, me))
         with self._lock:
             if mine is not None and me in mine.waiters:
                 mine.waiters = [other for other in mine.waiters if other != me]
@@ -401,14 +404,16 @@ class CommitQueue(Handle):
             if self._waiting and self._leader is None:
                 self._call_thread()
 
-    def _let_go(self, batch: list[Request], error: BaseException, own: Request | None) -> None:
+    def _let_go(
+        self, batch: list[Request], error: BaseException, own: Request | None, mine: Request
+    ) -> None:
         """Answers the batch that a leader had in hand, or puts it back if nothing was done yet.
 
-        Nobody else touches it. An interrupt belongs to this thread alone: the others are told that
-        nothing is known of their commits.
+        Nobody else touches it. An interrupt belongs to this thread alone, and is the answer of the
+        request that it waits for; the others are told that nothing is known of their commits.
         """
         if self._is_running:
-            self._fail(batch, error, _NOBODY)
+            self._fail(batch, error, mine)
             self._is_running = False
         with self._lock:
             waiting = self._waiting
@@ -534,6 +539,13 @@ _GRACE_S = 0.1
 """How much longer a thread waits for the answer of its leader, who knows more, than it has time."""
 _NOBODY = Request(None)
 """Stands for a leader whose own request is not among those that are failed."""
+
+
+def _owned(request: Request | None, me: int) -> Request:
+    """Returns a request that no other thread waits for, or one that stands for none."""
+    if request is None or any(other != me for other in request.waiters):
+        return _NOBODY
+    return request
 
 
 def _join(request: Request, me: int) -> None:
