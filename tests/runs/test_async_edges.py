@@ -176,10 +176,15 @@ def test_an_async_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(url: str
         while not mine.when_over:
             await asyncio.sleep(0.001)
         engine.store.lease_keeper.drop(mine.lease)
-        await asyncio.to_thread(engine.log.leases.release, mine.lease)
+        leases = engine.log.leases
+        await asyncio.to_thread(leases.release, mine.lease)
+        # Until the caller was told: else the run may have ended by then, and there is a result.
+        other = await asyncio.to_thread(leases.acquire, "run/r", "other", ttl_s=600)
+        assert other is not None
         GATES["open"].set()
         with pytest.raises(LeaseLostError, match="was left by this worker"):
             await waiter
+        await asyncio.to_thread(leases.release, other)
         assert await run.result() == "through"
 
     on(url, body)

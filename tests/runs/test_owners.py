@@ -135,8 +135,12 @@ def test_an_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(
         waiter.start()
         assert mine.over.waited.wait(60)
         lapse(one)
+        # Until the caller was told: else the run may have ended by then, and there is a result.
+        other = one._log.leases.acquire("run/r", "other", ttl_s=600)
+        assert other is not None
         GATE.set()
         waiter.join(60)
+        one._log.leases.release(other)
         [error] = told
         assert isinstance(error, LeaseLostError)
         assert (error.lease, error.epoch) == ("run/r", mine.lease.epoch)

@@ -167,11 +167,14 @@ def _threads(scheduler: Scheduler) -> SimpleNamespace:
     """Returns what the queue of commits uses of `threading`."""
 
     class Thread:
+        ident: int | None = None
+
         def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
             self._target = target
             self._name = name
 
         def start(self) -> None:
+            self.ident = id(self)
             self._turn = scheduler.spawn(self._name, self._target, background=True)
 
         def join(self) -> None:
