@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,3 +326,60 @@ def test_a_failed_run_tells_why(hf: Store):
     BODY["now"] = failing
     with pytest.raises(RunFailedError, match="KeyError"):
         hf.start(changing).result()
+
+
+# --- the code of a run is recorded ----------------------------------------------------------------
+
+SOURCE = '''
+import holdfast
+
+@holdfast.run(name="changes:recorded")
+def recorded(ctx):
+    """{comment}"""
+    ctx.wait("go")
+    return {value}
+'''
+
+
+def loaded(path: Path, comment: str, value: int) -> Any:
+    """Defines the run from a file, as another version of a program does."""
+    file = path / f"recorded_{comment}_{value}.py"
+    file.write_text(SOURCE.format(comment=comment, value=value))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.recorded
+
+
+def test_code_that_changed_is_noted_and_parks_nothing(hf: Store, tmp_path: Path):
+    """Each owner records the thumbprint of the run's code: rule 2."""
+    run = hf.start(loaded(tmp_path, "first", 1), id="r")
+    rest_until(hf, run, "waiting")
+    for comment, value in (("other", 1), ("other", 2)):
+        loaded(tmp_path, comment, value)
+        hf._engine.supervisor.forget("r")
+        hf.resume("r")
+        rest_until(hf, run, "waiting")
+        notes = [note.text for note in run.journal.notes]
+        changed = "the code of the run has changed since it was executed before"
+        assert notes == ([] if value == 1 else [changed]), "a docstring is no code"
+    codes = [claim.code for claim in run.journal.claims]
+    assert codes[0] == codes[1] != codes[2]
+    assert None not in codes
+    hf.answer("r", "go", 1)
+    assert run.result() == 2
+
+
+def test_a_run_without_source_records_no_code(hf: Store):
+    space: dict[str, Any] = {}
+    exec("import holdfast\n@holdfast.run(name='changes:typed')\ndef typed(ctx): return 1", space)
+    run = hf.start(space["typed"], id="r")
+    assert run.result() == 1
+    assert [claim.code for claim in run.journal.claims] == [None]
+
+
+def rest_until(hf: Store, run: Any, status: str) -> None:
+    while run.status != status or "r" in hf._engine.active:
+        hf._log.wait_after(hf._log.position(), timeout_s=0.02)

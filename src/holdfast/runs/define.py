@@ -32,6 +32,7 @@ from holdfast.errors import NotFoundError, UsageError, ValueDomainError, show_va
 from holdfast.names import check_name
 from holdfast.runs.events import EFFECTS, Effect
 from holdfast.runs.values import KEPT_TYPES, check_name_text, encode
+from holdfast.thumbprint import definition_thumb
 
 if TYPE_CHECKING:
     from holdfast.core.transaction import PendingCommit
@@ -252,6 +253,12 @@ class RunFunction(Generic[P, R_co]):
         self.name = name
         self.signature = Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
+
+    @functools.cached_property
+    def code(self) -> str | None:
+        """The thumbprint of the function's definition, None if it has no source."""
+        function = inspect.unwrap(self.function)
+        return definition_thumb(function) if inspect.isfunction(function) else None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         context = CURRENT.get()

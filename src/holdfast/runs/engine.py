@@ -242,7 +242,7 @@ class Engine:
                 # is made here, and the worker that waits for it takes it when the lease is free.
                 marks = status_marks(id, "pending", self.log.clock.now_us())
                 return self._begin(id, journal, [created], marks, None)
-            claimed = events.Claimed(lease.owner, lease.epoch)
+            claimed = events.Claimed(lease.owner, lease.epoch, function.code)
             try:
                 marks = status_marks(id, "running")
                 is_new = self._begin(id, journal, [created, claimed], marks, lease)
@@ -316,7 +316,10 @@ class Engine:
             assert journal.created is not None, "BUG: a run that was not created"
             function = self._check_function(find_run(journal.created.name), None)
             run, read = Execution(self.log, id, function, journal, lease), journal.revision
-            run.record(events.Claimed(lease.owner, lease.epoch))
+            before = journal.claims[-1].code if journal.claims else None
+            run.record(events.Claimed(lease.owner, lease.epoch, function.code))
+            if None not in (before, function.code) and before != function.code:
+                run.note("", "the code of the run has changed since it was executed before")
             try:
                 run.look()
                 run.commit(status_marks(id, "running"), expected=read)

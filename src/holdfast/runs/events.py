@@ -60,6 +60,7 @@ class Claimed(Struct, frozen=True, omit_defaults=True, gc=False):
 
     worker: str
     epoch: int
+    code: str | None = None  # the thumbprint of the run's function there
 
 
 class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
