@@ -198,6 +198,8 @@ def _read_module(filename: str, *, again: bool = False) -> _Module | None:
     with _reading:
         if filename in _modules and not again:
             return _modules[filename]
+        if filename.startswith("<"):
+            return None  # typed or made: some Pythons keep its text, for tracebacks, others do not
         if again:
             linecache.checkcache(filename)
         lines = linecache.getlines(filename)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,20 @@ def test_what_holdfast_itself_writes_is_only_read(words: list[str], tmp_path: Pa
         assert "written by holdfast itself" in failed.err
         assert cli("--store", place, "log", name).out
     assert len(cli("--store", place, "groups").out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("backend", ["files", "sqlite"])
+def test_doctor_and_status_tell_a_copy_beside_its_original(tmp_path: Path, cli: Any, backend: str):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir(0o700)
+    where = "{}/store" if backend == "files" else "sqlite:{}/store.db"
+    for _ in range(2):
+        with holdfast.open(where.format(first)) as store:
+            lease = store.lease("desk")
+            assert lease is not None
+            store.release(lease)
+    shutil.copytree(first, second, copy_function=shutil.copy)
+    for path in (second, *second.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    for verb in ("doctor", "status"):
+        assert "is a copy of the store at" in cli(verb, "--store", where.format(second)).out

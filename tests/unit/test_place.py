@@ -177,13 +177,6 @@ def test_each_part_of_a_mixed_store_is_looked_at(tmp_path: Path) -> None:
     assert report.startswith(f'"{tmp_path / "c"}" is a copy')
 
 
-def test_doctor_says_so(first: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli import main
-
-    main(["doctor", "--store", url(backend, copied(first, "second"))])
-    assert "is a copy of the store at" in capsys.readouterr().out
-
-
 def lose_blob(store: Store, folder: Path) -> None:
     store.team("a").set("document", os.urandom(50_000).hex())
     [blob] = (folder / "store" / "objects" / "blob").glob("*/*")

@@ -29,6 +29,8 @@ _numbers = itertools.count()
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Returns what loads a source as a new module, found under a name that was never used."""
+    # Compiled code is believed if size and second are those of the source, which is written often.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def load(source: str, name: str | None = None) -> ModuleType:
         name = name or f"thumbed_{next(_numbers)}"

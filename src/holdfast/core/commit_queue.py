@@ -543,9 +543,8 @@ _NOBODY = Request(None)
 
 def _owned(request: Request | None, me: int) -> Request:
     """Returns a request that no other thread waits for, or one that stands for none."""
-    if request is None or any(other != me for other in request.waiters):
-        return _NOBODY
-    return request
+    is_shared = request is None or any(other != me for other in request.waiters)
+    return _NOBODY if request is None or is_shared else request
 
 
 def _join(request: Request, me: int) -> None:
