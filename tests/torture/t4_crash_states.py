@@ -155,7 +155,7 @@ PLANTS = {
         "directory-unsynced": 5,
         "way-unsynced": 5,
         "folders-trusted": 20,
-        "rename-first": 10,
+        "rename-first": 30,
     },
     "sqlite": {
         "synchronous-normal": 5,

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.backends import file_watch, rescue
@@ -565,3 +566,16 @@ def test_the_descriptor_that_a_lock_was_taken_through_is_found_among_others(path
     for fd in fds:
         os.close(fd)
     first.close()
+
+
+def test_a_wal_that_another_process_is_at_work_on_is_looked_at_after_the_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any) -> int:
+        raise apsw.BusyError("database is locked")
+
+    backend = _open(path)
+    monkeypatch.setattr(database_files, "_frames_end", busy)
+    assert not _checkout(backend).files.is_suspect()
+    _write(backend)
+    backend.close()

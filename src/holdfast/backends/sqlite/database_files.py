@@ -105,7 +105,10 @@ class DatabaseFiles:
                 return True
         except OSError:  # without O_PATH these are SQLite's own, and may be another handle's
             return True
-        return wal.st_size < _frames_end(self._connection, self._page_bytes)
+        try:
+            return wal.st_size < _frames_end(self._connection, self._page_bytes)
+        except apsw.BusyError:
+            return False  # another process is at work on the WAL: the look after the commit is left
 
     def moved_to(self) -> str | None:
         """Returns where the database is, if it was moved with the files that it needs."""
