@@ -8,9 +8,8 @@ import pytest
 
 import holdfast
 from tests.nodes import kills
-from tests.selection import RUNS_ALL
 
-KILLS = 500 if RUNS_ALL else 60
+KILLS = 500
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite"])

@@ -290,6 +290,7 @@ def end_not_recorded() -> None:
     from holdfast.backends.files.directory import Directory
 
     Directory.read_head = lambda self: None
+    Directory.read_recorded = lambda self: (None, False)
 
 
 def no_doubt() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.core import commit_queue
 from holdfast.core.commit_queue import CommitQueue, Request
 from holdfast.errors import UnavailableError, UsageError
 
@@ -644,3 +645,11 @@ def test_a_request_that_is_answered_meanwhile_is_not_waited_for(
     assert queue.wait(request) == "done"
     vars(queue)["_lock"] = lock
     queue.close()
+
+
+def test_an_interrupt_is_the_answer_only_of_a_request_that_no_other_thread_waits_for() -> None:
+    request = Request("x")
+    for waiters, is_own in ([], True), ([1], True), ([1, 2], False), ([2], False):
+        request.waiters = waiters
+        owned = commit_queue._owned(request, 1)  # pyright: ignore[reportPrivateUsage]
+        assert (owned is request) is is_own

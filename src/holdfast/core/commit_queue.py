@@ -543,8 +543,9 @@ _NOBODY = Request(None)
 
 def _owned(request: Request | None, me: int) -> Request:
     """Returns a request that no other thread waits for, or one that stands for none."""
-    is_shared = request is None or any(other != me for other in request.waiters)
-    return _NOBODY if request is None or is_shared else request
+    if request is not None and set(request.waiters) <= {me}:
+        return request
+    return _NOBODY
 
 
 def _join(request: Request, me: int) -> None:

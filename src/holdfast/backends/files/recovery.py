@@ -128,8 +128,12 @@ def text_after_close(segments: Segments, end: int, text_end: int) -> TextAfterCl
 
 
 def _count_whole_lines(segments: Segments, offset: int, end: int) -> int:
-    """Counts lines that are whole by themselves; one of more than 16 MiB counts as none."""
+    """Counts lines that are whole by themselves, in the first 64 MiB: it may be a file of holes.
+
+    One of more than 16 MiB counts as none.
+    """
     count, rest = 0, b""
+    end = min(end, offset + 64 * CHUNK_BYTES)
     while offset < end:
         text = segments.read(offset, min(offset + CHUNK_BYTES, end))
         offset += len(text)
