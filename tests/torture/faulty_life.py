@@ -154,7 +154,3 @@ def in_child(work: Callable[[], None]) -> None:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert status == 0, "the process that makes a store failed"
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -22,9 +22,10 @@ from functools import cache
 from typing import Any
 
 from holdfast import UnavailableError
+from tests.descriptors import descriptors
 from tests.torture.faulty_calls import FAULTS, KINDS, LASTING, Fault
 from tests.torture.faulty_judge import calls_of, is_killed, judge, play, rehearse, stage
-from tests.torture.faulty_life import Scene, descriptors, no_hang
+from tests.torture.faulty_life import Scene, no_hang
 from tests.torture.faulty_scenes import SCENES
 from tests.torture.programme import Broken, Point, Programme
 
@@ -39,16 +40,18 @@ def ready(backend: str, plant: str) -> None:
 def case(backend: str, name: str, *plan: Fault) -> bool:
     """Plays a scene with these faults and judges; returns whether any call failed."""
     with stage(backend, was_killed=is_killed(name)) as place, no_hang(f"{name} with {plan}"):
-        open_before = descriptors()
+        open_before = len(descriptors(place))
         scene = Scene(backend, place)
         told = f"{name} with {' and '.join(map(str, plan))}"
         try:
             play(scene, name, *plan)
             hits = list(FAULTS.hits)
-            if descriptors() > open_before:
+            if len(descriptors(place)) > open_before:
                 gc.collect()
-                if descriptors() > open_before:
-                    raise Broken(f"{descriptors() - open_before} descriptors were left open")
+                if len(descriptors(place)) > open_before:
+                    raise Broken(
+                        f"{len(descriptors(place)) - open_before} descriptors were left open"
+                    )
             judge(scene, name)
         except Broken as broken:
             failed = ", ".join(FAULTS.hits[:4])

@@ -21,6 +21,7 @@ from holdfast.backends.liveness import Workers
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.errors import UsageError
 from holdfast.testing import FakeClock, RecordBuilder
+from tests.descriptors import descriptors
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +29,6 @@ def _only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the hooks away from handles of other tests."""
     monkeypatch.setattr(handle, "_handles", WeakSet())
     monkeypatch.setattr(liveness, "_open_workers", WeakSet())
-
-
-@pytest.fixture
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 def born() -> None:
@@ -128,10 +124,8 @@ def test_workers_are_let_go_without_ending_them(tmp_path: Path) -> None:
     assert not other.is_alive("w1")  # here the descriptor was the only one
 
 
-def test_workers_that_held_nobody_have_nothing_to_let_go(
-    tmp_path: Path, descriptors: set[str]
-) -> None:
+def test_workers_that_held_nobody_have_nothing_to_let_go(tmp_path: Path) -> None:
     idle = Workers(tmp_path / "workers")
     idle.after_fork()
     idle.close()
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert descriptors(tmp_path) == []

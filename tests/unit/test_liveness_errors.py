@@ -12,6 +12,7 @@ import pytest
 from holdfast.backends import liveness, local_path
 from holdfast.backends.liveness import Workers
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
+from tests.descriptors import descriptors
 
 
 def test_a_worker_whose_file_was_removed_while_it_took_it_tries_again(
@@ -29,14 +30,14 @@ def test_a_worker_whose_file_was_removed_while_it_took_it_tries_again(
 
     monkeypatch.setattr(liveness.os, "open", racing_open)
     mine, other = Workers(tmp_path / "workers"), Workers(tmp_path / "workers")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(tmp_path)
     mine.hold("w1")
     monkeypatch.undo()
     assert len(removed) == 1
     assert other.is_alive("w1")
     mine.close()
     other.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(tmp_path) == before
 
 
 def test_a_worker_that_cannot_lock_its_file_is_not_held(

@@ -18,6 +18,7 @@ from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite.connection import SqliteReader, Wal, rewrite_wal, translate
 from holdfast.errors import CorruptError, FormatError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, RecordBuilder
+from tests.descriptors import descriptors
 
 
 def _open(path: Path, **options: Any) -> SqliteBackend:
@@ -33,10 +34,6 @@ def store(tmp_path: Path) -> Path:
     filled.commit([build.commit(build.append("b", b"4"))])
     filled.close()
     return path
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def _raising(error: BaseException, *, at: int = 1) -> Callable[..., Any]:
@@ -55,10 +52,10 @@ def _raising(error: BaseException, *, at: int = 1) -> Callable[..., Any]:
 
 def _refused(path: Path, match: str, **options: Any) -> UnavailableError:
     """Asserts that opening fails and leaves no descriptor open, and that it works afterwards."""
-    before = _descriptors()
+    before = descriptors(path.parent)
     with pytest.raises(UnavailableError, match=match) as caught:
         _open(path, **options)
-    assert _descriptors() == before
+    assert descriptors(path.parent) == before
     return caught.value
 
 
@@ -375,11 +372,11 @@ def test_a_wal_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "state.db-wal").write_bytes(b"frames")
     connection = apsw.Connection(":memory:")
     monkeypatch.setattr(os, "lseek", lseek)
-    before = _descriptors()
+    before = descriptors(tmp_path)
     with pytest.raises(OSError, match="Input/output error"):
         rewrite_wal(connection, str(tmp_path / "state.db"))  # type: ignore[arg-type]
     assert not connection.in_transaction
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
     connection.close()
 
 

@@ -24,6 +24,7 @@ from holdfast.backends.sqlite import rescue as sqlite_rescue
 from holdfast.backends.sqlite.connection import SqliteCheckout
 from holdfast.errors import FilesTakenError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, RecordBuilder
+from tests.descriptors import descriptors
 
 
 def _open(path: Path, **options: Any) -> SqliteBackend:
@@ -195,7 +196,7 @@ def test_a_loss_before_close_is_found_by_close(path: Path) -> None:
     with pytest.raises(FilesTakenError):
         backend.close()
     backend.close()
-    assert [name for name in os.listdir("/proc/self/fd") if _leads_to(name, path)] == []
+    assert descriptors(path.parent) == []
 
 
 def test_locks_that_are_gone_before_close_have_cost_nothing(
@@ -210,13 +211,6 @@ def test_locks_that_are_gone_before_close_have_cost_nothing(
     opened = _open(path)
     assert len(opened.read("a")) == 1
     opened.close()
-
-
-def _leads_to(name: str, path: Path) -> bool:
-    try:
-        return str(path) in os.readlink(f"/proc/self/fd/{name}")
-    except OSError:
-        return False
 
 
 def test_a_store_moved_whole_needs_no_rescue(tmp_path: Path) -> None:
@@ -462,10 +456,10 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_not_used(
 ) -> None:
     _open(path).close()
     monkeypatch.setattr(database_files, "_open_inodes", dict)
-    before = os.listdir("/proc/self/fd")
+    before = descriptors(path.parent)
     with pytest.raises(UnavailableError, match="replaced while it was being opened"):
         _open(path)
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors(path.parent) == before
     monkeypatch.undo()
     _open(path).close()
 

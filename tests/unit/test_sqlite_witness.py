@@ -20,6 +20,7 @@ from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite.witness import SLOT_BYTES, SLOTS, Witness, find_loss, read_note
 from holdfast.errors import LostCommitsError, UnavailableError
 from holdfast.testing import FakeClock, RecordBuilder
+from tests.descriptors import descriptors
 
 
 def _open(path: Path, **options: Any) -> SqliteBackend:
@@ -87,10 +88,10 @@ def test_commits_that_are_gone_are_lost(path: Path) -> None:
     assert told is not None
     assert "the newest was number 20, found 12" in told
     assert f'delete "{path}-witness"' in told
-    before = os.listdir("/proc/self/fd")
+    before = descriptors(path.parent)
     with pytest.raises(LostCommitsError, match="number 20, found 12"):
         _open(path)
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors(path.parent) == before
     os.unlink(f"{path}-witness")
     _make(path, 3)
     assert _loss(path) is None
@@ -159,12 +160,12 @@ def test_a_store_whose_witness_cannot_be_compared_is_not_written(
     def refuse(*_: object) -> str | None:
         raise apsw.IOError("disk I/O error")
 
-    before = os.listdir("/proc/self/fd")
+    before = descriptors(path.parent)
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_backend, "find_loss", refuse)
         with pytest.raises(UnavailableError, match="reading or writing failed"):
             _open(path)
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors(path.parent) == before
     _make(path, 5)
     assert _loss(path) is None
 

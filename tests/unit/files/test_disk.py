@@ -20,6 +20,7 @@ from holdfast.backends.files.disk import Disk, read_file, write_all
 from holdfast.backends.files.text import Segments
 from holdfast.errors import CorruptError
 from holdfast.testing import FakeClock
+from tests.descriptors import descriptors
 
 
 @pytest.fixture
@@ -29,31 +30,27 @@ def place(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.mark.parametrize("kind", ["pipe", "directory"])
 def test_what_is_no_file_is_not_opened_as_one(tmp_path: Path, place: int, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(tmp_path / "x")
     else:
         (tmp_path / "x").mkdir()
-    before = _descriptors()
+    before = descriptors(tmp_path)
     with pytest.raises(OSError) as caught:
         Disk().open("x", os.O_RDONLY, at=place)
     assert caught.value.errno == errno.ENXIO
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
 
 
 def test_a_file_larger_than_any_of_ours_is_not_read(tmp_path: Path, place: int) -> None:
     """A sparse one takes no room on the disk, and would take all memory."""
     with open(tmp_path / "x", "wb") as file:
         file.truncate(1 << 40)
-    before = _descriptors()
+    before = descriptors(tmp_path)
     with pytest.raises(CorruptError, match="x takes 1099511627776 bytes"):
         read_file(Disk(), "x", at=place)
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
     assert read_file(Disk(), "y", at=place) is None
 
 
@@ -158,12 +155,12 @@ def test_a_segment_that_a_killed_writer_made_is_made_again(tmp_path: Path, place
     (tmp_path / "0000000000000000.jsonl").touch()
     segments = Segments(Disk(), place, read_only=False)
     assert segments.size_of(0) == 0  # which opens it
-    before = _descriptors()
+    before = descriptors(tmp_path)
     segments.add(0)
     segments.append(0, b"line\n")
     assert segments.read(0, 5) == b"line\n"
     assert segments.starts == [0]
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
     segments.close()
 
 
@@ -177,12 +174,12 @@ def test_a_segment_that_cannot_be_made_durable_is_taken_back(
     disk = Disk()
     setattr(disk, call, failing)
     segments = Segments(disk, place, read_only=False)
-    before = _descriptors()
+    before = descriptors(tmp_path)
     with pytest.raises(OSError, match="Input/output error"):
         segments.add(0)
     assert os.listdir(tmp_path) == []
     assert segments.starts == []
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -197,13 +194,13 @@ def test_a_page_of_another_size_is_none_to_a_reader_and_made_by_a_writer(
     tmp_path: Path, place: int
 ) -> None:
     (tmp_path / "shared").write_bytes(b"short")
-    before = _descriptors()
+    before = descriptors(tmp_path)
     assert open_page(Disk(), at=place, read_only=True) is None
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before
     assert (tmp_path / "shared").read_bytes() == b"short"
     page = open_page(Disk(), at=place, read_only=False)
     assert isinstance(page, SharedPage)
     assert (tmp_path / "shared").stat().st_size == PAGE_BYTES
     page.close()
     page.close()  # the second time there is nothing left to close
-    assert _descriptors() == before
+    assert descriptors(tmp_path) == before

@@ -26,6 +26,7 @@ from holdfast.errors import (
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import revisions, write
+from tests.descriptors import descriptors
 from tests.unit.files.conftest import read_damaged
 
 
@@ -253,7 +254,7 @@ def test_an_error_says_what_helps(
 def test_descriptors_do_not_leak(tmp_path: Path, disks: dict, build: RecordBuilder) -> None:
     def count() -> int:
         gc.collect()  # descriptors that another test left to the collector are not ours
-        return len(os.listdir("/proc/self/fd"))
+        return len(descriptors(tmp_path))
 
     clock = SystemClock()
     backend = FilesBackend(tmp_path / "s", clock=clock)
