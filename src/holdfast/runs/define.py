@@ -392,7 +392,7 @@ def step(
     if verify is not None and effect != "effect":
         raise UsageError(f"verify belongs to the class effect, found {effect}")
     exceptions = _exceptions(not_done, "not_done")
-    policy = _retry(retry)
+    policy = check_retry(retry)
     verifier = None if verify is None else verifiers.name(verify)
 
     def define(function: Any) -> Any:
@@ -412,7 +412,8 @@ def step(
     return define
 
 
-def _retry(retry: object) -> Retry:
+def check_retry(retry: object) -> Retry:
+    """Returns how often a step is tried, or raises UsageError."""
     if retry is None:
         return ONCE
     if isinstance(retry, int):
