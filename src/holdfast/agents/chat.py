@@ -120,9 +120,7 @@ class Chat:
             headers["Authorization"] = f"Bearer {secret}"
         document = {"model": self._model(model), "messages": messages}
         try:
-            response = client.post(
-                f"{self._url}/chat/completions", json=document, headers=headers
-            )
+            response = client.post(f"{self._url}/chat/completions", json=document, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise NotSentError(f"{self._url} cannot be reached: {error}") from error
         except httpx.HTTPError as error:

@@ -37,8 +37,7 @@ from holdfast.agents.protocol import (
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError, UsageError
 
-_OCCURRENCE = re.compile(r"#(\d+)$")
-_KEYED = re.compile(r"=.*?\.(\d+)$")
+_OCCURRENCE = re.compile(r"[#:.](\d+)(?=[.]|$)")
 _ITERATION = re.compile(r"\[(\d+)\]")
 
 
@@ -87,7 +86,7 @@ class Scripted:
         except (msgspec.DecodeError, re.error) as error:
             raise UsageError(
                 f"{name} cannot be used: {error}",
-                hint='it has "sessions" and "conditions": lists of {"match": regex, "answer": text}',
+                hint='it has lists "sessions" and "conditions" of {"match": regex, "answer": text}',
             ) from error
         self._clock = clock or SystemClock()
 
@@ -144,11 +143,6 @@ def _compiled(rules: list[Rule]) -> list[_CompiledRule]:
 def index_of(place: str, attempt: int) -> int:
     """Returns which of several answers a call gets, from its path in the journal alone."""
     leaf = place.rpartition("/")[2]
-    again = _OCCURRENCE.search(leaf) or _KEYED.search(leaf)
+    again = sum(int(number) - 1 for number in _OCCURRENCE.findall(leaf))
     iterations = _ITERATION.findall(place)
-    return (
-        (int(again[1]) - 1 if again is not None else 0)
-        + (int(iterations[-1]) if iterations else 0)
-        + attempt
-        - 1
-    )
+    return again + (int(iterations[-1]) if iterations else 0) + attempt - 1

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.record import AsyncGroup, mirror
@@ -227,6 +229,9 @@ class AsyncStore:
     async def scopes(self, level: str | None = None) -> AsyncIterator[AsyncScope]:
         async for scope in self._loop.steps(self._store.scopes(level)):
             yield AsyncScope(self._loop, scope)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        self._store.use_executor(executor)
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)

@@ -22,7 +22,8 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from msgspec import Struct
 
 from holdfast.agents.command import Command as AgentCommand
-from holdfast.agents.protocol import NO, SUMMARY_MAX, YES, Call as AgentCall, Executor, Question
+from holdfast.agents.protocol import NO, SUMMARY_MAX, YES, Executor, Question
+from holdfast.agents.protocol import Call as AgentCall
 from holdfast.agents.protocol import Kind as QuestionKind
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.core.arguments import Path, check_path, check_whole

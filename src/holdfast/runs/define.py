@@ -206,7 +206,7 @@ class Step(Generic[P, R_co]):
         self.retry = retry
         self.not_done = not_done
         self.signature = Signature(function, ignore)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.drop: Callable[[], None] | None = None  # ends a call that is on its way
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:

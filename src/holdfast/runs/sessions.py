@@ -11,6 +11,7 @@ one that is asked again, on other inputs, diverges instead of taking another pat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
@@ -87,21 +88,21 @@ class AgentSteps:
             made = _process(context, executor, call, "session", effect, tries)
             if effect == "effect":
                 made.step.function = _parking(made.step.function)
-            convert = lambda output: _answer_of_output(executor, call, output)  # noqa: E731
-            return AgentStep(made.step, made.args, {}, convert)
+            return AgentStep(made.step, made.args, {}, partial(_answer_of_output, executor, call))
         named = _asked(call)
         return AgentStep(self._step(executor, "session", effect, tries), (), named, _answer)
 
-    def decision(
-        self, context: Any, executor: Executor | Command, question: Question
-    ) -> AgentStep:
+    def decision(self, context: Any, executor: Executor | Command, question: Question) -> AgentStep:
         """Returns the step of one decision."""
         if isinstance(executor, Command):
             made = _process(context, executor, question, "decide", "idempotent", ASKED_TWICE)
             made.step.function = _choosing(made.step.function, question)
-            convert = lambda output: question.choose(_printed(output))  # noqa: E731
-            return AgentStep(made.step, made.args, {}, convert)
-        named = {"text": question.text, "kind": question.kind, "options": list(question.options)}
+            return AgentStep(made.step, made.args, {}, partial(_choice_of_output, question))
+        named: dict[str, Any] = {
+            "text": question.text,
+            "kind": question.kind,
+            "options": list(question.options),
+        }
         if question.context:
             named["context"] = [list(pair) for pair in question.context]
         return AgentStep(
@@ -115,8 +116,7 @@ class AgentSteps:
         if isinstance(executor, Command):
             call = executor.summary_of(text, limit)
             made = _process(context, executor, call, "summarise", "read", ONCE)
-            convert = lambda output: _printed(output)[:limit]  # noqa: E731
-            return AgentStep(made.step, made.args, {}, convert)
+            return AgentStep(made.step, made.args, {}, partial(_summary_of_output, limit))
         return AgentStep(self._step(executor, "summarise", "read", ONCE), (text, limit), {}, _same)
 
     def _step(
@@ -179,12 +179,13 @@ def _asked(call: Call) -> dict[str, Any]:
 
 
 def _rebuilt(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Returns stored inputs as the fields that they were made from: lists become tuples."""
     found = {**asked, **more}
-    for name in ("context", "skills", "options"):
+    for name in ("skills", "options"):
         if name in found:
-            found[name] = tuple(
-                tuple(one) if isinstance(one, list) else one for one in cast("Any", found[name])
-            )
+            found[name] = tuple(found[name])
+    if "context" in found:
+        found["context"] = tuple((name, text) for name, text in found["context"])
     return found
 
 
@@ -286,16 +287,25 @@ def _parking(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def session(ctx: Any, *args: Any, **named: Any) -> Any:
         try:
-            return function(ctx, *args, **named)
-        except NotSentError:
-            raise
+            said = function(ctx, *args, **named)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ctx._execution.park(
-                f'nobody knows whether "{ctx.path}" was done: {reason}', ctx.path
-            ) from error
+            raise _parked(ctx, error) from error
+        return later(ctx, said) if hasattr(said, "__await__") else said
+
+    async def later(ctx: Any, said: Any) -> Any:
+        try:
+            return await said
+        except Exception as error:
+            raise _parked(ctx, error) from error
 
     return session
+
+
+def _parked(ctx: Any, error: Exception) -> BaseException:
+    if isinstance(error, NotSentError):
+        return error
+    reason = f'nobody knows whether "{ctx.path}" was done: {type(error).__name__}: {error}'
+    return ctx._execution.park(reason, ctx.path)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -353,17 +363,27 @@ def _printed(output: Any) -> str:
     return output.out if isinstance(output, Output) else ""
 
 
+def _choice_of_output(question: Question, output: Any) -> str:
+    return question.choose(_printed(output))
+
+
+def _summary_of_output(limit: int, output: Any) -> str:
+    return _printed(output)[:limit]
+
+
 def _answer_of_output(executor: Command, call: Call, output: Any) -> Answer:
     if isinstance(output, Output):
         return executor.answer_of(call, output.out)
     return Answer("" if output is None else str(output))
 
 
-def pairs_of(context: Mapping[str, str] | Sequence[Sequence[str]] | None) -> Any:
+def pairs_of(
+    context: Mapping[str, str] | Sequence[Sequence[str]] | None,
+) -> tuple[tuple[str, str], ...]:
     """Returns names and texts in their order, or raises UsageError."""
     if context is None:
         return ()
-    found = list(context.items()) if isinstance(context, Mapping) else list(context)
+    found: list[Any] = list(context.items() if isinstance(context, Mapping) else context)
     for pair in found:
         if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise UsageError(f"context has names and texts, found {show_value(pair)}")
