@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import codec, event, tree
+from holdfast.core import codec, event, past, tree
 from holdfast.core.arguments import (
     Path,
     check_call,
@@ -42,6 +42,7 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.names import GLOBAL, Levels, check_name, split_name
@@ -270,6 +271,21 @@ class Scope:
                 if type is None or record.type == type:
                     yield Event(record)
             after = records[-1].revision
+
+    def states(
+        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+    ) -> Iterator[StateAt]:
+        """Yields the state of each revision with its event, from one fold; a fork's past included.
+
+        Each is what `at` returns for its revision, for the price of reading the events.
+        """
+        return past.states(
+            self._log,
+            self.name,
+            after=check_whole(after, "after"),
+            until=None if until is None else check_whole(until, "until"),
+            newest_first=check_flag(newest_first, "newest_first"),
+        )
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the named revisions, newest first; a name may have been given again."""

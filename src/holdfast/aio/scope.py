@@ -23,6 +23,7 @@ from holdfast.core.arguments import Path, check_call, check_path, check_whole, u
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
+from holdfast.core.past import StateAt
 from holdfast.core.tree import Map, Op
 from holdfast.errors import ConflictError
 from holdfast.names import check_name
@@ -125,6 +126,13 @@ class AsyncScope:
         events = self.sync.history(after=after, until=until, type=type)
         async for event in self._loop.steps(events):
             yield event
+
+    async def states(
+        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+    ) -> AsyncIterator[StateAt]:
+        found = self.sync.states(after=after, until=until, newest_first=newest_first)
+        async for one in self._loop.steps(found):
+            yield one
 
     async def checkpoints(self) -> list[Checkpoint]:
         return await self._loop.hop(self.sync.checkpoints)
