@@ -240,26 +240,30 @@ class PendingScope:
         self._expected = check_expected(revision)
 
     def _now(self) -> Map:
-        """Returns the state as the commit would leave it, having read it if it was not yet."""
-        if self._base is None:
-            self._base = self._log.newest(self.name)
-        root = self._log.show(self._base, self.name)
+        """Returns the state as the commit would leave it."""
+        base = self._stored()
+        root = self._log.show(base, self.name)
         if not self._ops and not self._defaults:
             return root
         blobs = self._log.blobs.read
         ops = (*tree.missing_ops(root, self._defaults, blobs), *self._ops)
-        return tree.apply(root, ops, revision=self._base.revision + 1, blobs=blobs)
+        return tree.apply(root, ops, revision=base.revision + 1, blobs=blobs)
+
+    def _stored(self) -> StreamState:
+        """Returns the state that this commit reads: the newest one, when it is first asked for."""
+        if self._base is None:
+            self._base = self._log.newest(self.name)
+        return self._base
 
     def _add_guard(self, path: tuple[str | int, ...]) -> None:
         """Guards what a read of a path looks at in the stored state."""
-        if self._base is None:
-            self._base = self._log.newest(self.name)
+        stored = self._stored().root
         for op in self._ops:
             if op.kind == "set" and op.keys == path[: len(op.keys)]:
                 return  # whatever is stored there, the commit has put something in its place
         # What a transform shows at a path may come from any other.
         is_stored = not self._log.is_transformed
-        self._read[tree.reach(self._base.root, path) if is_stored else ()] = None
+        self._read[tree.reach(stored, path) if is_stored else ()] = None
 
     def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
         """Returns what the commit adds to this scope's stream, None if nothing."""
