@@ -13,6 +13,7 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import Worker
 from holdfast.core.page import Page
+from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
@@ -174,6 +175,7 @@ __all__ = [
     "Session",
     "Stale",
     "State",
+    "StateAt",
     "StepContext",
     "StepError",
     "StillRunningError",
