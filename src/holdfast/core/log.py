@@ -824,32 +824,33 @@ class Log:
         for start in range(0, len(streams), BULK_STREAMS):
             names = streams[start : start + BULK_STREAMS]
             heads = dict(zip(names, self._backend.heads(names), strict=True))
-            short = [
-                stream
+            short = {
+                stream: head.revision
                 for stream, head in heads.items()
                 if head is not None
                 and stream not in self._states
                 and head.first == 1
                 and head.revision <= BULK_EVENTS
                 and not head.expires_us
-            ]
-            read = read_many(self._backend, short, limit=BULK_EVENTS) if len(short) > 1 else []
-            for stream, records in zip(short, read, strict=False):
-                head = heads[stream]
-                if head is not None and len(records) >= head.revision:
-                    self._remember(stream, fold(EMPTY, records[: head.revision], self.blobs.read))
-                    states[stream] = self._states[stream]
+            }
+            read: dict[str, StreamState] = {}
+            if len(short) > 1:
+                found = read_many(self._backend, list(short), limit=BULK_EVENTS)
+                for (stream, revision), records in zip(short.items(), found, strict=True):
+                    read[stream] = fold(EMPTY, records[:revision], self.blobs.read)
             for stream, head in heads.items():
-                states[stream] = self._newest_at(stream, head, states.get(stream))
+                states[stream] = self._newest_at(stream, head, read.get(stream))
         return [states[stream] for stream in streams]
 
     def _newest_at(
-        self, stream: str, head: Head | None, state: StreamState | None
+        self, stream: str, head: Head | None, read: StreamState | None
     ) -> StreamState | None:
         """Returns the state that a head leads to, None if the stream has expired."""
         if head is None:
             return EMPTY
-        state = state or self._states.get(stream)
+        if read is not None and read.link == head.link:
+            self._remember(stream, read)
+        state = self._states.get(stream)
         try:
             if state is None or (state.revision, state.link) != (head.revision, head.link):
                 state = self._load(stream, head, head.revision)

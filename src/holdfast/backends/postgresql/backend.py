@@ -558,14 +558,14 @@ class PostgresqlBackend:
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         self._checkout.pool.check_open()
-        rows: list[list[Row]] = [list[Row]() for _ in streams]
+        rows: dict[int, list[Row]] = {}
         values = {"application": self._checkout.application, "streams": list(streams)}
         values |= {"until": REVISION_MAX, "limit": limit}
         for row in self._checkout.ask(READ_MANY, values) if streams else ():
-            rows[row[0] - 1].append(row[1:])
+            rows.setdefault(row[0], []).append(row[1:])
         return [
-            self._decode_stream(stream, 0, found)
-            for stream, found in zip(streams, rows, strict=True)
+            self._decode_stream(stream, 0, rows.get(number, []))
+            for number, stream in enumerate(streams, 1)
         ]
 
     def _decode_stream(self, stream: str, after: int, rows: list[Row]) -> list[Record]:
