@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Context as ContextVars
 from contextvars import copy_context
 from datetime import datetime
@@ -781,6 +782,31 @@ class Operations:
         finally:
             self._block = outer
             del self._loops[depth:]
+
+    @contextmanager
+    def _inner_block(
+        self, name: str, key: str | None, label: str | None, source: str | None
+    ) -> Generator[None]:
+        """Surrounds a part of the body with a block of its own: names in it count by themselves.
+
+        For front ends, whose code has blocks where Python has none. It is entered again when the
+        run is replayed.
+        """
+        self._begin()
+        answer = self._block.ask("block", name, "pure", key=key, label=label, source=source)
+        if answer.verdict == "diverged":
+            raise self._leave_with(self._execution.diverge(answer))
+        if answer.verdict == "execute":
+            self._execution.record(blocks.opened(answer, "block", name, None))
+        outer = self._block
+        inner = self._block = Block(
+            self._execution.journal, answer.path, displaced=answer.displaced
+        )
+        try:
+            yield
+            self._close_block(inner)
+        finally:
+            self._block = outer
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that the loop no longer has."""
