@@ -578,9 +578,9 @@ class Interpreter:
         if name is None:
             yield
             return
-        told_by = cast("Any", error.data)
-        data: dict[str, Any] = told_by if isinstance(told_by, dict) else {}
-        told = {"kind": error.kind, "message": error.text, "line": data.get("line", node.line)}
+        data: Any = error.data
+        line = cast("Any", data).get("line", node.line) if isinstance(data, dict) else node.line
+        told = {"kind": error.kind, "message": error.text, "line": line}
         before = frame.scope.cells.get(name)
         frame.scope.cells[name] = Cell("catch", told)
         try:
