@@ -38,9 +38,11 @@ from holdfast.cli.runs import (
 from holdfast.cli.state import print_value
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.prose.config import load_config
+from holdfast.prose.edits import edited_answers
 from holdfast.prose.program import NAME, Stored, gather, put_edited, start, stored_of
 from holdfast.prose.settings import Settings
-from holdfast.render.programs import program_document, program_facts, variables_of
+from holdfast.prose.variables import variables_of
+from holdfast.render.programs import program_document, program_facts
 from holdfast.runs.events import ENDED
 from holdfast.store import Store
 
@@ -202,9 +204,10 @@ def fork(
     id
         The run's id.
     at
-        The path of an operation, as runs show prints it; it is done again. Without it the end.
+        The path of an operation, as runs show prints it; it is done again. Without it the place
+        where the first edited name was bound, else the end.
     edit
-        Another value for a name of the program, as NAME=VALUE; may be given again.
+        Another value for a name that a session or an input gave, as NAME=VALUE; may be given again.
     new_id
         The id of the new run. Without it a new id.
     effects
@@ -214,14 +217,15 @@ def fork(
     with open_for_run(id, options) as store:
         stored_of(store, id)
         journal = store.run(id).journal
-        bound = {name: v for (scope, name), v in variables_of(journal).items() if not scope}
-        paths: dict[str, Any] = {}
-        for name, changed in edits.items():
-            if name not in bound:
-                raise NotFoundError(f'run "{id}" has no name "{name}" yet')
-            paths[bound[name].entry.path] = changed
-        place: str | int = at if at is not None else last_place(journal)
+        found = edited_answers(journal, edits, store._engine.load)
+        place: str | int = last_place(journal)
+        if at is not None:
+            place = at
+        elif found:
+            place = min(one.bound - 1 for one in found)
+        paths = {one.path: one.value for one in found}
         made = store.fork(id, place, id=new_id, edit=paths, effects=effects, signals="copy")
+        put_edited(store, made.id, stored_of(store, id))
         print_status(store, made.id, options)
 
 

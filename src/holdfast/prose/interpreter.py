@@ -414,7 +414,7 @@ class Interpreter:
             memory=memory,
             skills=[self._text(frame, skill) for skill in skills],
             permissions=None if permissions is None else _permitted(permissions),
-            remember=None if place is None else (place[0](frame), place[1]),
+            remember=keeps if place is None else (place[0](frame), place[1]),
             effect=self._settings.sessions,
             retry=self._retry(own, agent),
             key=frame.naming.key(node, "session"),
