@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.backends.place import copy_reports
 from holdfast.backends.protocol import (
     DURABILITIES,
@@ -504,6 +506,13 @@ class Store:
             other = None if if_exists == "error" else if_exists
             function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
         return self._engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        """Says who answers for agents in the runs that this process executes.
+
+        It is a choice of the caller's: nothing of it is stored.
+        """
+        self._engine.agents.executor = executor
 
     def resume(self, id: str) -> Run[Any]:
         """Goes on with a run: takes over from a dead owner, attaches to a living one."""

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.record import AsyncGroup, mirror
@@ -247,6 +249,9 @@ class AsyncStore:
     async def states(self, scopes: Iterable[AsyncScope | str]) -> dict[str, Map]:
         names = [scope.name if isinstance(scope, AsyncScope) else scope for scope in scopes]
         return await self._loop.hop(self._store.states, names)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        self._store.use_executor(executor)
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)

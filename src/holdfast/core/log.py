@@ -125,6 +125,15 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
+def is_replayed() -> bool:
+    """Says whether the code that writes here may be run again, and must then write the same.
+
+    What a write depends on the state for is then left to the log, or left out.
+    """
+    writer = WRITER.get()
+    return writer is not None and writer.is_replayed
+
+
 Transform = Callable[[Map, str], Map]
 """Given a scope's state and its name, returns the state as a reader is to see it."""
 
