@@ -106,6 +106,7 @@ class Store:
         self.worker = worker
         self._levels = levels or Levels(reserved=reserved_prefixes())
         self._subscribers = Subscribers()
+        log.listened = self._subscribers.listening
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)

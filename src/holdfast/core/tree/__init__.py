@@ -7,7 +7,18 @@ vector, trie    the persistent sequence and the persistent wide map below Map an
 """
 
 from holdfast.core.tree.difference import Difference, changed_places, diff, diff_ops, touched
-from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
+from holdfast.core.tree.frozen import (
+    EMPTY,
+    MISSING,
+    Blobs,
+    Lazy,
+    List,
+    Map,
+    Missing,
+    footprint,
+    freeze,
+    thaw,
+)
 from holdfast.core.tree.ops import (
     Kind,
     Op,
@@ -51,6 +62,7 @@ __all__ = [
     "diff",
     "diff_ops",
     "encode_ops",
+    "footprint",
     "freeze",
     "get",
     "increment_op",
