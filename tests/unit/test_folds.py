@@ -205,7 +205,8 @@ def test_who_begins_to_listen_while_a_change_is_made_does_not_hear_of_it(
     hf = open_on(backend)
     heard: list[Change] = []
     chat = hf.conversation("c")
-    backend.commit = _then(backend.commit, lambda: chat.subscribe(heard.append))  # type: ignore[method-assign]
+    commit = _then(backend.commit, lambda: chat.subscribe(heard.append))
+    backend.commit = commit  # type: ignore[method-assign]
     chat.set("n", 9)
     assert heard == []
     chat.set("n", 10)
