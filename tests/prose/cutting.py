@@ -19,7 +19,7 @@ from holdfast.agents import Answer, Call, Question, Scripted
 from holdfast.errors import NotFoundError, RunFailedError, StillRunningError, UnavailableError
 from holdfast.prose.program import prose, start
 from holdfast.prose.settings import Settings
-from tests.prose.corpus import BY_NAME, Sample
+from tests.prose.samples import BY_NAME, Sample
 from tests.runs.cuts import NOWHERE, Cut, Cutting, Place, cutting, settle
 
 ID = "p"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose.corpus import SAMPLES, Sample
+from tests.prose.samples import SAMPLES, Sample
 from tests.prose.cutting import assert_ends, cut, go_on, opened, places, uncut
 from tests.record.stores import new_url
 from tests.runs.cuts import Place
