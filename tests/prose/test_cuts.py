@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose.samples import SAMPLES, Sample
 from tests.prose.cutting import assert_ends, cut, go_on, opened, places, uncut
+from tests.prose.samples import SAMPLES, Sample
 from tests.record.stores import new_url
 from tests.runs.cuts import Place
 from tests.runs.test_cuts import place
