@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
@@ -32,6 +31,7 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
+from holdfast.core.contest import RETRIES, persist
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
@@ -39,9 +39,9 @@ from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, rele
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
-from holdfast.core.transaction import RETRIES, PendingCommit, View
+from holdfast.core.transaction import PendingCommit, View
 from holdfast.core.tree import Map
-from holdfast.errors import ConflictError, CorruptError, UsageError, show_value
+from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -77,7 +77,6 @@ from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
-_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -271,17 +270,12 @@ class Store:
         if function is None:
             return PendingCommit(self._log, key=key, lease=lease)
         check_call(function, "what commit is given")
-        for attempt in range(check_whole(retries, "retries") + 1):
-            try:
-                with PendingCommit(self._log, key=key, lease=lease) as tx:
-                    answer = function(tx)
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("a commit is made again: %s", error)
-            else:
-                return answer
-        raise AssertionError("BUG: a commit was neither made nor refused")
+
+        def attempt() -> R:
+            with PendingCommit(self._log, key=key, lease=lease) as tx:
+                return function(tx)
+
+        return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.

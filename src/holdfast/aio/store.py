@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -33,20 +32,19 @@ from holdfast.core.arguments import Path, check_call, check_path, check_timeout,
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
+from holdfast.core.contest import RETRIES
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.transaction import RETRIES, PendingCommit, PendingScope, View
+from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
-from holdfast.errors import ConflictError
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
-_logger = logging.getLogger("holdfast.aio")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -138,6 +136,7 @@ class AsyncPendingCommit:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
+            await self._loop.await_turn(self._proposed)
             self._outcome = self._loop.enqueue(self._proposed)
             if self._waits:
                 await self.wait()
@@ -298,20 +297,13 @@ class AsyncStore:
         key: str | None,
         lease: Lease | None,
     ) -> Any:
-        for attempt in range(retries + 1):
-            try:
-                pending = self._store.commit(key=key, lease=lease)
-                async with AsyncPendingCommit(self._loop, pending) as tx:
-                    answer = function(tx)
-                    if inspect.isawaitable(answer):
-                        answer = await answer
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("a commit is made again: %s", error)
-            else:
-                return answer
-        raise AssertionError("BUG: a commit was neither made nor refused")
+        async def attempt() -> Any:
+            pending = self._store.commit(key=key, lease=lease)
+            async with AsyncPendingCommit(self._loop, pending) as tx:
+                answer = function(tx)
+                return await answer if inspect.isawaitable(answer) else answer
+
+        return await self._loop.persist(retries, attempt)
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
         pending = self._store.submit(key=key, lease=lease)

@@ -77,6 +77,7 @@ from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.turns import Turns
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -248,6 +249,7 @@ class Log:
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
@@ -322,6 +324,8 @@ class Log:
 
         UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
+        if self.turns.held:
+            self.turns.wait([write.stream for write in proposed.writes])
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
