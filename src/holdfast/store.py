@@ -113,6 +113,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._subscribers = Subscribers()
+        log.listened = self._subscribers.listening
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
