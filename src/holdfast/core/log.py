@@ -26,6 +26,7 @@ from holdfast.backends.protocol import (
     Append,
     Backend,
     Commit,
+    Fence,
     Finding,
     Found,
     Head,
@@ -123,6 +124,10 @@ class Writer(Protocol):
 
 WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
+
+
+FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
+"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
 
 
 def is_replayed() -> bool:
@@ -330,6 +335,9 @@ class Log:
         """
         if self.turns.held:
             self.turns.wait([write.stream for write in proposed.writes])
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -344,6 +352,9 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
