@@ -147,8 +147,8 @@ def test_processes_that_edit_one_scope(backend: str, tmp_path: Path) -> None:
     with holdfast.open(url) as hf:
         hf.team("t").set("n", 0)
         command = [sys.executable, "-c", PROGRAM, url, str(EDITS)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        children = [subprocess.Popen(command, **pipes) for _ in range(4)]  # type: ignore[call-overload]
+        pipe = subprocess.PIPE
+        children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
         for child in children:
             assert child.stdout.readline() == "ready\n"
         for child in children:
