@@ -26,6 +26,7 @@ from holdfast.backends.protocol import (
     Append,
     Backend,
     Commit,
+    Fence,
     Finding,
     Found,
     Head,
@@ -39,6 +40,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
     position_before,
     read_back,
     read_many,
@@ -60,6 +62,7 @@ from holdfast.core.commit import (
     exists,
     expires,
     lasts,
+    meta_not_kept,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -78,8 +81,10 @@ from holdfast.core.event import (
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
+from holdfast.core.meta import joined
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.turns import Turns
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -124,6 +129,10 @@ class Writer(Protocol):
 
 WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
+
+
+FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
+"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
 
 
 def is_replayed() -> bool:
@@ -198,6 +207,12 @@ class Routes:
         places = [self.place_of(name) for name in names if name]
         return next((place for place in places if place != rest), rest)
 
+    def keeps_meta(self, stream: str) -> bool:
+        """Returns whether the backend of a stream stores what is known beside the data."""
+        if self._routing is None:
+            return keeps_meta(self._backend)
+        return keeps_meta(self._routing.parts[self.place_of(stream)])
+
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""
         if self._routing is None:
@@ -265,6 +280,7 @@ class Log:
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
@@ -339,6 +355,11 @@ class Log:
 
         UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
+        if self.turns.held:
+            self.turns.wait([write.stream for write in proposed.writes])
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -353,6 +374,9 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -532,7 +556,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time)
+            append, state = self._prepare_write(write, base, time, proposed.meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -558,7 +582,7 @@ class Log:
         return PreparedCommit(request, commit, tuple(before), tuple(after))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int
+        self, write: StreamWrite, base: StreamState, time: int, common: str | None
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
@@ -584,11 +608,17 @@ class Log:
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
-            link = event.next_link(
-                state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
-            )
+            envelope = [stream, revision, time, type, actor, key, checkpoint, None]
+            meta = common if one.meta is None else joined(common, one.meta)
+            if meta is not None:
+                if not self.routes.keeps_meta(stream):
+                    raise meta_not_kept(stream)
+                envelope.append(meta)
+            link = event.next_link(state.link, payload, envelope)
             state = advance(state, link, time, type, payload, ops, blobs)
-            record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
+            record = Record(
+                stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
+            )
             records.append(record)
             key = None
         is_fork = write.origin is not None
