@@ -7,12 +7,26 @@ parser    tokens into a tree, by recursive descent
 tokens    text into tokens
 texts     what stands between quotes
 problems  every code, and how a problem is shown
+views     variables, branches and checkpoints as files
+narration a program told aloud, and rebuilt from what was told
 """
 
 from __future__ import annotations
 
 from holdfast.prose.check import check, load, parse
+from holdfast.prose.narration import Narrator, Transcript, read_transcript
 from holdfast.prose.problems import Problem
 from holdfast.prose.syntax import Program
+from holdfast.prose.views import Damage
 
-__all__ = ["Problem", "Program", "check", "load", "parse"]
+__all__ = [
+    "Damage",
+    "Narrator",
+    "Problem",
+    "Program",
+    "Transcript",
+    "check",
+    "load",
+    "parse",
+    "read_transcript",
+]
