@@ -27,22 +27,17 @@ from holdfast.prose.syntax import Program
 from holdfast.prose.views import Damage
 
 __all__ = [
+    "Damage",
+    "Narrator",
     "Problem",
     "Program",
     "Settings",
+    "Transcript",
     "check",
     "gather",
     "gather_text",
     "load",
     "parse",
-    "start",
-    "Damage",
-    "Narrator",
-    "Problem",
-    "Program",
-    "Transcript",
-    "check",
-    "load",
-    "parse",
     "read_transcript",
+    "start",
 ]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "run."
 _BLOB = "blob"
+_MOVED = "moved"
 _logger = logging.getLogger("holdfast.prose")
 
 
@@ -66,11 +67,10 @@ def reason_to_store(program: Stored, limits: Limits) -> str | None:
     for name, count in found.items():
         if count > (most := getattr(limits, name)):
             return f"it has {count} {name}, at most {most} are kept in context"
-    for one in trees:
-        for statement in one.body:
-            if isinstance(statement, tree.Agent) and statement.settings.persist is not None:
-                if statement.settings.persist.place != "run":
-                    return f"agent {statement.name} remembers beyond the run"
+    for one in (statement for program in trees for statement in program.body):
+        persist = one.settings.persist if isinstance(one, tree.Agent) else None
+        if isinstance(one, tree.Agent) and persist is not None and persist.place != "run":
+            return f"agent {one.name} remembers beyond the run"
     return None
 
 
@@ -108,7 +108,7 @@ class Telling:
     def __init__(
         self, store: Store, id: str, narrator: Narrator, say: Callable[[str], None], most: int
     ) -> None:
-        self._store = store
+        self.store = store
         self._stream = f"run/{id}"
         self._narrator = narrator
         self._say = say
@@ -130,7 +130,7 @@ class Telling:
     def go_on(self, told: Sequence[NewEvent]) -> None:
         """Tells what comes after events that were told before."""
         self.told = list(told)
-        self._store._log.add_validator(self._validate)
+        self.store._log.add_validator(self._validate)
 
     def _validate(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
         if write.stream != self._stream:
@@ -149,7 +149,7 @@ class Telling:
         for id, size in codec.blobs_in(one.payload):
             if id not in self._known:
                 self._known.add(id)
-                encoded = self._store._log.blobs.read(id, size)
+                encoded = self.store._log.blobs.read(id, size)
                 self.blobs.append(encoded)
                 self._tell(self._narrator.tell(_BLOB, id, encoded.decode()))
         data = json.loads(one.payload)
@@ -157,6 +157,10 @@ class Telling:
         self.told.append(one)
         self.waits = one.type == "run.suspended" and data.get("until") is None
         self._tell(self._narrator.tell(one.type.removeprefix(_PREFIX), path, data))
+
+    def tell_moved(self, place: str) -> None:
+        """Tells that the run goes on elsewhere: this transcript is not resumed any more."""
+        self._tell(self._narrator.tell(_MOVED, place, {}))
 
     def _tell(self, line: str) -> None:
         self.characters += len(line) + 1
@@ -192,6 +196,11 @@ def rebuild(transcript: Transcript) -> Rebuilt:
     told: list[NewEvent] = []
     blobs: list[bytes] = []
     for one in transcript.events:
+        if one.kind == _MOVED:
+            raise UsageError(
+                f'the program was moved to the store "{one.path}", and goes on there',
+                hint=f"holdfast prose resume {first.path}",
+            )
         if one.kind == _BLOB:
             blobs.append(one.data.encode())
         else:
