@@ -431,8 +431,16 @@ class AsyncStore:
     async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
 
-    async def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
-        return await self._loop.hop(self._store.marks, index, limit=limit)
+    async def marks(
+        self,
+        index: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Mark]:
+        return await self._loop.hop(self._store.marks, index, after=after, limit=limit)
+
+    leases = mirror(Store.leases, of="_store")
 
     decisions = mirror(Store.decisions, of="_store")
     decision = mirror(Store.decision, of="_store")
