@@ -73,8 +73,11 @@ def _records(encoded: bytes) -> list[Record]:
     records: list[Record] = []
     rest = encoded
     for stream, first, events, *more in line["in"]:
-        key = more[0] if more else None
+        own = more[0] if more else None
+        keys = own if isinstance(own, list) else [own, *[None] * (len(events) - 1)]
+        assert len(keys) == len(events)
         for revision, (kind, value, link, *names) in enumerate(events, first):
+            key = keys[revision - first]
             checkpoint, subject, padding = (*names, *(None, None, ["", ""])[len(names) :])
             # The payload's own bytes: from after its type to before its link.
             rest = rest.split(json.dumps(kind).encode() + b",", 1)[1]
@@ -85,7 +88,6 @@ def _records(encoded: bytes) -> list[Record]:
             position = Position(line["n"])
             fields = (kind, line["by"], payload, digest, key, checkpoint, subject, position)
             records.append(Record(stream, revision, time, *fields))
-            key = None
     return records
 
 

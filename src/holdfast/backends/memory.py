@@ -59,6 +59,8 @@ class _Committed(Struct, frozen=True):
 class MemoryBackend:
     """A store that lives as long as this object. `durability` is stated, not provided."""
 
+    record_keys = True
+
     def __init__(
         self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
     ) -> None:

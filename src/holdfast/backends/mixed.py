@@ -50,6 +50,7 @@ from holdfast.backends.protocol import (
     Refusal,
     Routing,
     renew_many,
+    takes_record_keys,
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
 
@@ -268,6 +269,7 @@ class MixedBackend:
         self._watch = Watch(self.parts)
         weakest = min(_WEAKEST.index(part.durability) for part in parts)
         self.durability: Durability = _WEAKEST[weakest]
+        self.record_keys = all(map(takes_record_keys, parts))
         self.routing: Routing = self
         self._marks = _MixedMarks(self)
         self.objects: Objects = _MixedObjects(self)

@@ -46,6 +46,7 @@ __all__ = [
     "ProposedCommit",
     "Record",
     "StreamWrite",
+    "taken",
     "ahead",
     "changed",
     "check_expire_together",
@@ -63,6 +64,7 @@ class NewEvent(Struct, frozen=True):
     type: str
     payload: bytes
     ops: tuple[Op, ...] = ()
+    key: str | None = None  # its own, besides the write's, which is on the first event (clause 26)
 
 
 class StreamWrite(Struct, frozen=True):
@@ -76,6 +78,7 @@ class StreamWrite(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
+    is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
 
     @property
     def keeps_state(self) -> bool:
@@ -178,6 +181,21 @@ def conflict(stream: str, expected: int, actual: int) -> ConflictError:
         stream=stream,
         expected=expected,
         actual=actual,
+    )
+
+
+def taken(stream: str, expected: int, actual: int) -> ConflictError:
+    """Returns the error for an item that another writer added, or changed, a moment ago.
+
+    Its key says so, whatever else was written to the stream meanwhile.
+    """
+    return ConflictError(
+        f'event {actual} of "{stream}" has a key that this commit has too: another writer was '
+        "faster, and nothing was written",
+        stream=stream,
+        expected=expected,
+        actual=actual,
+        hint="read again what the commit is about, and make it anew",
     )
 
 

@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    takes_record_keys,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
@@ -56,6 +57,7 @@ from holdfast.core.commit import (
     exists,
     expires,
     lasts,
+    taken,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -223,6 +225,7 @@ class Log:
         self._is_ahead_told = False
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
+        self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
@@ -522,6 +525,8 @@ class Log:
         last = new_events[-1]
         for one in new_events:
             type, payload = one.type, one.payload
+            if one.key is not None:
+                key = one.key
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             link = event.next_link(
@@ -647,6 +652,8 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
+                if self._is_overtaken(proposed):
+                    raise taken(refusal.stream, refusal.expected, refusal.revision)
                 one.request.succeed(self._earlier(proposed))
             except HoldfastError as error:
                 one.request.fail(error)
@@ -702,6 +709,16 @@ class Log:
                 'at(datetime) cannot tell them apart; "holdfast doctor" names all such scopes'
             )
 
+    def _is_overtaken(self, proposed: ProposedCommit) -> bool:
+        """Says whether a duplicate is one for the key of an event, and not of the commit itself.
+
+        Then the commit is no repetition: another writer added or changed the same item.
+        """
+        if not any(one.key is not None for write in proposed.writes for one in write.new_events):
+            return False
+        keyed = [write for write in proposed.writes if write.key is not None]
+        return not any(self._backend.find(write.stream, key=write.key) for write in keyed)
+
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
         before: list[StreamState] = []
@@ -715,8 +732,11 @@ class Log:
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
-            same = [(new_event.type, new_event.payload) for new_event in write.new_events]
-            if not found or [(record.type, record.payload) for record in stored] != same:
+            # A joint commit is made anew by a repetition of its block: other ids, another worker,
+            # a later time. What it did is in the types of its events.
+            is_joint = write.is_joint
+            same = [(one.type, is_joint or one.payload) for one in write.new_events]
+            if not found or [(one.type, is_joint or one.payload) for one in stored] != same:
                 raise UsageError(
                     f'key "{write.key}" was used for another change than the one to '
                     f'"{write.stream}": a key names one change for ever',

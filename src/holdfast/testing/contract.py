@@ -26,12 +26,19 @@ from holdfast.testing.commits import CommitClauses
 from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
 from holdfast.testing.reads import ReadClauses
+from holdfast.testing.record_keys import RecordKeyClauses
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
 class BackendContract(
-    CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses, AheadClauses
+    CommitClauses,
+    RecordKeyClauses,
+    ReadClauses,
+    LeaseClauses,
+    MarkClauses,
+    ExpiryClauses,
+    AheadClauses,
 ):
     """What every backend keeps."""
 

@@ -212,6 +212,8 @@ _POLL_S_MAX = 0.025
 class FilesBackend(Handle):
     """A store in a directory, shared by all processes and threads of one host."""
 
+    record_keys = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -275,6 +275,8 @@ _PAGE = 1000
 class RedisBackend:
     """A store in Redis, for many processes on many machines."""
 
+    record_keys = True
+
     def __init__(
         self,
         url: str,

@@ -165,6 +165,8 @@ _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 class SqliteBackend:
     """A store in one SQLite file, for many threads and processes of one host."""
 
+    record_keys = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
