@@ -28,8 +28,9 @@ from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
 from holdfast.core.log import Log
-from holdfast.core.transaction import PendingCommit, View
+from holdfast.core.transaction import View
 from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -166,16 +167,19 @@ class Store:
 
     # --- several at once -------------------------------------------------------------------------
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
-        """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
-        return PendingCommit(self._log, key=key, lease=lease)
+    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> JointCommit:
+        """Returns a block that commits over several scopes, all or nothing, fenced by a lease.
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
+        Everything takes part: state, messages, turns, tasks, decisions, facts and marks.
+        """
+        return JointCommit(self._context, self.scope, key=key, lease=lease)
+
+    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> JointCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return PendingCommit(self._log, key=key, lease=lease, waits=False)
+        return JointCommit(self._context, self.scope, key=key, lease=lease, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""

@@ -21,6 +21,7 @@ from holdfast.backends.protocol import Position
 from holdfast.core.arguments import check_timeout
 from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
+from holdfast.joint import JointCommit, RecordingScope
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, MemorySection
@@ -28,6 +29,7 @@ from holdfast.record.message_events import Message
 from holdfast.record.messages import History, Messages
 from holdfast.record.sessions import OpenTurn
 from holdfast.record.tasks import Tasks
+from holdfast.scope import Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -322,6 +324,43 @@ class AsyncMessages(AsyncHistory):
     @_like(Messages.merge)
     async def merge(self, other: Any) -> list[Message]:
         return await self._loop.hop_shielded(self.sync.merge, getattr(other, "sync", other))
+
+
+class AsyncJointMessages(AsyncMessages):
+    """The messages of a conversation inside a joint commit, where nothing is queued by itself."""
+
+    async def _add(self, items: list[dict[str, Any]], options: dict[str, Any]) -> None:
+        return None
+
+
+class AsyncJointScope(RecordingScope):
+    """One scope inside a joint commit; see `JointScope`. Its recorders are awaited."""
+
+    def __init__(self, loop: Loop, joint: JointCommit, scope: Scope) -> None:
+        super().__init__(joint, scope)
+        self._loop = loop
+
+    @property
+    def messages(self) -> AsyncJointMessages:
+        return AsyncJointMessages(self._loop, self._recorder().messages)
+
+    @property
+    def tasks(self) -> AsyncTasks:
+        return AsyncTasks(self._loop, self._recorder().tasks)
+
+    @property
+    def facts(self) -> AsyncFacts:
+        return AsyncFacts(self._loop, self._recorder().facts)
+
+    def decide(self, decision: str, **options: Any) -> AsyncDeciding:
+        recorder = self._recorder()
+        return AsyncDeciding(self._loop, lambda: recorder.decide(decision, **options))
+
+    def turn(self) -> AsyncTurn:
+        return AsyncTurn(self.messages, self._let_go_on(self._recorder().turn()))
+
+    async def end_turn(self, turn: AsyncTurn) -> None:
+        await self._loop.hop_shielded(self._end_turn, turn.sync)
 
 
 class AsyncTurn:

@@ -14,12 +14,12 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
-from holdfast.aio.record import AsyncGroup, mirror
+from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -31,11 +31,12 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Policy, PolicyMode
+from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
@@ -91,21 +92,27 @@ class AsyncAudit:
 
 
 class AsyncPendingCommit:
-    """What `async with store.commit() as tx:` hands out; see `PendingCommit`.
+    """What `async with store.commit() as tx:` hands out; see `JointCommit`.
 
-    Inside it, reads come from memory where they can and block the loop where they cannot; scopes
-    that were awaited before are in memory.
+    Inside it, reads of state come from memory where they can and block the loop where they cannot;
+    scopes that were awaited before are in memory. Recorders are awaited.
     """
 
-    def __init__(self, loop: Loop, pending: PendingCommit, *, waits: bool = True) -> None:
+    def __init__(self, loop: Loop, pending: JointCommit, *, waits: bool = True) -> None:
         self._loop = loop
         self._pending = pending
         self._waits = waits
         self._proposed: ProposedCommit | None = None
         self._outcome: asyncio.Task[CommitResult] | None = None
 
-    def scope(self, scope: AsyncScope) -> PendingScope:
-        return self._pending.scope(scope.sync)
+    def scope(self, scope: AsyncScope) -> AsyncJointScope:
+        return self._pending.pending(scope.sync, partial(AsyncJointScope, self._loop))
+
+    async def outcome(
+        self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
+    ) -> Decision:
+        own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
+        return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
 
     def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
         self._pending.mark(index, key, due=due, priority=priority)
@@ -128,6 +135,8 @@ class AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is not None:
+            self._pending.drop()
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
             self._outcome = self._loop.enqueue(self._proposed)

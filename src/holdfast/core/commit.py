@@ -46,7 +46,6 @@ __all__ = [
     "ProposedCommit",
     "Record",
     "StreamWrite",
-    "taken",
     "ahead",
     "changed",
     "check_expire_together",
@@ -55,6 +54,7 @@ __all__ = [
     "exists",
     "expires",
     "lasts",
+    "taken",
 ]
 
 

@@ -48,8 +48,9 @@ Placed = Callable[[Record], None]
 class Overlay:
     """A backend for reading and judging: another one, and what was added since, in memory."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, key: str | None) -> None:
         self._backend = backend
+        self._key = key
         self.durability = backend.durability
         self.record_keys = takes_record_keys(backend)
         self.routing = getattr(backend, "routing", None)
@@ -62,17 +63,20 @@ class Overlay:
         self._added: dict[str, list[Record]] = {}
         self._heads: dict[str, Head] = {}
 
-    def pin(self, stream: str, revision: int | None = None) -> Head | None:
+    def pin(self, stream: str) -> Head | None:
         """Returns the head that a stream is shown with: the newest when it is first asked for.
 
-        Given a revision, the stream is shown as it was then.
+        If the commit was made before, the stream is shown as it was before that. So a block that is
+        repeated finds what it found the first time, and does the same again: the commit is known by
+        its key, and changes nothing.
         """
         if stream not in self._bases:
             [head] = self._backend.heads([stream])
-            if revision is not None and head is not None:
-                records = self._backend.read(stream, after=revision - 1, until=revision)
-                first = head.first
-                head = None if not records else _head_of(records[0], first)
+            found = self._key and head and self._backend.find(stream, key=self._key)
+            if found and head is not None:
+                before = found[0].revision - 1
+                records = self._backend.read(stream, after=before - 1, until=before)
+                head = _head_of(records[0], head.first) if records else None
             self._bases[stream] = head
         return self._bases[stream]
 
@@ -195,8 +199,9 @@ class GatheringLog(Log):
 
     is_gathering = True
 
-    def __init__(self, log: Log) -> None:
-        self._overlay = overlay = Overlay(log._backend)
+    def __init__(self, log: Log, key: str | None) -> None:
+        self._overlay = overlay = Overlay(log._backend, key)
+        self._key = key
         super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show
         self._gathered: dict[str, list[StreamWrite]] = {}
@@ -220,6 +225,8 @@ class GatheringLog(Log):
                 "inside a joint commit the state is not set by a recorder",
                 hint="tx.scope(…).update(…) sets it in the same commit",
             )
+        if self._key is not None:
+            proposed = replace(proposed, writes=tuple(map(self._begun, proposed.writes)))
         result = self._queue.commit(Request(proposed))
         if not result.repeated:
             for write, after in zip(proposed.writes, result.after, strict=True):
@@ -234,6 +241,16 @@ class GatheringLog(Log):
 
     def submit_all(self, proposed: list[ProposedCommit]) -> NoReturn:
         raise _not_here()
+
+    def _begun(self, write: StreamWrite) -> StreamWrite:
+        """Returns a write with room for the commit's key, if it is the first to its stream.
+
+        Its own key may be on the very first event: then an event `joined` comes before that. It is
+        there from the beginning, so that what the block is told of revisions stays right.
+        """
+        if write.key is None or write.stream in self._gathered:
+            return write
+        return replace(write, new_events=(_JOINED, *_keyed_events(write)), key=None)
 
     def _gather(self, write: StreamWrite, last: int) -> None:
         writes = self._gathered.setdefault(write.stream, [])
@@ -256,16 +273,6 @@ class GatheringLog(Log):
 
     # --- what the commit asks --------------------------------------------------------------------
 
-    def repeat(self, stream: str, key: str) -> None:
-        """Shows a stream as it was before the commit with that key, if there was one.
-
-        A block that is repeated finds what it found the first time, and so does the same again:
-        the commit is recognised by its key, and changes nothing.
-        """
-        found = self._overlay._backend.find(stream, key=key)
-        if found:
-            self._overlay.pin(stream, found[0].revision - 1)
-
     def streams_gathered(self) -> list[str]:
         """Returns the streams that something was recorded in."""
         return list(self._gathered)
@@ -274,11 +281,13 @@ class GatheringLog(Log):
         """Returns the revision that a stream must be at for what was recorded; None: at any."""
         return self._overlay.base(stream) if stream in self._guarded else None
 
-    def joined(self, stream: str, write: StreamWrite | None, key: str | None) -> StreamWrite | None:
+    def joined(
+        self, stream: str, write: StreamWrite | None, guard: int | None
+    ) -> StreamWrite | None:
         """Returns what the commit adds to a stream: what was recorded, then the change of state.
 
-        Each recorded event has its own key. The commit's key is on the first event, or if that has
-        one already, on an event `joined` before it.
+        Each recorded event has its own key; the commit's is on the first of all. `guard` is the
+        revision that the block has read.
         """
         parts = self._gathered.get(stream, [])
         if not parts:
@@ -286,24 +295,17 @@ class GatheringLog(Log):
         new_events = [one for part in parts for one in _keyed_events(part)]
         if write is not None:
             new_events += write.new_events
-        if key is not None and new_events[0].key is not None:
-            new_events.insert(0, NewEvent(JOINED, b"null"))
-        elif key is None and new_events[0].key is not None:
-            key = new_events[0].key
-            new_events[0] = replace(new_events[0], key=None)
         if not self.record_keys and any(one.key is not None for one in new_events[1:]):
             raise UsageError(
                 f'this backend takes one key in a commit to "{stream}", found several items',
                 hint="record them one after the other; clause 26 says what a backend needs for it",
             )
-        guard = self.guard(stream)
-        if write is not None and write.expected is not None:
-            if guard is not None and guard != write.expected:
-                raise conflict(stream, write.expected, guard)
-            guard = write.expected
+        base = self.guard(stream)
+        if base is not None and guard not in (None, base):
+            raise conflict(stream, base, guard or 0)
         first = write or parts[0]
         return replace(
-            first, new_events=tuple(new_events), expected=guard, key=key, is_joint=True
+            first, new_events=tuple(new_events), expected=guard, key=self._key, is_joint=True
         )
 
     def end(self) -> None:
@@ -318,6 +320,9 @@ class GatheringLog(Log):
     def gathered_events(self, stream: str) -> list[NewEvent]:
         """Returns what was recorded in a stream, in order."""
         return [one for part in self._gathered.get(stream, ()) for one in part.new_events]
+
+
+_JOINED = NewEvent(JOINED, b"null")
 
 
 def _keyed_events(write: StreamWrite) -> tuple[NewEvent, ...]:

@@ -209,6 +209,9 @@ RETRIES_MAX = 1000
 class Log:
     """Streams of events, folded. The backend stays private: other modules ask the log."""
 
+    is_gathering = False
+    """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
         self._backend = backend
         self.expiry = Expiry(backend)
@@ -334,6 +337,16 @@ class Log:
 
     def wait(self, request: Request) -> CommitResult:
         return self._queue.wait(request)
+
+    def pinned(self, stream: str) -> int | None:
+        """Returns what an event expects that names revisions of its stream: nothing.
+
+        They are there for good. In a joint commit they may be those of events to come.
+        """
+        return None
+
+    def when_placed(self, stream: str, revision: int, placed: Callable[[Record], None]) -> None:
+        """Tells where an event is in the end: where it was said to be, but in a joint commit."""
 
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and does again what came too late."""
@@ -519,7 +532,7 @@ class Log:
         begins = expires_us > 0 and base.revision == 0
         if begins or (write.parent is not None and base.parent != write.parent):
             payload = event.opened_payload(write.parent, expires_us if begins else 0)
-            new_events = (NewEvent(event.OPENED, payload), *new_events)
+            new_events = self._opened(payload, new_events)
         state = base
         records: list[Record] = []
         last = new_events[-1]
@@ -539,6 +552,17 @@ class Log:
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
+
+    def _opened(self, payload: bytes, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
+        """Returns events with the one that opens their scope before them.
+
+        Where one key is all that an append takes, it is on the first event.
+        """
+        first, *rest = new_events
+        if first.key is None or self.record_keys:
+            return (NewEvent(event.OPENED, payload), *new_events)
+        opened = NewEvent(event.OPENED, payload, key=first.key)
+        return (opened, msgspec.structs.replace(first, key=None), *rest)
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
         """Returns the state that a write will follow, having checked what can be checked here."""
