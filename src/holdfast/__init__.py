@@ -12,6 +12,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import Worker
+from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
@@ -29,6 +30,7 @@ from holdfast.errors import (
     NodeError,
     NotFoundError,
     OtherStoreError,
+    ProgramError,
     RunCancelledError,
     RunFailedError,
     StepError,
@@ -39,6 +41,7 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
+from holdfast.joint import JointCommit, JointScope
 from holdfast.nodes import (
     Applied,
     Artifact,
@@ -127,6 +130,8 @@ __all__ = [
     "GroupStatus",
     "HoldfastError",
     "Holds",
+    "JointCommit",
+    "JointScope",
     "Lease",
     "LeaseLostError",
     "Link",
@@ -157,6 +162,7 @@ __all__ = [
     "Planned",
     "Policy",
     "Position",
+    "ProgramError",
     "Progress",
     "Recalled",
     "Recovered",
@@ -172,6 +178,7 @@ __all__ = [
     "Session",
     "Stale",
     "State",
+    "StateAt",
     "StepContext",
     "StepError",
     "StillRunningError",

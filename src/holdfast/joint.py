@@ -12,11 +12,11 @@ Inside the block each recorder is the one that the scope has outside, over a log
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast.backends.protocol import Lease, Record
-from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
+from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, StreamWrite, conflict
 from holdfast.core.event import StreamState
 from holdfast.core.gathering import GatheringLog
 from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope
@@ -30,7 +30,21 @@ from holdfast.record.sessions import OpenTurn
 from holdfast.record.tasks import Tasks
 from holdfast.scope import Scope
 
+P = ParamSpec("P")
+T = TypeVar("T")
 S = TypeVar("S", bound="RecordingScope")
+
+
+def _recorded(
+    function: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """Returns the method of a scope that does its work in a joint commit."""
+
+    @wraps(function)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(self._recorder(), *args, **kwargs)
+
+    return call
 
 
 class JointCommit(PendingCommit):
@@ -60,9 +74,9 @@ class JointCommit(PendingCommit):
 
     def scope(self, scope: WritableScope) -> JointScope:
         """Returns the scope as this commit will leave it, with its recorders."""
-        return self.pending(scope, JointScope)
+        return self._pending_scope(scope, JointScope)
 
-    def pending(self, scope: WritableScope, kind: Callable[[JointCommit, Scope], S]) -> S:
+    def _pending_scope(self, scope: WritableScope, kind: Callable[[JointCommit, Scope], S]) -> S:
         """Returns a scope of this commit, made as one of a kind if it is not there yet."""
         known = self._scopes.get(getattr(scope, "name", ""))
         if known is None:
@@ -72,14 +86,14 @@ class JointCommit(PendingCommit):
 
     def outcome(self, decision: OpenDecision | str, text: str, *, output: Any = None) -> Decision:
         """Closes a decision, given by its handle or id, in the same atomic unit."""
-        decisions = Decisions(self.recording())
+        decisions = Decisions(self._context_of_block())
         id = decision.id if isinstance(decision, OpenDecision) else decision
         closed = decisions.close_entry(decisions.get(id), text, output=output)
         if isinstance(decision, OpenDecision):
-            self.when_durable(partial(decision._note, closed))
+            self._when_durable(partial(decision._note, closed))
         return closed
 
-    def recording(self) -> RecordContext:
+    def _context_of_block(self) -> RecordContext:
         """Returns the context of what is recorded inside the block."""
         if self._recording is None:
             refuse_in_body("recording in a joint commit")
@@ -91,15 +105,15 @@ class JointCommit(PendingCommit):
             self._recording.tables.begin_with(self._context.tables)
         return self._recording
 
-    def when_durable(self, settle: Callable[[], object]) -> None:
+    def _when_durable(self, settle: Callable[[], object]) -> None:
         """Has something done when the commit is durable; if it is not made, never."""
         self._settled.append(settle)
 
-    def recorded_in(self, scope: Scope) -> Scope:
+    def _recorded_in(self, scope: Scope) -> Scope:
         """Returns a scope whose recorders record in this commit."""
-        return scope._within(self.recording())
+        return scope._within(self._context_of_block())
 
-    def joined(
+    def _joined(
         self, stream: str, write: StreamWrite | None, guard: int | None
     ) -> StreamWrite | None:
         """Returns what the commit adds to a stream, with what was recorded there."""
@@ -107,9 +121,12 @@ class JointCommit(PendingCommit):
             return write
         return self._gathering.joined(stream, write, guard)
 
-    def guard(self, stream: str) -> int | None:
-        """Returns the revision that a stream must be at for what was recorded in it."""
-        return None if self._gathering is None else self._gathering.guard(stream)
+    def _guard(self, stream: str, expected: int | None) -> int | None:
+        """Returns the revision that a stream must be at: expected, or for what was recorded."""
+        base = None if self._gathering is None else self._gathering.guard(stream)
+        if base is None or expected in (None, base):
+            return expected if base is None else base
+        raise conflict(stream, base, expected or 0)
 
     def _proposed(self) -> ProposedCommit | None:
         if self._gathering is not None:
@@ -122,10 +139,10 @@ class JointCommit(PendingCommit):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         if kind is not None:
-            self.drop()
+            self._drop()
         return super().__exit__(kind)
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Ends the block without a commit: what was recorded in it never was."""
         if self._gathering is not None:
             self._gathering.end()
@@ -177,26 +194,27 @@ class RecordingScope(PendingScope):
 
     def _recorder(self) -> Scope:
         if self._recorded is None:
-            self._recorded = self._joint.recorded_in(self._own)
+            self._recorded = self._joint._recorded_in(self._own)
         return self._recorded
 
-    def _write(self, key: str | None) -> StreamWrite | None:
-        return self._joint.joined(self.name, super()._write(key), self._guard())
+    def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
+        return self._joint._joined(self.name, super()._write(expected, key), expected)
 
-    def _guard(self) -> int | None:
-        return self._joint.guard(self.name) if (own := super()._guard()) is None else own
+    def _guards(self) -> tuple[int | None, ReadGuard | None]:
+        expected, guard = super()._guards()
+        return self._joint._guard(self.name, expected), guard
 
     def _let_go_on(self, turn: OpenTurn) -> OpenTurn:
         """Returns a turn that may go on after the commit that it is begun in."""
         own = self._own
-        self._joint.when_durable(lambda: turn._go_on(own.messages, own._log))
+        self._joint._when_durable(lambda: turn._go_on(own.messages, own._log))
         return turn
 
     def _end_turn(self, turn: OpenTurn) -> None:
         """Ends a turn of this conversation in this commit."""
         events, marks = turn._ending(self._own.name)
         self._recorder().messages._commit_events(events, marks=marks)
-        self._joint.when_durable(turn._mark_over)
+        self._joint._when_durable(turn._mark_over)
 
 
 class JointScope(RecordingScope):
@@ -220,10 +238,7 @@ class JointScope(RecordingScope):
         """The facts as the commit will leave them; see `Scope.facts`."""
         return self._recorder().facts
 
-    @property
-    def decide(self) -> Callable[..., OpenDecision]:
-        """Writes a decision down in this commit; see `Scope.decide`."""
-        return self._recorder().decide
+    decide = _recorded(Scope.decide)
 
     def turn(self) -> OpenTurn:
         """Returns a turn that is begun in this commit, and may go on after it."""

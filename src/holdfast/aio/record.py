@@ -14,6 +14,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from functools import partial, wraps
+from operator import attrgetter, methodcaller
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from holdfast.aio.loop import Loop, Reading, shielded
@@ -55,12 +56,17 @@ def mirror(
 
 def deciding(
     function: Callable[Concatenate[Any, P], OpenDecision],
+    *,
+    of: Callable[[Any], Any] = attrgetter("sync"),
 ) -> Callable[Concatenate[Any, P], AsyncDeciding]:
-    """Returns the method that decides for asyncio: to be awaited, or to be entered."""
+    """Returns the method that decides for asyncio: to be awaited, or to be entered.
+
+    `of` says where: in the scope, or in the joint commit.
+    """
 
     @wraps(function)
     def decide(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeciding:
-        return AsyncDeciding(self._loop, lambda: function(self.sync, *args, **kwargs))
+        return AsyncDeciding(self._loop, lambda: function(of(self), *args, **kwargs))
 
     return decide
 
@@ -277,6 +283,7 @@ class AsyncMessages(AsyncHistory):
         options = {name: fields.pop(name, None) for name in ("state", "key", "expected")}
         item = {"role": role, "content": content, **fields}
         quick = turn is None and options["state"] is None and fields.get("foreign_id") is None
+        quick = quick and not self.sync._log.is_gathering  # which has no queue
         made = await self._add([item], options) if quick else None
         if made is not None:
             return made[0]
@@ -326,13 +333,6 @@ class AsyncMessages(AsyncHistory):
         return await self._loop.hop_shielded(self.sync.merge, getattr(other, "sync", other))
 
 
-class AsyncJointMessages(AsyncMessages):
-    """The messages of a conversation inside a joint commit, where nothing is queued by itself."""
-
-    async def _add(self, items: list[dict[str, Any]], options: dict[str, Any]) -> None:
-        return None
-
-
 class AsyncJointScope(RecordingScope):
     """One scope inside a joint commit; see `JointScope`. Its recorders are awaited."""
 
@@ -341,8 +341,8 @@ class AsyncJointScope(RecordingScope):
         self._loop = loop
 
     @property
-    def messages(self) -> AsyncJointMessages:
-        return AsyncJointMessages(self._loop, self._recorder().messages)
+    def messages(self) -> AsyncMessages:
+        return AsyncMessages(self._loop, self._recorder().messages)
 
     @property
     def tasks(self) -> AsyncTasks:
@@ -352,9 +352,7 @@ class AsyncJointScope(RecordingScope):
     def facts(self) -> AsyncFacts:
         return AsyncFacts(self._loop, self._recorder().facts)
 
-    def decide(self, decision: str, **options: Any) -> AsyncDeciding:
-        recorder = self._recorder()
-        return AsyncDeciding(self._loop, lambda: recorder.decide(decision, **options))
+    decide = deciding(Scope.decide, of=methodcaller("_recorder"))
 
     def turn(self) -> AsyncTurn:
         return AsyncTurn(self.messages, self._let_go_on(self._recorder().turn()))

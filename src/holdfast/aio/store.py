@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -31,8 +33,9 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
-from holdfast.core.transaction import View
+from holdfast.core.transaction import RETRIES, View
 from holdfast.core.tree import Map
+from holdfast.errors import ConflictError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
@@ -40,6 +43,7 @@ from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
+_logger = logging.getLogger("holdfast.aio")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -106,7 +110,7 @@ class AsyncPendingCommit:
         self._outcome: asyncio.Task[CommitResult] | None = None
 
     def scope(self, scope: AsyncScope) -> AsyncJointScope:
-        return self._pending.pending(scope.sync, partial(AsyncJointScope, self._loop))
+        return self._pending._pending_scope(scope.sync, partial(AsyncJointScope, self._loop))
 
     async def outcome(
         self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
@@ -136,7 +140,7 @@ class AsyncPendingCommit:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         if kind is not None:
-            self._pending.drop()
+            self._pending._drop()
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
             self._outcome = self._loop.enqueue(self._proposed)
@@ -240,8 +244,62 @@ class AsyncStore:
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+    @overload
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None
+    ) -> AsyncPendingCommit: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Awaitable[R]],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], R],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any] | None = None,
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> AsyncPendingCommit | Awaitable[Any]:
+        if function is None:
+            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+        check_call(function, "what commit is given")
+        return self._commit(function, check_whole(retries, "retries"), key, lease)
+
+    async def _commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any],
+        retries: int,
+        key: str | None,
+        lease: Lease | None,
+    ) -> Any:
+        for attempt in range(retries + 1):
+            try:
+                pending = self._store.commit(key=key, lease=lease)
+                async with AsyncPendingCommit(self._loop, pending) as tx:
+                    answer = function(tx)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+            except ConflictError as error:
+                if attempt == retries:
+                    raise
+                _logger.debug("a commit is made again: %s", error)
+            else:
+                return answer
+        raise AssertionError("BUG: a commit was neither made nor refused")
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
         pending = self._store.submit(key=key, lease=lease)

@@ -32,7 +32,7 @@ from holdfast.backends.protocol import (
     Refusal,
     takes_record_keys,
 )
-from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite, conflict
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.commit_queue import Request, Waker
 from holdfast.core.event import JOINED
 from holdfast.core.log import Log
@@ -205,7 +205,7 @@ class GatheringLog(Log):
         super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show
         self._gathered: dict[str, list[StreamWrite]] = {}
-        self._guarded: set[str] = set()
+        self._at_base: set[str] = set()
         self.gathered_marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._to_place: dict[str, list[tuple[int, Placed]]] = {}
         self._places: dict[tuple[str, int], int] = {}
@@ -259,7 +259,7 @@ class GatheringLog(Log):
             revision = last - len(write.new_events) + 1 + number
             self._places[write.stream, revision] = before + number
         if write.expected is not None:
-            self._guarded.add(write.stream)
+            self._at_base.add(write.stream)
         writes.append(write)
 
     def pinned(self, stream: str) -> int | None:
@@ -279,7 +279,7 @@ class GatheringLog(Log):
 
     def guard(self, stream: str) -> int | None:
         """Returns the revision that a stream must be at for what was recorded; None: at any."""
-        return self._overlay.base(stream) if stream in self._guarded else None
+        return self._overlay.base(stream) if stream in self._at_base else None
 
     def joined(
         self, stream: str, write: StreamWrite | None, guard: int | None
@@ -300,9 +300,6 @@ class GatheringLog(Log):
                 f'this backend takes one key in a commit to "{stream}", found several items',
                 hint="record them one after the other; clause 26 says what a backend needs for it",
             )
-        base = self.guard(stream)
-        if base is not None and guard not in (None, base):
-            raise conflict(stream, base, guard or 0)
         first = write or parts[0]
         return replace(
             first, new_events=tuple(new_events), expected=guard, key=self._key, is_joint=True
