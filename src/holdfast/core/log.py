@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    read_many,
     takes_record_keys,
 )
 from holdfast.clock import Clock
@@ -75,6 +76,8 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.folds import Folds
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.watch import PositionWatch
@@ -121,6 +124,15 @@ class Writer(Protocol):
 
 WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
+
+
+def is_replayed() -> bool:
+    """Says whether the code that writes here may be run again, and must then write the same.
+
+    What a write depends on the state for is then left to the log, or left out.
+    """
+    writer = WRITER.get()
+    return writer is not None and writer.is_replayed
 
 
 Transform = Callable[[Map, str], Map]
@@ -199,8 +211,16 @@ class Routes:
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
+BUSY_MAX = 4096
+LEVELS = "scope.level"
+"""The index that has a mark for each registered level: its name, the one above it as the group, and
+priority 1 if closing a scope of it keeps its state."""
+register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+BULK_STREAMS = 256
+BULK_EVENTS = 64
+"""So many streams are read at once, each if it has no more events than this."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
@@ -223,11 +243,15 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
+        self.listened: Mapping[str, object] = {}
+        """The streams whose changes somebody in this process wants to hear of."""
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
         self._is_ahead_told = False
+        self.unrecorded: dict[str, Mark] = {}
+        """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.record_keys = takes_record_keys(backend)
@@ -237,9 +261,9 @@ class Log:
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
-        self._states: dict[str, StreamState] = {}
-        self._states_max = 4096
-        self._ends: dict[str, StreamEnd] = {}
+        self.folds = Folds()
+        self._states, self._ends = self.folds.states, self.folds.ends
+        self._used = self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
@@ -459,7 +483,7 @@ class Log:
         try:
             if isinstance(error, UsageError | ClosedError):
                 for write in proposed.writes:
-                    self._remember(write.stream, self._refreshed(write))
+                    self.folds.keep(write.stream, self._refreshed(write))
                 return self._prepare(request, {})
         except HoldfastError as again:
             error = again
@@ -514,8 +538,13 @@ class Log:
             append, state = self._prepare_write(write, base, time)
             for validate in self._validators:
                 validate(write, base, state)
-            if append.expires_us and append.expected == 0:
-                marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+            if append.expected == 0:
+                if append.expires_us:
+                    marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+                if self.unrecorded:
+                    level = self.unrecorded.get(append.stream.partition("/")[0])
+                    if level is not None and level not in marks:
+                        marks = (*marks, level)
             appends.append(append)
             after.append(state)
         if len(appends) > 1:
@@ -553,7 +582,9 @@ class Log:
             type, payload, ops = one.type, one.payload, one.ops
             if one.key is not None:
                 key = one.key
-            if one.defaults:
+            if isinstance(base, StreamEnd):
+                ops = ()  # they fit any state, and this one is not known
+            elif one.defaults:
                 ops = (*missing_ops(state.root, one.defaults, blobs), *ops)
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
@@ -588,13 +619,17 @@ class Log:
             if base.expires_us:
                 raise expires(write.origin[0])
             return base
-        base = overlay.get(stream) or self._states.get(stream) or self._unfolded(write)
+        base = overlay.get(stream) or self._states.get(stream)
+        if base is None:
+            base = self._unfolded(write)
+        else:
+            self._used.add(stream)
         if write.expected is not None and write.expected != base.revision:
             # The cached state may be out of date: ask before refusing.
             base = overlay.get(stream) or self._refreshed(write)
             if write.expected != base.revision:
                 raise conflict(stream, write.expected, base.revision)
-        if isinstance(base, StreamEnd) and not write.keeps_state:
+        if isinstance(base, StreamEnd) and not self._needs_end_only(write):
             # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at:
@@ -633,10 +668,10 @@ class Log:
     def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
 
-        Events that change no state need revision, link and time of the stream's end, and whether
-        it is closed: its newest record has all of that, however long the stream is.
+        Events that fit any state need revision, link and time of the stream's end, and whether it
+        is closed: its newest record has all of that, however long the stream is.
         """
-        if not write.keeps_state:
+        if not self._needs_end_only(write):
             return self.newest(write.stream)
         end = self._ends.get(write.stream)
         if end is None:
@@ -645,7 +680,7 @@ class Log:
                 return EMPTY
             ends = self.expiry.end(write.stream, head)
             end = end_of(self.record(write.stream, head.revision), ends)
-            self._remember(write.stream, end)
+            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
@@ -656,6 +691,19 @@ class Log:
                 return self.newest(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
+
+    def _needs_end_only(self, write: StreamWrite) -> bool:
+        """Says whether a write can be prepared without the state that it follows.
+
+        A change whose snapshot is due is folded: so no state is far from a snapshot. Validators
+        and subscribers look at states.
+        """
+        if write.keeps_state:
+            return True
+        if self._validators or write.stream in self.listened or not write.fits_any_state:
+            return False
+        growth = self.snapshots.growth.get(write.stream)
+        return growth is None or growth.bytes < growth.due_at_bytes
 
     def _refreshed(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write, read anew: what was in memory is out of date."""
@@ -679,19 +727,27 @@ class Log:
             if stream in self._states and type(state) is StreamState:
                 self._states[stream] = state
             else:
-                self._remember(stream, state)
+                self.folds.keep(stream, state)
             if append.expires_us:
                 self.expiry.know(stream, append.expires_us)
-            if isinstance(state, StreamEnd):
-                continue  # its state is not known: there is nothing to write a snapshot of
             size = EVENT_OVERHEAD_BYTES
             for record in append.records:
                 size += len(record.payload)
+            if isinstance(state, StreamEnd):
+                # Its state is not known: there is nothing to write a snapshot of, as yet.
+                if append.records[-1].type == event.CHANGED:
+                    self.snapshots.unfolded(stream, size)
+                continue
             growth = self.snapshots.growth.get(stream)
             if growth is not None and growth.bytes + size < growth.due_at_bytes:
                 growth.bytes += size
             else:
                 self.snapshots.grown(stream, state, size)
+                self.folds.keep(stream, state, is_grown=True)
+        if self.unrecorded:
+            for mark in one.commit.marks:
+                if mark.index == LEVELS:
+                    self.unrecorded.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         request.answered = True
@@ -834,8 +890,56 @@ class Log:
         state = self._states.get(stream)
         if state is None or (state.revision, state.link) != (head.revision, head.link):
             state = self._load(stream, head, head.revision)
+        else:
+            self._used.add(stream)
         if state.expires_us:
             self.expiry.check(stream, state.expires_us)
+        return state
+
+    def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
+        """Returns the newest state of each stream, None of one that has expired.
+
+        All are asked for at once. Of those that are not in memory, the short ones are read
+        together too; a long one has a snapshot, and is loaded alone.
+        """
+        states: dict[str, StreamState | None] = {}
+        for start in range(0, len(streams), BULK_STREAMS):
+            names = streams[start : start + BULK_STREAMS]
+            heads = dict(zip(names, self._backend.heads(names), strict=True))
+            short = {
+                stream: head.revision
+                for stream, head in heads.items()
+                if head is not None
+                and stream not in self._states
+                and head.first == 1
+                and head.revision <= BULK_EVENTS
+                and not head.expires_us
+            }
+            read: dict[str, StreamState] = {}
+            if len(short) > 1:
+                found = read_many(self._backend, list(short), limit=BULK_EVENTS)
+                for (stream, revision), records in zip(short.items(), found, strict=True):
+                    read[stream] = fold(EMPTY, records[:revision], self.blobs.read)
+            for stream, head in heads.items():
+                states[stream] = self._newest_at(stream, head, read.get(stream))
+        return [states[stream] for stream in streams]
+
+    def _newest_at(
+        self, stream: str, head: Head | None, read: StreamState | None
+    ) -> StreamState | None:
+        """Returns the state that a head leads to, None if the stream has expired."""
+        if head is None:
+            return EMPTY
+        if read is not None and read.link == head.link:
+            self.folds.keep(stream, read)
+        state = self._states.get(stream)
+        try:
+            if state is None or (state.revision, state.link) != (head.revision, head.link):
+                state = self._load(stream, head, head.revision)
+            if state.expires_us:
+                self.expiry.check(stream, state.expires_us)
+        except ExpiredError:
+            return None
         return state
 
     def peek(self, stream: str) -> StreamState | None:
@@ -845,6 +949,7 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == head.revision and state.link == head.link:
+            self._used.add(stream)
             if state.expires_us:
                 self.expiry.check(stream, state.expires_us)
             return state
@@ -892,7 +997,7 @@ class Log:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
                 raise self.contradicted(stream, head, found, revision)
-            self._remember(stream, state)
+            self.folds.keep(stream, state)
             self.snapshots.replayed(stream, revision - began)
         return state
 
@@ -903,16 +1008,6 @@ class Log:
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
-
-    def _remember(self, stream: str, state: StreamState) -> None:
-        states: dict[str, Any] = self._states
-        if isinstance(state, StreamEnd):
-            states = self._ends
-        else:
-            self._ends.pop(stream, None)
-        if stream not in states and len(states) >= self._states_max:
-            states.pop(next(iter(states)), None)
-        states[stream] = state
 
     def _source(self, stream: str) -> Callable[[int, int], bytes]:
         """Returns the reader of list items that a snapshot holds as references to events."""
@@ -953,7 +1048,7 @@ class Log:
             state = self._loaded_at(stream, moment)
         known = self._states.get(stream)
         if state.revision > (0 if known is None else known.revision):
-            self._remember(stream, state)
+            self.folds.keep(stream, state)
         return state
 
     def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
@@ -971,7 +1066,7 @@ class Log:
                 return None
             if head.link == base.link and moment.has(head.position):
                 return base
-            if len(self._busy) >= self._states_max:
+            if len(self._busy) >= BUSY_MAX:
                 self._busy.clear()
         records = self._backend.read(stream, after=base.revision - 1, limit=READ_CHUNK)
         if not records or records[0].link != base.link or not moment.has(records[0].position):
@@ -1166,9 +1261,9 @@ class Log:
             yield from names
             after = names[-1]
 
-    def stream_page(self, *, after: str) -> list[str]:
+    def stream_page(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Returns some names of streams after one, in order; none if there are no more."""
-        return self._backend.streams(after=after)
+        return self._backend.streams(prefix=prefix, after=after, limit=limit)
 
     def now_us(self, stream: str) -> int:
         """Returns the time on the clock that judges a stream: the server's, or this host's."""

@@ -2,12 +2,30 @@
 
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
-difference  diff, diff_ops, changed_places, touched
+difference  diff, diff_ops, set_difference, changed_places, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.core.tree.difference import Difference, changed_places, diff, diff_ops, touched
-from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
+from holdfast.core.tree.difference import (
+    Difference,
+    changed_places,
+    diff,
+    diff_ops,
+    set_difference,
+    touched,
+)
+from holdfast.core.tree.frozen import (
+    EMPTY,
+    MISSING,
+    Blobs,
+    Lazy,
+    List,
+    Map,
+    Missing,
+    footprint,
+    freeze,
+    thaw,
+)
 from holdfast.core.tree.ops import (
     Kind,
     Op,
@@ -51,6 +69,7 @@ __all__ = [
     "diff",
     "diff_ops",
     "encode_ops",
+    "footprint",
     "freeze",
     "get",
     "increment_op",
@@ -60,6 +79,7 @@ __all__ = [
     "put",
     "raw_op",
     "reach",
+    "set_difference",
     "set_op",
     "thaw",
     "touched",
