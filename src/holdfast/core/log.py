@@ -39,6 +39,8 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    position_before,
+    read_back,
     read_many,
     takes_record_keys,
 )
@@ -146,6 +148,7 @@ class Routes:
     """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._objects = backend.objects
         self._routing = cast("Routing | None", getattr(backend, "routing", None))
 
@@ -202,6 +205,16 @@ class Routes:
         if self._routing is None:
             return Position(check_whole(after, "after"))
         return self._routing.position(after)
+
+    def before(self, record: Record) -> Position:
+        """Returns the position right before a record's commit, to read on from backwards."""
+        return position_before(self._backend, record)
+
+    def is_after(self, record: Record, position: Position) -> bool:
+        """Returns whether a record comes after a position, in the backend that keeps it."""
+        if self._routing is None:
+            return record.position > position
+        return self._routing.is_after(record, position)
 
     def parts(self) -> list[Backend]:
         """Returns the backends that the store is made of; none if it is one itself."""
@@ -1290,6 +1303,10 @@ class Log:
     def read_all(self, *, after: Position, limit: int) -> list[Record]:
         """Returns records of the whole store after a position, in order."""
         return self._backend.read_all(after=after, limit=limit)
+
+    def read_back(self, *, until: Position | None, limit: int) -> list[Record]:
+        """Returns the newest records of the whole store at or before a position, oldest first."""
+        return read_back(self._backend, until=until, limit=limit)
 
     def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
         """Yields every record of the store after `after`, in order, as it comes (guarantee 5).
