@@ -19,6 +19,7 @@ from holdfast.backends.protocol import Lease, Record
 from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, StreamWrite, conflict
 from holdfast.core.event import StreamState
 from holdfast.core.gathering import GatheringLog
+from holdfast.core.meta import Meta
 from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
@@ -62,9 +63,10 @@ class JointCommit(PendingCommit):
         *,
         key: str | None,
         lease: Lease | None,
+        meta: Meta | None = None,
         waits: bool = True,
     ) -> None:
-        super().__init__(context.log, key=key, lease=lease, waits=waits)
+        super().__init__(context.log, key=key, lease=lease, meta=meta, waits=waits)
         self._context = context
         self._sibling = sibling
         self._recording: RecordContext | None = None

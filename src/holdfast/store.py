@@ -47,6 +47,7 @@ from holdfast.core.leases import (
 )
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
@@ -255,7 +256,9 @@ class Store:
     # --- several at once -------------------------------------------------------------------------
 
     @overload
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> JointCommit: ...
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> JointCommit: ...
     @overload
     def commit(
         self,
@@ -264,6 +267,7 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> R: ...
     def commit(
         self,
@@ -272,6 +276,7 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> JointCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
 
@@ -279,24 +284,26 @@ class Store:
 
         `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
-        times, and returns what the function returned.
+        times, and returns what the function returned. `meta` is kept with every event of it.
         """
         if function is None:
-            return JointCommit(self._context, self.scope, key=key, lease=lease)
+            return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta)
         check_call(function, "what commit is given")
 
         def attempt() -> R:
-            with JointCommit(self._context, self.scope, key=key, lease=lease) as tx:
+            with JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta) as tx:
                 return function(tx)
 
         return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> JointCommit:
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> JointCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return JointCommit(self._context, self.scope, key=key, lease=lease, waits=False)
+        return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""

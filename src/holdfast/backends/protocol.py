@@ -66,6 +66,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
      record. If one of them is there already, the commit is refused as `duplicate`, and nothing of
      it is written; of several, the first in the order of the records is named. The keys of one
      commit differ. Without the attribute a backend is never sent such a commit.
+(27) A backend that says `keeps_meta` stores a record's `meta` and returns it, every character, as
+     it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
+     record without it costs nothing and reads as None. A backend that does not say so is never
+     sent one: the log refuses the commit and writes nothing of it.
 """
 
 from __future__ import annotations
@@ -99,6 +103,7 @@ class Record(Struct, frozen=True, gc=False):
     checkpoint: str | None = None  # the name that this revision was given
     subject: str | None = None  # a random id of the person whose data this is
     position: Position = START
+    meta: str | None = None  # JSON text of one object on one line, without space around it
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -175,6 +180,11 @@ class Commit(Struct, frozen=True):
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
     is_copy: bool = False
+
+
+def has_meta(commit: Commit) -> bool:
+    """Returns whether an event of a commit has meta (clause 27)."""
+    return any(record.meta is not None for append in commit.appends for record in append.records)
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -407,6 +417,11 @@ class Objects(Protocol):
     def get(self, kind: str, name: str) -> bytes | None: ...
     def names(self, kind: str, *, prefix: str = "") -> list[str]: ...
     def delete(self, kind: str, name: str) -> None: ...
+
+
+def keeps_meta(backend: Backend) -> bool:
+    """Returns whether a backend stores `meta` (clause 27); one that does not say so does not."""
+    return bool(getattr(backend, "keeps_meta", False))
 
 
 class Routing(Protocol):

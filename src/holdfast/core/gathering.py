@@ -30,6 +30,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    keeps_meta,
     takes_record_keys,
 )
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
@@ -53,6 +54,7 @@ class Overlay:
         self._key = key
         self.durability = backend.durability
         self.record_keys = takes_record_keys(backend)
+        self.keeps_meta = keeps_meta(backend)
         self.routing = getattr(backend, "routing", None)
         self.objects = backend.objects
         self.leases = backend.leases

@@ -33,6 +33,7 @@ from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import CommitClauses
 from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
+from holdfast.testing.meta import MetaClauses
 from holdfast.testing.reads import ReadClauses
 from holdfast.testing.record_keys import RecordKeyClauses
 from holdfast.testing.records import RecordBuilder
@@ -47,6 +48,7 @@ class BackendContract(
     MarkClauses,
     ExpiryClauses,
     AheadClauses,
+    MetaClauses,
 ):
     """What every backend keeps."""
 

@@ -3,8 +3,8 @@
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
 -- append {stream, expected, fork, previous link, whether a record has a key, records, end}, a record
--- {type, number of its payload in ARGV, link, checkpoint, subject, crc, key}; what there is none of
--- is false. Every key that
+-- {type, number of its payload in ARGV, link, checkpoint, subject, crc, key, meta}; what there is
+-- none of is false. Every key that
 -- is written is in KEYS, so that a cluster that moves them to another server refuses the script
 -- before it begins.
 --
@@ -139,6 +139,15 @@ local function receipt(at, commit)
   return answer
 end
 
+local function has_meta(commit)
+  for _, append in ipairs(commit[1]) do
+    for _, record in ipairs(append[6]) do
+      if record[8] then return true end
+    end
+  end
+  return false
+end
+
 -- Another server process than the one that gave the last position may never have seen the newest
 -- ones: it goes on above all that can have been given, which the time is.
 local function next_position(commit)
@@ -157,6 +166,11 @@ local function next_position(commit)
   if streams ~= before then
     change[#change + 1] = 'streams'
     change[#change + 1] = int(streams)
+  end
+  -- The first event with meta raises the format: who knows format 1 alone refuses the store.
+  if has_meta(commit) then
+    change[#change + 1] = 'format'
+    change[#change + 1] = '2'
   end
   -- To the second, which is as exact as what is let go of.
   if now > seen + 1000000 then
@@ -199,6 +213,7 @@ local function add_events(append, commit, at)
     add('key', record[7])
     add('checkpoint', record[4])
     add('subject', record[5])
+    add('meta', record[8])
     add('payload', ARGV[record[2]])
     redis.call('XADD', store .. ':events:' .. stream, int(revision) .. '-0', unpack(entry))
     if record[7] then keys[#keys + 1] = {record[7], int(revision) .. ' ' .. time} end

@@ -277,6 +277,7 @@ class RedisBackend:
     """A store in Redis, for many processes on many machines."""
 
     record_keys = True
+    keeps_meta = True
 
     def __init__(
         self,
