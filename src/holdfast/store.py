@@ -130,6 +130,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
 
