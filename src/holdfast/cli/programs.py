@@ -156,13 +156,7 @@ def run(
     if in_context:
         reason = reason_to_store(program, config.limits)
         if reason is None:
-            clock = SystemClock()
-            id = new_id(clock) if id is None else id
-            narrator = Narrator(clock.random_bytes(NONCE_BYTES).hex())
-            with tell_aloud(id, narrator, executor, config.limits) as telling:
-                telling.begin()
-                started = start(telling.store, program, given, id=id, settings=settings)
-                end_told(telling, started, waiting, options)
+            start_told(program, given, settings, id, executor, waiting, options)
             return
         warn(f"the program is kept in the store: {reason}")
     with open_writing(options) as store:
@@ -406,6 +400,25 @@ def read_told(path: Path) -> Transcript:
         raise NotFoundError(f'there is no transcript "{path}"') from absent
     except OSError as error:
         raise UsageError(f'transcript "{path}" cannot be read: {error}') from error
+
+
+def start_told(
+    program: Stored,
+    given: dict[str, Any],
+    settings: Settings,
+    id: str | None,
+    executor: Executor | Command,
+    waiting: WaitOptions,
+    options: Options,
+) -> None:
+    """Runs a program in context, and tells it from its first line on."""
+    clock = SystemClock()
+    id = new_id(clock) if id is None else id
+    narrator = Narrator(clock.random_bytes(NONCE_BYTES).hex())
+    with tell_aloud(id, narrator, executor, load_config()[0].limits) as telling:
+        telling.begin()
+        started = start(telling.store, program, given, id=id, settings=settings)
+        end_told(telling, started, waiting, options)
 
 
 def resume_told(
