@@ -30,7 +30,17 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Position, Record
 from holdfast.core import codec
-from holdfast.core.tree import Map, Op, OpBatch, apply, apply_op, decode_ops
+from holdfast.core.tree import (
+    Lazy,
+    Map,
+    Op,
+    OpBatch,
+    apply,
+    apply_op,
+    decode_ops,
+    decode_values,
+    thaw,
+)
 from holdfast.errors import ClosedError, CorruptError, UsageError
 
 OPENED = "opened"
@@ -259,6 +269,15 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     if record.type == RESTORED:
         return decode_ops(bytes(codec.decode_as(record.payload, _Restored).ops))
     return ()
+
+
+def plain_values(record: Record, op: int, columns: int, blobs: BlobReader) -> list[Any]:
+    """Returns plain copies of the values of a record's ops, from `op` on."""
+    if record.type == CHANGED:
+        values = decode_values(record.payload)
+        if values is not None:
+            return values[op : op + columns]
+    return [thaw(Lazy(one.value, None, None, blobs)) for one in ops_of(record)[op : op + columns]]
 
 
 def end_of(record: Record, expires_us: int) -> StreamEnd:

@@ -10,7 +10,6 @@ below is loaded and what comes after it is folded, every link verified.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby
@@ -71,6 +70,7 @@ from holdfast.core.event import (
     parent_of,
     state_of,
 )
+from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map
@@ -200,7 +200,6 @@ READ_CHUNK = 1000
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
-FETCH_CHUNK = 64
 RETRIES_MAX = 1000
 
 
@@ -233,11 +232,14 @@ class Log:
         self._states_max = 4096
         self._ends: dict[str, StreamEnd] = {}
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
+        self._blocks = EventBlocks(
+            lambda stream, after, until: self.records(stream, after=after, until=until),
+            self.blobs.read,
+        )
         self.snapshots = Snapshots(
             self.routes.objects_of,
             link_of=self._link_of,
-            source_of=self._source,
+            values_of=self._values,
             blobs=self.blobs.read,
             report=self.report,
         )
@@ -818,25 +820,9 @@ class Log:
             states.pop(next(iter(states)), None)
         states[stream] = state
 
-    def _source(self, stream: str) -> Callable[[int, int], bytes]:
+    def _values(self, stream: str) -> EventValues:
         """Returns the reader of list items that a snapshot holds as references to events."""
-
-        def fetch(revision: int, op_index: int) -> bytes:
-            block, place = divmod(revision - 1, FETCH_CHUNK)
-            return bytes(ops_of(self._block(stream, block)[place])[op_index].value)
-
-        return fetch
-
-    def _block(self, stream: str, block: int) -> list[Record]:
-        """Returns an aligned run of records, the last few of which are kept."""
-        for kept_stream, kept_block, kept in tuple(self._fetched):  # other threads append to it
-            if kept_stream == stream and kept_block == block:
-                return kept
-        start = block * FETCH_CHUNK
-        records = self.records(stream, after=start, until=start + FETCH_CHUNK)
-        if len(records) == FETCH_CHUNK:
-            self._fetched.append((stream, block, records))
-        return records
+        return EventValues(self._blocks, stream)
 
     # --- moments ---------------------------------------------------------------------------------
     #

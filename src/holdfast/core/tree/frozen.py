@@ -17,7 +17,7 @@ from holdfast.core import codec
 from holdfast.core.codec import Encoded, Thawable
 from holdfast.core.tree import trie, vector
 from holdfast.core.tree.trie import Trie
-from holdfast.core.tree.vector import Vector
+from holdfast.core.tree.vector import Node, Vector
 from holdfast.errors import CorruptError, UsageError
 
 # --- missing --------------------------------------------------------------------------------------
@@ -329,7 +329,14 @@ class List(Thawable, Sequence[Any]):
 
     def to_list(self) -> list[Any]:
         """Returns a deep, plain, mutable copy."""
-        return [thaw(item) for chunk in self._items.chunks() for item in chunk]
+        items: list[Any] = []
+        for part in self._items.parts():
+            if type(part) is Node:
+                assert part.source is not None, "BUG: a vector node has neither content nor source"
+                items += part.source.plain(part.start, part.stop)
+            else:
+                items += [thaw(item) for item in cast("tuple[Any, ...]", part)]
+        return items
 
     def thaw(self) -> list[Any]:
         return self.to_list()

@@ -74,7 +74,16 @@ class _TaggedOp(Struct, array_like=True):
     value: Raw = NO_VALUE
 
 
+class _PlainOp(Struct, array_like=True, gc=False):
+    """An op with its value decoded at once."""
+
+    kind: Kind
+    path: str | tuple[str | int, ...]
+    value: Any = None
+
+
 _decoder = msgspec.json.Decoder(tuple[Op, ...])
+_plain_decoder = msgspec.json.Decoder(list[_PlainOp])
 _tagged_decoder = msgspec.json.Decoder(list[_TaggedOp])
 
 UserPath = str | tuple[str | int, ...]
@@ -228,6 +237,20 @@ def decode_ops(payload: Encoded) -> tuple[Op, ...]:
     for op in ops:
         _check_op(op)
     return tuple(Op(op.kind, op.path, op.value.copy()) for op in ops) if is_shared else ops
+
+
+def decode_values(payload: bytes) -> list[Any] | None:
+    """Returns the plain values of a payload's ops, decoded once; None if that takes more than JSON.
+
+    The same bytes need more if they hold tags, or are not what `encode_ops` writes: `decode_ops`
+    knows.
+    """
+    if codec.may_have_tags(payload):
+        return None
+    try:
+        return [op.value for op in _plain_decoder.decode(payload)]
+    except MALFORMED:
+        return None
 
 
 def _check_op(op: Op) -> None:

@@ -27,6 +27,10 @@ class Source(Protocol):
         """Returns the items with these indexes; the same or equal ones at every call."""
         ...
 
+    def plain(self, start: int, stop: int) -> list[Any]:
+        """Returns plain copies of the items with these indexes, without making the items."""
+        ...
+
     def is_same(self, other: Source, start: int, stop: int) -> bool:
         """Says whether both are known to have the same items there, if of the same stream."""
         ...
@@ -148,6 +152,13 @@ class Vector(Struct, eq=False):
         if self.tail:
             yield self.tail
 
+    def parts(self) -> Iterator[Node | tuple[Any, ...]]:
+        """Yields the items in order: those that are there, and unread nodes as they are."""
+        if self.count > len(self.tail):
+            yield from _node_parts(self.root, self.shift)
+        if self.tail:
+            yield self.tail
+
     def _leaf(self, index: int) -> Node:
         shift, node = self.shift, self.root
         while shift:
@@ -197,6 +208,16 @@ def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -
     for index in range(filled, min(old.count, new.count)):
         if old.get(index) is not new.get(index):
             yield index
+
+
+def _node_parts(node: Node, shift: int) -> Iterator[Node | tuple[Any, ...]]:
+    if node.content is None:
+        yield node
+    elif not shift:
+        yield node.content
+    else:
+        for child in node.content:
+            yield from _node_parts(child, shift - _BITS)
 
 
 def _descend(vector: Vector, shift: int) -> Node:
