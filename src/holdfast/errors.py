@@ -7,6 +7,7 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 
@@ -117,12 +118,21 @@ class ConflictError(HoldfastError):
     exit_code = 5
 
     def __init__(
-        self, message: str, *, stream: str, expected: int, actual: int, hint: str | None = None
+        self,
+        message: str,
+        *,
+        stream: str,
+        expected: int,
+        actual: int,
+        paths: Sequence[tuple[str | int, ...]] = (),
+        hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint or "read it again and retry")
         self.stream = stream
         self.expected = expected
         self.actual = actual
+        self.paths = tuple(paths)
+        """The places that a commit had read and somebody changed; none if a revision was asked."""
 
 
 class ClosedError(HoldfastError):

@@ -109,7 +109,7 @@ class Subscribers:
         listening = self.listening.get(write.stream)
         if not listening:
             return
-        ops = [op for new_event in write.new_events for op in new_event.ops]
+        ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(write.stream, after.revision, change.path, change.old, change.new)
             for subscription in tuple(listening):
@@ -386,6 +386,27 @@ class Scope:
         """Adds to the number at a key or path (0 if absent); returns the new revision."""
         op = tree.increment_op(path, by)
         return self._change([op], expected, key, checkpoint)
+
+    def set_default(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Puts a value at a key or path where there is nothing yet; returns the newest revision.
+
+        Of several writers one sets it, and none is refused. What is there is left as it is: then
+        nothing is written, unless `expected`, `key` or `checkpoint` ask for an event.
+        """
+        op = tree.set_op(path, value)
+        if expected is None and key is None and checkpoint is None:
+            now = self._log.newest(self.name)
+            if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
+                return now.revision
+        return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
@@ -678,14 +699,21 @@ class Scope:
         return self._commit(write).after[0].revision
 
     def _change_write(
-        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+        self,
+        ops: Sequence[Op],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+        defaults: Sequence[Op] = (),
     ) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to apply ops."""
-        for op in ops:
+        """Returns what a commit adds to this scope's stream to apply ops, and defaults before."""
+        for op in (*defaults, *ops):
             if len(op.value) >= BLOB_BYTES_MIN:
                 ops = [self._log.blobs.spill(one, self.name) for one in ops]
+                defaults = [self._log.blobs.spill(one, self.name) for one in defaults]
                 break
-        new_event = NewEvent(event.CHANGED, tree.encode_ops(ops), tuple(ops))
+        payload = tree.encode_ops((*defaults, *ops))
+        new_event = NewEvent(event.CHANGED, payload, tuple(ops), tuple(defaults))
         return self._write((new_event,), expected, key, checkpoint)
 
     def _checkpoint_write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import monotonic
@@ -20,7 +21,13 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.arguments import check_flag, check_seconds, check_timeout, check_whole
+from holdfast.core.arguments import (
+    check_call,
+    check_flag,
+    check_seconds,
+    check_timeout,
+    check_whole,
+)
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
 from holdfast.core.event import Change, Event
@@ -28,8 +35,8 @@ from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
 from holdfast.core.log import Log
-from holdfast.core.transaction import PendingCommit, View
-from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.core.transaction import RETRIES, PendingCommit, View
+from holdfast.errors import ConflictError, CorruptError, UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -65,6 +72,7 @@ from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
+_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -166,9 +174,45 @@ class Store:
 
     # --- several at once -------------------------------------------------------------------------
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
-        """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
-        return PendingCommit(self._log, key=key, lease=lease)
+    @overload
+    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[PendingCommit], R],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> R: ...
+    def commit(
+        self,
+        function: Callable[[PendingCommit], R] | None = None,
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> PendingCommit | R:
+        """Commits over several scopes, all or nothing, fenced by a lease.
+
+        `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
+        `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
+        times, and returns what the function returned.
+        """
+        if function is None:
+            return PendingCommit(self._log, key=key, lease=lease)
+        check_call(function, "what commit is given")
+        for attempt in range(check_whole(retries, "retries") + 1):
+            try:
+                with PendingCommit(self._log, key=key, lease=lease) as tx:
+                    answer = function(tx)
+            except ConflictError as error:
+                if attempt == retries:
+                    raise
+                _logger.debug("a commit is made again: %s", error)
+            else:
+                return answer
+        raise AssertionError("BUG: a commit was neither made nor refused")
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.

@@ -196,6 +196,19 @@ class AsyncScope:
         op = tree.increment_op(path, by)
         return await self._change([op], expected, key, checkpoint)
 
+    async def set_default(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._loop.hop_shielded(
+            self.sync.set_default, path, value, expected=expected, key=key, checkpoint=checkpoint
+        )
+
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         name = check_name(name, "checkpoint name")
         written = await self._commit(self.sync._checkpoint_write(name, expected, None))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -31,14 +33,16 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.transaction import RETRIES, PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
+from holdfast.errors import ConflictError
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
+_logger = logging.getLogger("holdfast.aio")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -231,8 +235,62 @@ class AsyncStore:
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+    @overload
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None
+    ) -> AsyncPendingCommit: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Awaitable[R]],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], R],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any] | None = None,
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> AsyncPendingCommit | Awaitable[Any]:
+        if function is None:
+            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+        check_call(function, "what commit is given")
+        return self._commit(function, check_whole(retries, "retries"), key, lease)
+
+    async def _commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any],
+        retries: int,
+        key: str | None,
+        lease: Lease | None,
+    ) -> Any:
+        for attempt in range(retries + 1):
+            try:
+                pending = self._store.commit(key=key, lease=lease)
+                async with AsyncPendingCommit(self._loop, pending) as tx:
+                    answer = function(tx)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+            except ConflictError as error:
+                if attempt == retries:
+                    raise
+                _logger.debug("a commit is made again: %s", error)
+            else:
+                return answer
+        raise AssertionError("BUG: a commit was neither made nor refused")
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
         pending = self._store.submit(key=key, lease=lease)

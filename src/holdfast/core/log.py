@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from itertools import groupby
+from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Protocol, TypeVar, cast
@@ -48,6 +48,7 @@ from holdfast.core.commit import (
     NewEvent,
     PreparedCommit,
     ProposedCommit,
+    ReadGuard,
     StreamWrite,
     ahead,
     check_expire_together,
@@ -73,7 +74,7 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
-from holdfast.core.tree import Map
+from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -152,6 +153,7 @@ class Routes:
             streams = [write.stream for write in proposed.writes]
             streams += [write.origin[0] for write in proposed.writes if write.origin is not None]
             streams += [stream for stream, _ in proposed.reads]
+            streams += [guard.stream for guard in proposed.guards]
             self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
 
     def split(self, prepared: list[PreparedCommit]) -> list[list[PreparedCommit]]:
@@ -290,6 +292,11 @@ class Log:
             root = transform(root, stream)
         return root
 
+    @property
+    def is_transformed(self) -> bool:
+        """Whether readers see something else than what is stored."""
+        return bool(self._transforms)
+
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
@@ -412,7 +419,7 @@ class Log:
             except HoldfastError as error:
                 # What it does not fit on may be a neighbour's commit, which is not written yet and
                 # may never be: then it waits, unanswered, until that is known.
-                is_late = any(write.stream in overlay for write in request.work.writes)
+                is_late = _follows(request.work, overlay)
                 one = None if is_late else self._prepare_again(request, error)
             except Exception as error:
                 # A validator's own bug, most likely: nothing of this one is written, and it says
@@ -468,6 +475,12 @@ class Log:
         writes = proposed.writes
         before: list[StreamState] = []
         newest = 0
+        reads = proposed.reads
+        if proposed.guards:
+            written = {write.stream for write in writes}
+            guarded = self._guarded(proposed.guards, written, overlay)
+            reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
+            overlay = overlay | guarded
         for write in writes:
             base = self._base(write, overlay)
             before.append(base)
@@ -497,7 +510,7 @@ class Log:
             time,
             self.actor,
             tuple(appends),
-            proposed.reads,
+            reads,
             proposed.fence,
             marks,
             proposed.watch,
@@ -523,13 +536,16 @@ class Log:
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
-            type, payload = one.type, one.payload
+            type, payload, ops = one.type, one.payload, one.ops
+            if one.defaults:
+                ops = (*missing_ops(state.root, one.defaults, blobs), *ops)
+                payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             link = event.next_link(
                 state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
             )
-            state = advance(state, link, time, type, payload, one.ops, blobs)
+            state = advance(state, link, time, type, payload, ops, blobs)
             record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
             records.append(record)
             key = None
@@ -561,6 +577,31 @@ class Log:
                 hint="fork it, or open a scope with another id",
             )
         return base
+
+    def _guarded(
+        self, guards: Sequence[ReadGuard], written: set[str], overlay: dict[str, StreamState]
+    ) -> dict[str, StreamState]:
+        """Returns the newest state of each guarded stream, having compared what was read of it.
+
+        The commit follows these very states: their revisions go to the backend, which refuses it if
+        one is out of date, and then they are compared again. What a neighbour in the batch writes
+        to a stream that this one only reads may never be stored, and another writer's event be
+        found at the same revision: so this one waits until that is known.
+        """
+        found: dict[str, StreamState] = {}
+        for guard in guards:
+            stream = guard.stream
+            state = overlay.get(stream)
+            if state is None:
+                state = self._states.get(stream) or self.newest(stream)
+                if guard.changed_paths(state):
+                    state = self.newest(stream)  # it may be out of date: ask before refusing
+            elif stream not in written or isinstance(state, StreamEnd):
+                raise UnavailableError(f'scope "{stream}" is being written to')
+            if changed := guard.changed_paths(state):
+                raise conflict(stream, guard.state.revision, state.revision, changed)
+            found[stream] = state
+        return found
 
     def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
@@ -661,8 +702,10 @@ class Log:
             if stream == refusal.stream:
                 one.request.fail(conflict(stream, expected, actual))
                 return
-        write = next(write for write in proposed.writes if write.stream == refusal.stream)
-        if write.origin is not None:
+        write = next((one for one in proposed.writes if one.stream == refusal.stream), None)
+        if write is None:
+            self.newest(refusal.stream)  # it was only read: what is guarded of it is compared again
+        elif write.origin is not None:
             one.request.fail(exists(write.stream))
         elif write.expected is not None and write.expected != actual:
             one.request.fail(conflict(write.stream, write.expected, actual))
@@ -717,8 +760,8 @@ class Log:
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
-            same = [(new_event.type, new_event.payload) for new_event in write.new_events]
-            if not found or [(record.type, record.payload) for record in stored] != same:
+            pairs = zip(stored, write.new_events, strict=True)
+            if len(stored) != len(write.new_events) or not all(starmap(self._is_of, pairs)):
                 raise UsageError(
                     f'key "{write.key}" was used for another change than the one to '
                     f'"{write.stream}": a key names one change for ever',
@@ -729,6 +772,15 @@ class Log:
             after.append(read(write.stream, stored[-1].revision))
             position = max(position, stored[-1].position)
         return CommitResult(position, tuple(before), tuple(after), repeated=True)
+
+    def _is_of(self, record: Record, new_event: NewEvent) -> bool:
+        """Says whether a record is what a new event became, or would have become, in its place."""
+        payload = new_event.payload
+        if new_event.defaults:
+            root = self.at(record.stream, record.revision - 1).root
+            ops = missing_ops(root, new_event.defaults, self.blobs.read)
+            payload = encode_ops((*ops, *new_event.ops))
+        return (record.type, record.payload) == (new_event.type, payload)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -1130,6 +1182,13 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
+    """Says whether a commit is on a stream that one before it in its batch has written to."""
+    streams = [write.stream for write in proposed.writes]
+    streams += [guard.stream for guard in proposed.guards]
+    return any(stream in overlay for stream in streams)
 
 
 def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:

@@ -2,11 +2,11 @@
 
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
-difference  diff, diff_ops, touched
+difference  diff, diff_ops, changed_places, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.core.tree.difference import Difference, diff, diff_ops, touched
+from holdfast.core.tree.difference import Difference, changed_places, diff, diff_ops, touched
 from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
 from holdfast.core.tree.ops import (
     Kind,
@@ -23,8 +23,10 @@ from holdfast.core.tree.ops import (
     increment_op,
     locate,
     merge_op,
+    missing_ops,
     put,
     raw_op,
+    reach,
     set_op,
     truncate_op,
 )
@@ -44,6 +46,7 @@ __all__ = [
     "append_op",
     "apply",
     "apply_op",
+    "changed_places",
     "decode_ops",
     "decode_values",
     "delete_op",
@@ -55,8 +58,10 @@ __all__ = [
     "increment_op",
     "locate",
     "merge_op",
+    "missing_ops",
     "put",
     "raw_op",
+    "reach",
     "set_op",
     "thaw",
     "touched",

@@ -68,6 +68,23 @@ def diff_ops(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Op]:
     return ops
 
 
+def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
+    """Returns the places at or below a path that differ between two states of one stream.
+
+    None only if a reader of the path sees the same, the order of keys included: where that alone
+    is another, the path itself is returned.
+    """
+    a, b = locate(old, path), locate(new, path)
+    compare = _Comparison(True)
+    if a is MISSING or b is MISSING:
+        return [] if a is b else [path]
+    ops: list[Op] = []
+    compare._value_ops(a, b, path, ops)
+    if not ops:
+        return []
+    return [change.path for change in compare.changes(a, b, path)] or [path]
+
+
 def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Difference]:
     """Returns the changes that ops made between two states, each place once.
 
