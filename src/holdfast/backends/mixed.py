@@ -40,6 +40,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    LinkedRow,
     Mark,
     Marks,
     Moment,
@@ -49,6 +50,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    read_linked,
     renew_many,
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
@@ -399,6 +401,12 @@ class MixedBackend:
         records = self.parts[place].read(stream, after=after, until=until, limit=limit)
         only = self._vectors.only
         return [replace(record, position=only(place, record.position)) for record in records]
+
+    def read_linked(
+        self, stream: str, *, after: int, until: int | None, limit: int | None
+    ) -> Sequence[LinkedRow]:
+        part = self.part_of(stream)
+        return read_linked(part, stream, after=after, until=until, limit=limit)
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         """Returns whole commits, those of each part in its order, merged by their times.

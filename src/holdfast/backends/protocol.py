@@ -366,6 +366,36 @@ def renew_many(backend: Leases, leases: Sequence[Lease], *, ttl_s: float) -> Seq
     return own(leases, ttl_s=ttl_s)
 
 
+LinkedRow = tuple[
+    int, int, str, str, str | None, str | None, str | None, bytes, bytes
+]  # fmt: skip
+"""What a link covers of a record, and the link: revision, time, type, actor, key, checkpoint,
+subject, payload, link."""
+
+
+def linked_row(record: Record) -> LinkedRow:
+    """Returns what a link covers of a record, and the link."""
+    return (
+        record.revision, record.time, record.type, record.actor, record.key, record.checkpoint,
+        record.subject, record.payload, record.link,
+    )  # fmt: skip
+
+
+def read_linked(
+    backend: Backend, stream: str, *, after: int, until: int | None, limit: int | None
+) -> Sequence[LinkedRow]:
+    """Returns what `read` would return, as rows without positions, to who verifies every link.
+
+    A backend may have a method `read_linked` of its own, with these arguments. It need not check
+    its own checksums: a link that verifies has covered the same bytes. What it returns is whole
+    only if the links say so. A backend without one has its records read.
+    """
+    own = getattr(backend, "read_linked", None)
+    if own is None:
+        return list(map(linked_row, backend.read(stream, after=after, until=until, limit=limit)))
+    return own(stream, after=after, until=until, limit=limit)
+
+
 class Marks(Protocol):
     """What can be found and claimed without reading streams. Marks are set by commits."""
 

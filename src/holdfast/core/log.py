@@ -38,11 +38,13 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    read_linked,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
 from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
+from holdfast.core.collector import Held
 from holdfast.core.commit import (
     CommitResult,
     NewEvent,
@@ -65,6 +67,7 @@ from holdfast.core.event import (
     advance,
     end_of,
     fold,
+    fold_rows,
     is_whole_restore,
     ops_of,
     origin_of,
@@ -199,6 +202,8 @@ _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+HELD_CHUNKS = 64
+"""How many chunks are folded before the garbage collector may run, where no read can wait."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
@@ -226,7 +231,9 @@ class Log:
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
-        self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        timeout_s: float | None = getattr(backend, "timeout_s", None)
+        self._waits = timeout_s is not None
+        self._queue = CommitQueue(self._run, timeout_s=timeout_s)
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
@@ -839,13 +846,12 @@ class Log:
             state = self._root(stream)
         began = state.revision
         while state.revision < revision:
-            records = self._backend.read(
-                stream, after=state.revision, until=revision, limit=READ_CHUNK
-            )
-            if not records:
-                found = f"ends at revision {state.revision}: its head says {head.revision}"
-                raise self.contradicted(stream, head, found, state.revision + 1)
-            state = fold(state, records, self.blobs.read)
+            if self._waits or revision - state.revision <= READ_CHUNK:
+                state = self._folded(stream, head, state, revision)
+            else:
+                with Held():
+                    for _ in range(HELD_CHUNKS):
+                        state = self._folded(stream, head, state, revision)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -853,6 +859,22 @@ class Log:
             self._remember(stream, state)
             self.snapshots.replayed(stream, revision - began)
         return state
+
+    def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
+        """Returns a state with the next events of its stream, as many as are read at once."""
+        after = state.revision
+        if after == until:
+            return state
+        rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
+        if not rows:
+            found = f"ends at revision {after}: its head says {head.revision}"
+            raise self.contradicted(stream, head, found, after + 1)
+        try:
+            return fold_rows(state, stream, rows, self.blobs.read)
+        except CorruptError:
+            # The rows were taken as they are. Their checksums say which one it is, and where.
+            self._backend.read(stream, after=after, until=after + len(rows))
+            raise
 
     def _root(self, stream: str) -> StreamState:
         origin = self.origin(stream)

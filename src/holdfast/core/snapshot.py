@@ -561,9 +561,7 @@ class Snapshots:
         if named != (stream, revision) or self._link_of(stream, revision) != link:
             raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
         values = self._values_of(stream)
-        root = unpack(
-            data[end + 1 :], fetch=values.encoded, blobs=self._blobs, plain=values.plain
-        )
+        root = unpack(data[end + 1 :], fetch=values.encoded, blobs=self._blobs, plain=values.plain)
         return StreamState(
             revision,
             link,

@@ -30,7 +30,7 @@ from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
-from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
+from holdfast.backends.protocol import Append, Commit, LinkedRow, Mark, Position, Record
 from holdfast.errors import CorruptError, UsageError
 
 DIGEST_START = bytes(32)
@@ -254,6 +254,11 @@ def decode_line(encoded: bytes) -> LogLine:
         raise BadLine("it does not end in a checksum and a line break")
     if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
         raise BadLine("its checksum does not match")
+    return parse_line(encoded)
+
+
+def parse_line(encoded: bytes) -> LogLine:
+    """Returns what a line says, for a caller who verifies links: its checksum is not looked at."""
     try:
         return _parse(encoded)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
@@ -301,6 +306,19 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
         revision += 1
         key = None
     return records
+
+
+def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
+    """Returns what links cover of the section's events."""
+    time, actor, revision, key = parse_time(line.at), line.by, section.revision, section.key
+    rows: list[LinkedRow] = []
+    for event in section.events:
+        payload = bytes(event.payload) if event.padding is None else event.stored()
+        link, checkpoint, subject = decode_link(event.link), event.checkpoint, event.subject
+        rows.append((revision, time, event.type, actor, key, checkpoint, subject, payload, link))
+        revision += 1
+        key = None
+    return rows
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

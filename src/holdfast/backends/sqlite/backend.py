@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import apsw
 
@@ -18,6 +19,7 @@ from holdfast.backends.protocol import (
     Head,
     Inspection,
     Leases,
+    LinkedRow,
     Marks,
     Moment,
     Objects,
@@ -58,6 +60,7 @@ from holdfast.backends.sqlite.rows import (
     POSITION,
     READ,
     READ_ALL,
+    READ_LINKED,
     READ_STORE,
     REVISION,
     STREAM,
@@ -297,6 +300,19 @@ class SqliteBackend:
         ):
             raise self._gap(stream, expected)
         return records
+
+    def read_linked(
+        self, stream: str, *, after: int, until: int | None, limit: int | None
+    ) -> list[LinkedRow]:
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            known = self._cache.streams.get(stream) or self._learn_stream(stream)
+            if known is None:
+                return []
+            last = ORDINAL_MAX if until is None else until
+            asked = known.id, after, last, -1 if limit is None else limit
+            return cast("list[LinkedRow]", checkout.reader.execute(READ_LINKED, asked).fetchall())
 
     def _learn_stream(self, name: str) -> Stream | None:
         stream = find_stream(self._checkout.reader.execute, name)

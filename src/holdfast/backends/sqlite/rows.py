@@ -27,6 +27,8 @@ COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, su
  payload"""
 READ = f"""SELECT {COLUMNS} FROM events
  WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
+READ_LINKED = """SELECT revision, time, type, actor, key, checkpoint, subject, payload, link
+ FROM events WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
 READ_HEAD = f"SELECT {COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
 # A row that lost its stream to damage is not taken for the place of a commit without events.
 READ_ALL = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
