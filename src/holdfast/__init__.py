@@ -12,6 +12,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import Worker
+from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
@@ -30,6 +31,7 @@ from holdfast.errors import (
     NodeError,
     NotFoundError,
     OtherStoreError,
+    ProgramError,
     RunCancelledError,
     RunFailedError,
     StepError,
@@ -152,12 +154,14 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "Page",
     "PendingCommit",
     "PendingScope",
     "Plan",
     "Planned",
     "Policy",
     "Position",
+    "ProgramError",
     "Progress",
     "Recalled",
     "Recovered",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 
 def show_value(value: object) -> str:
@@ -84,6 +85,16 @@ class UndecidedError(UsageError):
 
 class UntrustedError(UsageError):
     """A configuration file names commands, and its user has not trusted it: read it, then do."""
+
+
+class ProgramError(UsageError):
+    """A `.prose` program has errors: `problems` has every one, with its place. Nothing was run."""
+
+    def __init__(self, file: str, problems: Sequence[Any], shown: str) -> None:
+        count = f"{len(problems)} errors" if len(problems) > 1 else "an error"
+        super().__init__(f"{file} has {count}; nothing was run\n{shown}")
+        self.file = file
+        self.problems = tuple(problems)
 
 
 class NotFoundError(HoldfastError):

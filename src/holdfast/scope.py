@@ -30,7 +30,14 @@ from holdfast.core.arguments import (
     update_ops,
 )
 from holdfast.core.blobs import BLOB_BYTES_MIN
-from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import (
+    CommitResult,
+    NewEvent,
+    ProposedCommit,
+    ReadGuard,
+    StreamWrite,
+    conflict,
+)
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -42,6 +49,7 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.log import is_replayed
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
@@ -73,6 +81,7 @@ from holdfast.record.tasks import (
 _logger = logging.getLogger("holdfast.scope")
 
 RESTORE_RETRIES = 8
+DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
 HISTORY_CHUNK = 200
 
@@ -329,12 +338,31 @@ class Scope:
         path: Path,
         value: Any,
         *,
+        diff: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Puts a value at a key (text) or path (tuple) and returns the new revision."""
-        return self._change((tree.set_op(path, value),), expected, key, checkpoint)
+        """Puts a value at a key (text) or path (tuple) and returns the new revision.
+
+        With `diff` it stores what differs from what is there: of a list that grew, its new items.
+        If nothing differs, nothing is written, unless `key` or `checkpoint` ask for an event.
+        """
+        op = tree.set_op(path, value)
+        if diff is not False and check_flag(diff, "diff") and not is_replayed():
+            return self._set_difference(op, expected, key, checkpoint)
+        return self._change((op,), expected, key, checkpoint)
+
+    def replace_state(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Makes the whole state this, storing what differs from what is there."""
+        return self.set((), values, diff=True, expected=expected, key=key, checkpoint=checkpoint)
 
     def update(
         self,
@@ -402,7 +430,7 @@ class Scope:
         nothing is written, unless `expected`, `key` or `checkpoint` ask for an event.
         """
         op = tree.set_op(path, value)
-        if expected is None and key is None and checkpoint is None:
+        if expected is None and key is None and checkpoint is None and not is_replayed():
             now = self._log.newest(self.name)
             if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
                 return now.revision
@@ -698,6 +726,40 @@ class Scope:
         write = self._change_write(ops, expected, key, checkpoint)
         return self._commit(write).after[0].revision
 
+    def _set_difference(
+        self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        """Does what `set` does, in ops that store what differs from what is there.
+
+        They are right as long as what is at the path is what they were made from: that is guarded.
+        Whoever keeps losing to other writers stores the whole value, which fits on anything. What
+        was written with the same key is repeated as it was: made from the state before it.
+        """
+        for _ in range(DIFFERENCE_RETRIES):
+            found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
+            if found:
+                base = self._log.at(self.name, found[0].revision - 1)
+            else:
+                base = self._log.newest(self.name)
+                if expected is not None and check_expected(expected) != base.revision:
+                    raise conflict(self.name, expected, base.revision)
+            ops = tree.set_difference(base.root, op)
+            if not ops and key is None and checkpoint is None and not base.closed_at:
+                return base.revision
+            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (op.keys,)),)
+            try:
+                write = self._change_write(ops, expected, key, checkpoint)
+                return self._commit(write, guards).revision
+            except ConflictError as error:
+                if expected is not None:
+                    raise
+                _logger.debug("what differs is looked for again: %s", error)
+            except UsageError:
+                if key is None or found or not self._log.find(self.name, key=key):
+                    raise
+                _logger.debug('what was written with key "%s" meanwhile is repeated', key)
+        return self._change((op,), expected, key, checkpoint)
+
     def _change_write(
         self,
         ops: Sequence[Op],
@@ -769,8 +831,8 @@ class Scope:
         self._subscribers.tell(write, result.before[0], result.after[0])
         return result.revision
 
-    def _commit(self, write: StreamWrite) -> CommitResult:
-        result = self._log.commit(ProposedCommit((write,)))
+    def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
+        result = self._log.commit(ProposedCommit((write,), guards=guards))
         if self.name in self._subscribers.listening:
             self._subscribers.tell(write, result.before[0], result.after[0])
         return result

@@ -145,12 +145,35 @@ class AsyncScope:
         path: Path,
         value: Any,
         *,
+        diff: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if diff is not False:
+            return await self._loop.hop_shielded(
+                self.sync.set,
+                path,
+                value,
+                diff=diff,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         op = tree.set_op(path, value)
         return await self._change([op], expected, key, checkpoint)
+
+    async def replace_state(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._loop.hop_shielded(
+            self.sync.replace_state, values, expected=expected, key=key, checkpoint=checkpoint
+        )
 
     async def update(
         self,

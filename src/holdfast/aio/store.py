@@ -13,12 +13,15 @@ from collections.abc import (
     Collection,
     Coroutine,
     Generator,
+    Iterable,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.record import AsyncGroup, mirror
@@ -33,6 +36,7 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
+from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.transaction import RETRIES, PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
 from holdfast.errors import ConflictError
@@ -228,9 +232,26 @@ class AsyncStore:
         above = None if parent is None else parent.sync
         return AsyncScope(self._loop, self._store.scope(level, id, parent=above, ttl_s=ttl_s))
 
-    async def scopes(self, level: str | None = None) -> AsyncIterator[AsyncScope]:
-        async for scope in self._loop.steps(self._store.scopes(level)):
-            yield AsyncScope(self._loop, scope)
+    async def scopes(
+        self,
+        level: str | None = None,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[AsyncScope]:
+        page = await self._loop.hop(
+            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+        )
+        scopes = [AsyncScope(self._loop, scope) for scope in page]
+        return Page(scopes, more=page.more, cursor=page.cursor)
+
+    async def states(self, scopes: Iterable[AsyncScope | str]) -> dict[str, Map]:
+        names = [scope.name if isinstance(scope, AsyncScope) else scope for scope in scopes]
+        return await self._loop.hop(self._store.states, names)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        self._store.use_executor(executor)
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)

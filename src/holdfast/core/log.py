@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Refusal,
     Routing,
     read_linked,
+    read_many,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
@@ -76,6 +77,7 @@ from holdfast.core.event import (
 )
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.watch import PositionWatch
@@ -122,6 +124,15 @@ class Writer(Protocol):
 
 WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
+
+
+def is_replayed() -> bool:
+    """Says whether the code that writes here may be run again, and must then write the same.
+
+    What a write depends on the state for is then left to the log, or left out.
+    """
+    writer = WRITER.get()
+    return writer is not None and writer.is_replayed
 
 
 Transform = Callable[[Map, str], Map]
@@ -200,10 +211,17 @@ class Routes:
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
+LEVELS = "scope.level"
+"""The index that has a mark for each registered level: its name, the one above it as the group, and
+priority 1 if closing a scope of it keeps its state."""
+register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
 HELD_CHUNKS = 64
 """How many chunks are folded before the garbage collector may run, where no read can wait."""
+BULK_STREAMS = 256
+BULK_EVENTS = 64
+"""So many streams are read at once, each if it has no more events than this."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
@@ -227,6 +245,8 @@ class Log:
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
         self._is_ahead_told = False
+        self.unrecorded: dict[str, Mark] = {}
+        """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
@@ -507,8 +527,13 @@ class Log:
             append, state = self._prepare_write(write, base, time)
             for validate in self._validators:
                 validate(write, base, state)
-            if append.expires_us and append.expected == 0:
-                marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+            if append.expected == 0:
+                if append.expires_us:
+                    marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+                if self.unrecorded:
+                    level = self.unrecorded.get(append.stream.partition("/")[0])
+                    if level is not None and level not in marks:
+                        marks = (*marks, level)
             appends.append(append)
             after.append(state)
         if len(appends) > 1:
@@ -672,6 +697,10 @@ class Log:
                 growth.bytes += size
             else:
                 self.snapshots.grown(stream, state, size)
+        if self.unrecorded:
+            for mark in one.commit.marks:
+                if mark.index == LEVELS:
+                    self.unrecorded.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         request.answered = True
@@ -801,6 +830,52 @@ class Log:
             state = self._load(stream, head, head.revision)
         if state.expires_us:
             self.expiry.check(stream, state.expires_us)
+        return state
+
+    def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
+        """Returns the newest state of each stream, None of one that has expired.
+
+        All are asked for at once. Of those that are not in memory, the short ones are read
+        together too; a long one has a snapshot, and is loaded alone.
+        """
+        states: dict[str, StreamState | None] = {}
+        for start in range(0, len(streams), BULK_STREAMS):
+            names = streams[start : start + BULK_STREAMS]
+            heads = dict(zip(names, self._backend.heads(names), strict=True))
+            short = {
+                stream: head.revision
+                for stream, head in heads.items()
+                if head is not None
+                and stream not in self._states
+                and head.first == 1
+                and head.revision <= BULK_EVENTS
+                and not head.expires_us
+            }
+            read: dict[str, StreamState] = {}
+            if len(short) > 1:
+                found = read_many(self._backend, list(short), limit=BULK_EVENTS)
+                for (stream, revision), records in zip(short.items(), found, strict=True):
+                    read[stream] = fold(EMPTY, records[:revision], self.blobs.read)
+            for stream, head in heads.items():
+                states[stream] = self._newest_at(stream, head, read.get(stream))
+        return [states[stream] for stream in streams]
+
+    def _newest_at(
+        self, stream: str, head: Head | None, read: StreamState | None
+    ) -> StreamState | None:
+        """Returns the state that a head leads to, None if the stream has expired."""
+        if head is None:
+            return EMPTY
+        if read is not None and read.link == head.link:
+            self._remember(stream, read)
+        state = self._states.get(stream)
+        try:
+            if state is None or (state.revision, state.link) != (head.revision, head.link):
+                state = self._load(stream, head, head.revision)
+            if state.expires_us:
+                self.expiry.check(stream, state.expires_us)
+        except ExpiredError:
+            return None
         return state
 
     def peek(self, stream: str) -> StreamState | None:
@@ -1130,9 +1205,9 @@ class Log:
             yield from names
             after = names[-1]
 
-    def stream_page(self, *, after: str) -> list[str]:
+    def stream_page(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Returns some names of streams after one, in order; none if there are no more."""
-        return self._backend.streams(after=after)
+        return self._backend.streams(prefix=prefix, after=after, limit=limit)
 
     def now_us(self, stream: str) -> int:
         """Returns the time on the clock that judges a stream: the server's, or this host's."""

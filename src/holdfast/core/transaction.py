@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import tree
-from holdfast.core.arguments import Path, check_expected, check_path, check_whole, update_ops
+from holdfast.core.arguments import (
+    Path,
+    check_expected,
+    check_flag,
+    check_path,
+    check_whole,
+    update_ops,
+)
 from holdfast.core.commit import (
     CommitResult,
     ProposedCommit,
@@ -20,7 +27,7 @@ from holdfast.core.commit import (
 )
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
-from holdfast.core.log import Log
+from holdfast.core.log import Log, is_replayed
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
@@ -206,8 +213,22 @@ class PendingScope:
     def __len__(self) -> int:
         return len(self.state)
 
-    def set(self, path: Path, value: Any) -> None:
-        self._ops.append(tree.set_op(path, value))
+    def set(self, path: Path, value: Any, *, diff: bool = False) -> None:
+        """Puts a value at a key or path; with `diff` it stores what differs from what is there.
+
+        To compare is to read: with `diff` the path is guarded.
+        """
+        op = tree.set_op(path, value)
+        if check_flag(diff, "diff") and not is_replayed():
+            if tree.locate(self._now(), op.keys) is not MISSING:
+                self._add_guard(op.keys)
+            self._ops += tree.set_difference(self._now(), op)
+        else:
+            self._ops.append(op)
+
+    def replace_state(self, values: Mapping[str, Any]) -> None:
+        """Makes the whole state this, storing what differs from what is there."""
+        self.set((), values, diff=True)
 
     def set_default(self, path: Path, value: Any) -> None:
         """Puts a value where there is nothing yet; what another writer put there first stays."""

@@ -10,22 +10,18 @@ form in the tree. Statements are expressions, bindings and definitions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal, TypeAlias, Union
 
 from msgspec import Struct
 
-# --- problems -------------------------------------------------------------------------------------
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:-+[A-Za-z0-9_]+)*\Z")
 
 
-class Problem(Struct, frozen=True, gc=False):
-    """What is wrong with a program, or doubtful, and where. `code` never changes its meaning."""
-
-    line: int
-    column: int
-    severity: Literal["error", "warning"]
-    code: str
-    message: str
+def is_name(text: str) -> bool:
+    """Says whether a text has the form of a name: letters, digits, `_`, and `-` inside."""
+    return _NAME.match(text) is not None
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -603,6 +599,18 @@ def parts(node: Node) -> tuple[Node, ...]:
             return parts(node.value) if type(node.value) in KINDS else (node.value,)
         case _:
             return ()
+
+
+def adds_to(name: str, value: Expression) -> bool:
+    """Says whether `name = value` adds to the variable: value is `name + …`.
+
+    In parallel arms such an assignment adds to the newest value at the join; any other replaces it.
+    """
+    while isinstance(value, Binary) and value.operator == "+":
+        if isinstance(value.left, Name):
+            return value.left.name == name
+        value = value.left
+    return False
 
 
 def bodies(node: Node) -> tuple[tuple[str, Body], ...]:

@@ -2,11 +2,18 @@
 
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
-difference  diff, diff_ops, changed_places, touched
+difference  diff, diff_ops, set_difference, changed_places, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.core.tree.difference import Difference, changed_places, diff, diff_ops, touched
+from holdfast.core.tree.difference import (
+    Difference,
+    changed_places,
+    diff,
+    diff_ops,
+    set_difference,
+    touched,
+)
 from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
 from holdfast.core.tree.ops import (
     Kind,
@@ -62,6 +69,7 @@ __all__ = [
     "put",
     "raw_op",
     "reach",
+    "set_difference",
     "set_op",
     "thaw",
     "touched",
