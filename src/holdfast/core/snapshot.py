@@ -37,10 +37,11 @@ from msgspec import Raw, Struct
 from holdfast.backends.protocol import Objects
 from holdfast.core import codec
 from holdfast.core.codec import Encoded
+from holdfast.core.collector import Held
 from holdfast.core.event import BlobReader, StreamState
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.tree import Blobs, Lazy, List, Map, thaw
-from holdfast.core.tree.frozen import SHORT, enter, enter_level
+from holdfast.core.tree.frozen import SHORT, enter, unread_level
 from holdfast.core.tree.vector import Node, Source, Vector, from_source
 from holdfast.errors import CorruptError, HoldfastError
 
@@ -112,7 +113,8 @@ def unpack(
     """
     text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
     try:
-        root = _Unpacking(fetch, blobs, plain).root(text)
+        with Held():
+            root = _Unpacking(fetch, blobs, plain).root(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"snapshot is not a packed state: {error}") from error
     return root
@@ -366,7 +368,7 @@ class _Unpacking:
         self._plain = plain
 
     def root(self, text: bytes) -> Map:
-        root = Map(enter_level(text, self._blobs)) if text[:1] == b"{" else self._node(text)
+        root = unread_level(text, self._blobs) if text[:1] == b"{" else self._node(text)
         if type(root) is not Map:
             raise CorruptError("snapshot is not a packed state: it is no mapping")
         return root

@@ -50,7 +50,7 @@ from holdfast.backends.sqlite.connection import (
     close_as_it_is,
     rewrite_wal,
 )
-from holdfast.backends.sqlite.database_files import lacks_frames
+from holdfast.backends.sqlite.database_files import holders, lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
 from holdfast.backends.sqlite.opening import connect, prepare_file, resolved_path, use_wal
@@ -457,10 +457,11 @@ def _open(
     try:
         writing = None
         if not read_only:
+            had_it_open = holders(path)
             writing = connect(path, durability=durability, read_only=False)
             opened.append(writing)
             use_wal(writing, path)
-            if durability == "full":
+            if durability == "full" and not (had_it_open & holders(path)):
                 _rewrite_wal(writing, path)
         reading = connect(path, durability=durability, read_only=read_only)
         opened.append(reading)

@@ -10,7 +10,7 @@ into: a list of 100,000 references that came from a snapshot costs nothing until
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -152,12 +152,28 @@ class Vector(Struct, eq=False):
         if self.tail:
             yield self.tail
 
-    def parts(self) -> Iterator[Node | tuple[Any, ...]]:
-        """Yields the items in order: those that are there, and unread nodes as they are."""
-        if self.count > len(self.tail):
-            yield from _node_parts(self.root, self.shift)
-        if self.tail:
-            yield self.tail
+    def plain(self, copy: Callable[[Any], Any]) -> list[Any]:
+        """Returns copies of all items: those that are there by `copy`, others by their source.
+
+        Neighbouring nodes that were not read are asked for together.
+        """
+        found: list[Any] = []
+        unread: Source | None = None
+        start = stop = 0
+        for node in _whole_nodes(self.root, self.shift) if self.count > len(self.tail) else ():
+            if unread is not None and (node.content is not None or node.source is not unread):
+                found += unread.plain(start, stop)
+                unread = None
+            if node.content is not None:
+                found += map(copy, node.content)
+                continue
+            if unread is None:
+                unread, start = node.source, node.start
+            stop = node.stop
+        if unread is not None:
+            found += unread.plain(start, stop)
+        found += map(copy, self.tail)
+        return found
 
     def _leaf(self, index: int) -> Node:
         shift, node = self.shift, self.root
@@ -210,14 +226,13 @@ def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -
             yield index
 
 
-def _node_parts(node: Node, shift: int) -> Iterator[Node | tuple[Any, ...]]:
-    if node.content is None:
+def _whole_nodes(node: Node, shift: int) -> Iterator[Node]:
+    """Yields, in order, the leaves below a node, and unread branches in place of theirs."""
+    if node.content is None or not shift:
         yield node
-    elif not shift:
-        yield node.content
     else:
         for child in node.content:
-            yield from _node_parts(child, shift - _BITS)
+            yield from _whole_nodes(child, shift - _BITS)
 
 
 def _descend(vector: Vector, shift: int) -> Node:
