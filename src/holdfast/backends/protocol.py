@@ -21,7 +21,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
  (9) Revisions of a stream have no gaps. Positions grow; all records of a commit share one, and
      nothing ever becomes visible at or below a position that was visible before.
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
-     committed, every byte of payload, envelope and link.
+     committed, every byte of payload, envelope and link. `read_linked`, which a backend need not
+     have, returns what `read` would, as rows without positions; it need not look at checksums of
+     the backend's own, because its caller verifies every link.
 (11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
      returned before they were called. So do `wait` and `read_all`, but for what stands behind a
      commit that is still under way: to show that would break clause 9.

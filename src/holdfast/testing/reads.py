@@ -16,6 +16,8 @@ from holdfast.backends.protocol import (
     Moment,
     Position,
     Record,
+    linked_row,
+    read_linked,
     read_many,
 )
 from holdfast.testing.records import RecordBuilder
@@ -67,6 +69,19 @@ class ReadClauses(Trial):
                 assert getattr(record, field) == getattr(written, field), field
             for field in ("key", "checkpoint", "subject"):
                 assert getattr(record, field) == getattr(written, field), field
+
+    def test_clause_10_rows_to_be_verified_are_the_records(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        assert list(read_linked(backend, "none", after=0, until=None, limit=None)) == []
+        append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
+        accepted(backend, build.commit(append, build.append("b", b"1")))
+        accepted(backend, build.commit(build.append("a", b"2", behind=head_of(backend, "a"))))
+        last = len(PAYLOADS)
+        for after, until, limit in product((0, 3, last - 1, last), (None, 5, last), (None, 1, 4)):
+            rows = read_linked(backend, "a", after=after, until=until, limit=limit)
+            records = backend.read("a", after=after, until=until, limit=limit)
+            assert list(rows) == list(map(linked_row, records)), (after, until, limit)
 
     @pytest.mark.parametrize("size", [1 << 16, 1 << 20])
     def test_clause_10_large_payloads_are_read_whole(
