@@ -45,6 +45,7 @@ from holdfast.core.event import (
     Checkpoint,
     Event,
     Moment,
+    StreamEnd,
     StreamState,
     restored_payload,
     state_of,
@@ -116,8 +117,8 @@ class Subscribers:
     def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
         """Tells them what a part of a commit, durable by now, changed in its scope."""
         listening = self.listening.get(write.stream)
-        if not listening:
-            return
+        if not listening or isinstance(after, StreamEnd):
+            return  # an end: nobody listened when this was prepared
         ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(write.stream, after.revision, change.path, change.old, change.new)

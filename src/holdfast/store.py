@@ -39,6 +39,7 @@ from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, rele
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
+from holdfast.core.paging import event_page
 from holdfast.core.transaction import RETRIES, PendingCommit, View
 from holdfast.core.tree import Map
 from holdfast.errors import ConflictError, CorruptError, UsageError, show_value
@@ -114,6 +115,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._subscribers = Subscribers()
+        log.listened = self._subscribers.listening
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
@@ -301,7 +303,39 @@ class Store:
         """The newest position, to follow from."""
         return self._log.position()
 
-    def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
+    def events(
+        self,
+        *,
+        before: Position | str | None = None,
+        after: Position | str | None = None,
+        limit: int | None = PAGE_SIZE,
+        scope: Scope | str | None = None,
+        type: str | None = None,
+        actor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Event]:
+        """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
+
+        `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
+        returns the next page. `page.start` is where it begins, for what lies on the other side. A
+        position that an event has, or a revision of the scope, can be given too. A page holds whole
+        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
+        look through all events until the page is full.
+        """
+        return event_page(
+            self._log,
+            before=before,
+            after=after,
+            limit=limit,
+            scope=scope,
+            type=type,
+            actor=actor,
+            newest_first=newest_first,
+        )
+
+    def follow_events(
+        self, *, after: Position = START, timeout_s: float | None = 0
+    ) -> Iterator[Event]:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
         for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):

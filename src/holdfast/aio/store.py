@@ -325,6 +325,28 @@ class AsyncStore:
         return Reading(lambda: self._loop.hop(lambda: self._store.position))
 
     async def events(
+        self,
+        *,
+        before: Position | str | None = None,
+        after: Position | str | None = None,
+        limit: int | None = PAGE_SIZE,
+        scope: AsyncScope | str | None = None,
+        type: str | None = None,
+        actor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Event]:
+        return await self._loop.hop(
+            self._store.events,
+            before=before,
+            after=after,
+            limit=limit,
+            scope=scope.sync if isinstance(scope, AsyncScope) else scope,
+            type=type,
+            actor=actor,
+            newest_first=newest_first,
+        )
+
+    async def follow_events(
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
         newest = after = self._log.routes.position(after)

@@ -23,7 +23,7 @@ from holdfast.backends.protocol import (
 from holdfast.core import tree
 from holdfast.core.codec import Path
 from holdfast.core.commit_queue import Request
-from holdfast.core.event import CHANGED, StreamState
+from holdfast.core.event import CHANGED, RESTORED, StreamState
 from holdfast.core.tree import Op, encode_ops
 from holdfast.core.tree.ops import describe
 from holdfast.errors import (
@@ -91,6 +91,18 @@ class StreamWrite(Struct, frozen=True):
         for new_event in self.new_events:  # noqa: SIM110 -- a generator costs more than all of this
             if new_event.ops or new_event.defaults:
                 return False
+        return True
+
+    @property
+    def fits_any_state(self) -> bool:
+        """Says whether its events can follow whatever state is there: they set keys of it, or
+        change nothing. Then the end of the stream is all that must be known."""
+        for new_event in self.new_events:
+            if new_event.defaults or new_event.type == RESTORED:
+                return False
+            for op in new_event.ops:
+                if op.kind != "set" or type(op.path) is not str:
+                    return False
         return True
 
 

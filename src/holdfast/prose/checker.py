@@ -437,7 +437,8 @@ class _Checker:
             self._walk_all(body)
             for name, kind in self._take_added([]).items():
                 # What one arm binds as a const cannot be assigned after the if.
-                merged[name] = kind if merged.get(name, kind) in _ASSIGNABLE else merged[name]
+                if name not in merged or merged[name] in _ASSIGNABLE:
+                    merged[name] = kind
         top.added = [*before, *merged]
         top.kinds |= merged
 
@@ -488,7 +489,7 @@ class _Checker:
         """Notes that a parallel arm replaces a variable from outside, and warns of a second."""
         for arms in self._arms:
             inside = self._scopes[arms.depth :]
-            own = self._scopes[arms.depth - 1].added
+            own = () if arms.is_each else self._scopes[arms.depth - 1].added
             if name in own or any(name in scope.kinds for scope in inside):
                 continue
             if arms.is_each or name in arms.earlier:

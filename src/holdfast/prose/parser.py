@@ -654,8 +654,10 @@ class _Parser:
         elif all(isinstance(part, str) and not part.strip() for part in text.parts):
             self._report(place, "empty-prompt", "a prompt has no text")
 
-    def _model_property(self) -> str | None:
-        return self._one_of({"model": self._value()}, "model", MODELS, "unknown-model")
+    def _model_property(self) -> str:
+        value = self._value()
+        self._one_of({"model": value}, "model", MODELS, "unknown-model")
+        return str(value.value)
 
     def _context_property(self) -> Expression:
         line, column = self._here()

@@ -34,7 +34,7 @@ from holdfast.errors import CorruptError
 # the end of one table, tells whether there is anything new.
 
 
-_STREAMS_MAX = 50_000
+_STREAMS_MAX = 1 << 17
 
 
 class Stream(NamedTuple):
