@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
     Append,
     Backend,
     Commit,
+    Fence,
     Finding,
     Found,
     Head,
@@ -83,6 +84,7 @@ from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.turns import Turns
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -127,6 +129,10 @@ class Writer(Protocol):
 
 WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
+
+
+FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
+"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
 
 
 def is_replayed() -> bool:
@@ -271,6 +277,7 @@ class Log:
         timeout_s: float | None = getattr(backend, "timeout_s", None)
         self._waits = timeout_s is not None
         self._queue = CommitQueue(self._run, timeout_s=timeout_s)
+        self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
@@ -348,6 +355,11 @@ class Log:
 
         UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
+        if self.turns.held:
+            self.turns.wait([write.stream for write in proposed.writes])
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -362,6 +374,9 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
