@@ -90,6 +90,14 @@ def test_one_that_was_never_entered_frees_nothing() -> None:
         assert not gc.isenabled()
 
 
+def test_what_a_fork_calls_turns_it_on() -> None:
+    held = Held()
+    held.__enter__()
+    collector._switch.after_fork()
+    assert gc.isenabled()
+    held._is_held = False  # its thread is not there in the child
+
+
 @pytest.mark.parametrize("builds", [0, 1])
 def test_a_forked_child_begins_anew(builds: int) -> None:
     if builds:

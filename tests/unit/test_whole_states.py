@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Record
-from holdfast.core import event_values, snapshot
-from holdfast.core.event import plain_values
+from holdfast.backends.protocol import LinkedRow, Record, linked_row
+from holdfast.core import event_values, log, snapshot
+from holdfast.core.event import EMPTY, each_state, fold, plain_values, record_link
 from holdfast.core.event_values import BLOCK_EVENTS, EventBlocks, EventValues
 from holdfast.core.log import Log
 from holdfast.core.snapshot import ItemRange, pack, unpack
-from holdfast.core.tree import Lazy, List, Map, append_op, apply, diff, encode_ops, freeze, set_op
+from holdfast.core.tree import (
+    Lazy,
+    List,
+    Map,
+    append_op,
+    apply,
+    delete_op,
+    diff,
+    encode_ops,
+    freeze,
+    set_op,
+)
 from holdfast.core.tree.frozen import WIDE, UnreadLevel
 from holdfast.core.tree.vector import from_source
 from holdfast.errors import CorruptError
@@ -402,3 +416,83 @@ def test_what_was_looked_at_of_a_wide_level_is_copied_from_there() -> None:
     copied = level.to_dict()
     copied["key 8"]["n"] = 0
     assert level["key 8"]["n"] == 8
+
+
+# --- folds of rows --------------------------------------------------------------------------------
+
+
+class Rows(Counted):
+    """Returns rows through a function, and may be one that is waited for."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.change: Callable[[LinkedRow], LinkedRow] = lambda row: row
+        self.was_held: list[bool] = []
+
+    def read_linked(self, stream: str, **bounds: Any) -> list[LinkedRow]:
+        self.was_held.append(not gc.isenabled())
+        return [self.change(linked_row(record)) for record in self.read(stream, **bounds)]
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """A store of 3,100 events without a snapshot."""
+    monkeypatch.setattr(snapshot, "GROWTH_BYTES_MIN", 1 << 30)
+    rows = Rows(FakeClock())
+    hf = opened(rows)
+    for n in range(3_100):
+        hf.conversation("c").append("l", n)
+    return rows
+
+
+@pytest.mark.parametrize("held_events", [2_000, 64_000])
+def test_a_long_fold_holds_the_collector_back(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, held_events: int
+) -> None:
+    monkeypatch.setattr(log, "HELD_EVENTS", held_events)
+    assert list(opened(rows).conversation("c").state["l"]) == list(range(3_100))
+    assert rows.was_held == [True] * 4
+    assert gc.isenabled()
+    rows.was_held.clear()
+    assert len(opened(rows).conversation("c").at(900)["l"]) == 900
+    assert rows.was_held == [False]
+
+
+def test_a_fold_that_waits_for_a_server_does_not(rows: Rows) -> None:
+    rows.timeout_s = 5.0  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(opened(rows).conversation("c").state["l"]) == 3_100
+    assert not any(rows.was_held)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: (*row[:7], row[7].decode(), row[8]),
+        lambda row: (*row[:7], None, row[8]),
+        lambda row: (row[0], float(row[1]), *row[2:]),
+        lambda row: (*row[:2], "\ud800", *row[3:]),
+        lambda row: (*row[:8], None),
+        lambda row: (*row[:5], "a name", *row[6:]),
+    ],
+)
+def test_rows_that_are_not_what_was_written_are_found(rows: Rows, change: Any) -> None:
+    rows.change = lambda row: change(row) if row[0] == 2_050 else row
+    rows.reads.clear()
+    with pytest.raises(CorruptError, match=r"event 2050 of .* does not match its link"):
+        _ = opened(rows).conversation("c").state
+    assert rows.reads[-1] == rows.reads[-2]  # what is read again has its checksums looked at
+
+
+def test_a_row_that_is_missing_is_found(rows: Rows) -> None:
+    rows.change = lambda row: (row[0] + 1, *row[1:]) if row[0] == 12 else row
+    with pytest.raises(CorruptError, match="skips from revision 11 to 13"):
+        _ = opened(rows).conversation("c").state
+
+
+def test_an_event_that_does_not_fit_is_damage_in_every_fold() -> None:
+    wrong = record(1, encode_ops([delete_op("none")]))
+    wrong = structs.replace(wrong, link=record_link(EMPTY.link, wrong))
+    with pytest.raises(CorruptError, match=r"event 1 .* does not fit the state before it"):
+        fold(EMPTY, [wrong], no_blobs)
+    with pytest.raises(CorruptError, match=r"event 1 .* does not fit the state before it"):
+        list(each_state(EMPTY, [wrong], no_blobs))

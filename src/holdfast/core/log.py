@@ -238,8 +238,8 @@ priority 1 if closing a scope of it keeps its state."""
 register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
-HELD_CHUNKS = 64
-"""How many chunks are folded before the garbage collector may run, where no read can wait."""
+HELD_EVENTS = 64_000
+"""How many events are folded before the garbage collector may run, where no read can wait."""
 BULK_STREAMS = 256
 BULK_EVENTS = 64
 """So many streams are read at once, each if it has no more events than this."""
@@ -982,9 +982,10 @@ class Log:
             if self._waits or revision - state.revision <= READ_CHUNK:
                 state = self._folded(stream, head, state, revision)
             else:
+                stop = min(revision, state.revision + HELD_EVENTS)
                 with Held():
-                    for _ in range(HELD_CHUNKS):
-                        state = self._folded(stream, head, state, revision)
+                    while state.revision < stop:
+                        state = self._folded(stream, head, state, stop)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -996,8 +997,6 @@ class Log:
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
         """Returns a state with the next events of its stream, as many as are read at once."""
         after = state.revision
-        if after == until:
-            return state
         rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
         if not rows:
             found = f"ends at revision {after}: its head says {head.revision}"
