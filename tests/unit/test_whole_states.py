@@ -467,11 +467,12 @@ def test_a_fold_that_waits_for_a_server_does_not(rows: Rows) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda row: (*row[:7], row[7].decode(), row[8]),
-        lambda row: (*row[:7], None, row[8]),
+        lambda row: (*row[:7], row[7].decode(), *row[8:]),
+        lambda row: (*row[:7], None, *row[8:]),
         lambda row: (row[0], float(row[1]), *row[2:]),
         lambda row: (*row[:2], "\ud800", *row[3:]),
-        lambda row: (*row[:8], None),
+        lambda row: (*row[:8], None, row[9]),
+        lambda row: (*row[:9], '{"source":1}'),
         lambda row: (*row[:5], "a name", *row[6:]),
     ],
 )

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from holdfast.backends.protocol import LinkedRow, Position, Record, linked_row
 from holdfast.core import codec
 from holdfast.core.codec import encode_plain
+from holdfast.core.meta import Meta, decode_meta
 from holdfast.core.tree import (
     Lazy,
     Map,
@@ -65,9 +66,11 @@ def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None])
     """Returns the digest that binds an event to everything before it in its stream.
 
     The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
-    and as one JSON array, so that no two envelopes have the same bytes. Position is left out, so a
-    copy in another backend has equal links. The payload goes in as its own digest: erasure may
-    later replace the bytes and keep the digest, and the chain still verifies.
+    and as one JSON array, so that no two envelopes have the same bytes. The text of `meta` comes
+    last in it, where there is one: so an event without it has the link that format 1 gave it.
+    Position is left out, so a copy in another backend has equal links. The payload goes in as its
+    own digest: erasure may later replace the bytes and keep the digest, and the chain still
+    verifies.
     """
     digest = sha256(payload).digest()
     return sha256(previous + digest + codec.encode_plain(envelope)).digest()
@@ -85,6 +88,8 @@ def record_link(previous: bytes, record: Record) -> bytes:
         record.checkpoint,
         record.subject,
     ]
+    if record.meta is not None:
+        envelope.append(record.meta)
     return next_link(previous, record.payload, envelope)
 
 
@@ -169,6 +174,11 @@ class Event:
     @property
     def link(self) -> str:
         return self.record.link.hex()
+
+    @property
+    def meta(self) -> Meta | None:
+        """What is known of the event beside its data; None if nothing is."""
+        return None if self.record.meta is None else decode_meta(self.record.meta)
 
     @property
     def data(self) -> Any:
@@ -391,10 +401,11 @@ def fold_rows(
     revision, time = state.revision, state.time
     for row in rows:
         revision += 1
-        number, time, type, actor, key, checkpoint, subject, payload, link = row
+        number, time, type, actor, key, checkpoint, subject, payload, link, meta = row
         try:
             # What next_link does, without a call: it is half of what a fold costs.
-            envelope = encode_plain((stream, number, time, type, actor, key, checkpoint, subject))
+            parts = (stream, number, time, type, actor, key, checkpoint, subject)
+            envelope = encode_plain(parts if meta is None else (*parts, meta))
             found = sha256(before + sha256(payload).digest() + envelope).digest()
         except (TypeError, UnicodeEncodeError):  # damage can turn a value into one of another type
             found = b""

@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
     position_before,
     read_back,
     read_linked,
@@ -62,6 +63,7 @@ from holdfast.core.commit import (
     exists,
     expires,
     lasts,
+    meta_not_kept,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -82,6 +84,7 @@ from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
+from holdfast.core.meta import joined
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -206,6 +209,12 @@ class Routes:
         names = (mark.group, mark.key, mark.index.replace(".", "/"))
         places = [self.place_of(name) for name in names if name]
         return next((place for place in places if place != rest), rest)
+
+    def keeps_meta(self, stream: str) -> bool:
+        """Returns whether the backend of a stream stores what is known beside the data."""
+        if self._routing is None:
+            return keeps_meta(self._backend)
+        return keeps_meta(self._routing.parts[self.place_of(stream)])
 
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""
@@ -556,7 +565,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time)
+            append, state = self._prepare_write(write, base, time, proposed.meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -582,7 +591,7 @@ class Log:
         return PreparedCommit(request, commit, tuple(before), tuple(after))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int
+        self, write: StreamWrite, base: StreamState, time: int, common: str | None
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
@@ -608,11 +617,17 @@ class Log:
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
-            link = event.next_link(
-                state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
-            )
+            envelope = [stream, revision, time, type, actor, key, checkpoint, None]
+            meta = common if one.meta is None else joined(common, one.meta)
+            if meta is not None:
+                if not self.routes.keeps_meta(stream):
+                    raise meta_not_kept(stream)
+                envelope.append(meta)
+            link = event.next_link(state.link, payload, envelope)
             state = advance(state, link, time, type, payload, ops, blobs)
-            record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
+            record = Record(
+                stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
+            )
             records.append(record)
             key = None
         is_fork = write.origin is not None

@@ -16,6 +16,7 @@ from holdfast.backends.protocol import (
     Moment,
     Position,
     Record,
+    keeps_meta,
     linked_row,
     position_before,
     read_back,
@@ -78,7 +79,11 @@ class ReadClauses(Trial):
         assert list(read_linked(backend, "none", after=0, until=None, limit=None)) == []
         append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
         accepted(backend, build.commit(append, build.append("b", b"1")))
-        accepted(backend, build.commit(build.append("a", b"2", behind=head_of(backend, "a"))))
+        rows = read_linked(backend, "a", after=0, until=None, limit=None)
+        assert list(rows) == list(map(linked_row, backend.read("a")))  # before there is any meta
+        meta = '{"source":"é"}' if keeps_meta(backend) else None
+        append = build.append("a", b"2", behind=head_of(backend, "a"), meta=meta)
+        accepted(backend, build.commit(append))
         last = len(PAYLOADS)
         for after, until, limit in product((0, 3, last - 1, last), (None, 5, last), (None, 1, 4)):
             rows = read_linked(backend, "a", after=after, until=until, limit=limit)

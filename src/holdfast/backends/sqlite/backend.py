@@ -31,6 +31,7 @@ from holdfast.backends.protocol import (
 from holdfast.backends.sqlite.batch import (
     CHECKPOINTS_EVERY,
     HeadCache,
+    LacksMeta,
     SqliteBatch,
     Stream,
     catch_up,
@@ -53,7 +54,13 @@ from holdfast.backends.sqlite.connection import (
 from holdfast.backends.sqlite.database_files import holders, lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
-from holdfast.backends.sqlite.opening import connect, prepare_file, resolved_path, use_wal
+from holdfast.backends.sqlite.opening import (
+    connect,
+    prepare_file,
+    resolved_path,
+    upgrade,
+    use_wal,
+)
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -61,6 +68,7 @@ from holdfast.backends.sqlite.rows import (
     READ,
     READ_ALL,
     READ_LINKED,
+    READ_LINKED_META,
     READ_STORE,
     REVISION,
     STREAM,
@@ -168,6 +176,8 @@ _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 class SqliteBackend:
     """A store in one SQLite file, for many threads and processes of one host."""
 
+    keeps_meta = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -204,7 +214,11 @@ class SqliteBackend:
         if not commits:
             return []
         with self._checkout.errors:
-            batch = writer.transact(lambda: self._write(writer, commits), self._publish)
+            try:
+                batch = writer.transact(lambda: self._write(writer, commits), self._publish)
+            except LacksMeta:
+                upgrade(writer)
+                batch = writer.transact(lambda: self._write(writer, commits), self._publish)
         self._checkout.wake()
         return batch.outcomes
 
@@ -312,7 +326,13 @@ class SqliteBackend:
                 return []
             last = ORDINAL_MAX if until is None else until
             asked = known.id, after, last, -1 if limit is None else limit
-            return cast("list[LinkedRow]", checkout.reader.execute(READ_LINKED, asked).fetchall())
+
+            def look(execute: Execute) -> list[Row]:
+                has_meta = checkout.tables.has_meta(execute)
+                return execute(READ_LINKED_META if has_meta else READ_LINKED, asked).fetchall()
+
+            # In one state of the store: another process may add the column in between.
+            return cast("list[LinkedRow]", checkout.reader.snapshot(look))
 
     def _learn_stream(self, name: str) -> Stream | None:
         stream = find_stream(self._checkout.reader.execute, name)
