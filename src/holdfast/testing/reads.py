@@ -22,6 +22,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    takes_record_keys,
 )
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import (
@@ -82,9 +83,11 @@ class ReadClauses(Trial):
         rows = read_linked(backend, "a", after=0, until=None, limit=None)
         assert list(rows) == list(map(linked_row, backend.read("a")))  # before there is any meta
         meta = '{"source":"é"}' if keeps_meta(backend) else None
-        append = build.append("a", b"2", behind=head_of(backend, "a"), meta=meta)
+        keys = ["k2", None, "k3"] if takes_record_keys(backend) else ()
+        behind = head_of(backend, "a")
+        append = build.append("a", b"2", b"3", b"4", behind=behind, meta=meta, keys=keys)
         accepted(backend, build.commit(append))
-        last = len(PAYLOADS)
+        last = len(PAYLOADS) + 2
         for after, until, limit in product((0, 3, last - 1, last), (None, 5, last), (None, 1, 4)):
             rows = read_linked(backend, "a", after=after, until=until, limit=limit)
             records = backend.read("a", after=after, until=until, limit=limit)
