@@ -10,7 +10,7 @@ from threading import Barrier, Thread
 import pytest
 
 from holdfast.core import collector
-from holdfast.core.collector import Held
+from holdfast.core.collector import Uncollected
 
 
 @pytest.fixture(autouse=True)
@@ -22,23 +22,23 @@ def on() -> Iterator[None]:
 
 
 def test_it_is_off_in_the_block_and_on_after_it() -> None:
-    with Held():
+    with Uncollected():
         assert not gc.isenabled()
-        with Held():
+        with Uncollected():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_it_is_on_again_after_an_error() -> None:
-    with pytest.raises(ValueError, match="no"), Held():
+    with pytest.raises(ValueError, match="no"), Uncollected():
         raise ValueError("no")
     assert gc.isenabled()
 
 
 def test_who_turned_it_off_finds_it_off() -> None:
     gc.disable()
-    with Held():
+    with Uncollected():
         assert not gc.isenabled()
     assert not gc.isenabled()
 
@@ -48,7 +48,7 @@ def test_the_last_of_several_threads_turns_it_on() -> None:
     seen: list[bool] = []
 
     def build() -> None:
-        with Held():
+        with Uncollected():
             inside.wait()
             ended.wait()
 
@@ -58,7 +58,7 @@ def test_the_last_of_several_threads_turns_it_on() -> None:
     second.start()
     inside.wait()
     seen.append(gc.isenabled())
-    with Held():
+    with Uncollected():
         pass
     seen.append(gc.isenabled())
     ended.wait()
@@ -80,18 +80,18 @@ def test_an_interrupt_before_the_block_begins_does_no_harm(
     with monkeypatch.context() as patch:
         patch.setattr(collector._switch, "hold", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Held().__enter__()
+            Uncollected().__enter__()
     assert gc.isenabled()
 
 
 def test_one_that_was_never_entered_frees_nothing() -> None:
-    with Held():
-        Held().__exit__()
+    with Uncollected():
+        Uncollected().__exit__()
         assert not gc.isenabled()
 
 
 def test_what_a_fork_calls_turns_it_on() -> None:
-    held = Held()
+    held = Uncollected()
     held.__enter__()
     collector._switch.after_fork()
     assert gc.isenabled()
@@ -101,7 +101,7 @@ def test_what_a_fork_calls_turns_it_on() -> None:
 @pytest.mark.parametrize("builds", [0, 1])
 def test_a_forked_child_begins_anew(builds: int) -> None:
     if builds:
-        with Held():
+        with Uncollected():
             child = os.fork()
             if not child:
                 os._exit(0 if gc.isenabled() and collector._switch._builds == 0 else 1)

@@ -52,8 +52,8 @@ _switch = _Switch()
 os.register_at_fork(after_in_child=_switch.after_fork)
 
 
-class Held:
-    """`with Held():` the collector does not run. It runs again whatever happens.
+class Uncollected:
+    """`with Uncollected():` the collector does not run. It runs again whatever happens.
 
     An interrupt can end `__enter__` before the block begins, and then nobody calls `__exit__`: the
     object itself sees to it when it goes.

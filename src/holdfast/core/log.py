@@ -50,7 +50,7 @@ from holdfast.clock import Clock
 from holdfast.core import event
 from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
-from holdfast.core.collector import Held
+from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
     CommitResult,
     NewEvent,
@@ -1042,7 +1042,7 @@ class Log:
                 state = self._folded(stream, head, state, revision)
             else:
                 stop = min(revision, state.revision + HELD_EVENTS)
-                with Held():
+                with Uncollected():
                     while state.revision < stop:
                         state = self._folded(stream, head, state, stop)
         if revision == head.revision:

@@ -37,7 +37,7 @@ from msgspec import Raw, Struct
 from holdfast.backends.protocol import Objects
 from holdfast.core import codec
 from holdfast.core.codec import Encoded
-from holdfast.core.collector import Held
+from holdfast.core.collector import Uncollected
 from holdfast.core.event import BlobReader, StreamState
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.tree import Blobs, Lazy, List, Map, thaw
@@ -113,7 +113,7 @@ def unpack(
     """
     text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
     try:
-        with Held():
+        with Uncollected():
             root = _Unpacking(fetch, blobs, plain).root(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"snapshot is not a packed state: {error}") from error
