@@ -39,8 +39,6 @@ class WritableScope(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def _subscribers(self) -> Listeners: ...
     def _change_write(
         self,
         ops: Sequence[Op],
@@ -52,12 +50,6 @@ class WritableScope(Protocol):
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite: ...
-
-
-class Listeners(Protocol):
-    """Who hears of a scope's changes."""
-
-    def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None: ...
 
 
 class PendingCommit:
@@ -118,10 +110,12 @@ class PendingCommit:
         proposed = self._proposed() if kind is None else None
         if proposed is not None:
             if self._waits:
-                self._finish(proposed, self._log.commit(proposed))
+                self.result = self._log.commit(proposed)
             else:
                 if self._log.turns.held:
                     self._log.turns.wait([write.stream for write in proposed.writes])
+                if self._log.dispatcher.is_full:
+                    self._log.dispatcher.wait_for_room()
                 self._request = self._log.submit(proposed)
         return False
 
@@ -130,8 +124,7 @@ class PendingCommit:
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
-            self._finish(self._request.work, self._log.wait(self._request))
-        assert self.result is not None, "BUG: finished without an answer"
+            self.result = self._log.wait(self._request)
         return self.result
 
     def _proposed(self) -> ProposedCommit | None:
@@ -158,12 +151,6 @@ class PendingCommit:
         watch = tuple(self._watch)
         return ProposedCommit(tuple(parts), tuple(reads), fence, marks, watch, guards=tuple(guards))
 
-    def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
-        """Keeps the answer, and tells the subscribers of every scope."""
-        self.result = result
-        for write, before, after in zip(proposed.writes, result.before, result.after, strict=True):
-            self._scopes[write.stream]._subscribers.tell(write, before, after)
-
 
 class PendingScope:
     """One scope inside a pending commit: its writes gather, its reads see them.
@@ -176,7 +163,6 @@ class PendingScope:
     def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
         self._base: StreamState | None = None
-        self._subscribers = scope._subscribers
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []

@@ -661,7 +661,6 @@ class Messages(History):
         after = result.after[0]
         if prepared.turn is not None:
             prepared.turn._mark_begun()
-        self._scope._subscribers.tell(write, result.before[0], after)
         before = after.revision - len(write.new_events) + 1
         return [
             Message(
