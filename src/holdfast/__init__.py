@@ -12,6 +12,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.meta import Meta
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -42,6 +43,7 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
+from holdfast.joint import JointCommit, JointScope
 from holdfast.nodes import (
     Applied,
     Artifact,
@@ -131,6 +133,8 @@ __all__ = [
     "HeldLease",
     "HoldfastError",
     "Holds",
+    "JointCommit",
+    "JointScope",
     "Lease",
     "LeaseLostError",
     "Link",
@@ -143,6 +147,7 @@ __all__ = [
     "MemorySection",
     "Message",
     "Messages",
+    "Meta",
     "NeedsAttentionError",
     "Node",
     "NodeContext",

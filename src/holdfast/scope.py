@@ -785,6 +785,18 @@ class Scope:
             parent=parent,
         )
 
+    def _within(self, context: RecordContext) -> Self:
+        """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
+        scope = type(self)(
+            context,
+            self.level,
+            self.id,
+            levels=self._levels,
+            parent=self._parent,
+        )
+        scope._expires = self._expires
+        return scope
+
     def _sibling(self, name: str) -> Self:
         return self._like(*split_name(name), None)
 

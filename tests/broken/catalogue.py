@@ -36,6 +36,7 @@ class Fault(NamedTuple):
 
 CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ForgetsKeys: ("clause_07", True),
+    memory.ForgetsLaterKeys: ("clause_26", False),
     memory.CutsCommits: ("clause_10", True),
     memory.TakesPatterns: ("clause_14", True),
     memory.ForgetsWhereForksBegin: ("clause_04", True),
@@ -63,6 +64,7 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.AnswersByName: ("clause_23", True),
     memory.ReadsBackHalfACommit: ("clause_24", True),
     memory.ReadsPastTheEnd: ("clause_24", True),
+    memory.DropsMeta: ("clause_27", True),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

@@ -38,6 +38,20 @@ class ForgetsKeys(MemoryBackend):
         return None
 
 
+class ForgetsLaterKeys(MemoryBackend):
+    """Keeps the key of the first record of an append, and forgets those of the others."""
+
+    def _fold(self) -> None:
+        super()._fold()
+        firsts = {
+            (record.stream, record.key)
+            for entry in self._log
+            for number, record in enumerate(entry.records)
+            if number == 0 or entry.records[number - 1].stream != record.stream
+        }
+        self._keys = {at: revision for at, revision in self._keys.items() if at in firsts}
+
+
 class CutsCommits(MemoryBackend):
     """Ends a page of `read_all` in the middle of a commit."""
 
@@ -424,3 +438,14 @@ class MergesByClock(MemoryBackend):
             link = record_link(link, record)
             linked.append(replace(record, link=link))
         return linked
+
+
+class DropsMeta(MemoryBackend):
+    """Says that it keeps meta, and has no column for it."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        appends = [
+            replace(append, records=tuple(replace(one, meta=None) for one in append.records))
+            for append in commit.appends
+        ]
+        return super()._commit(replace(commit, appends=tuple(appends)))

@@ -23,7 +23,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
-from holdfast.aio.record import AsyncGroup, mirror
+from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -44,13 +44,15 @@ from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
+from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Policy, PolicyMode
+from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
@@ -106,21 +108,27 @@ class AsyncAudit:
 
 
 class AsyncPendingCommit:
-    """What `async with store.commit() as tx:` hands out; see `PendingCommit`.
+    """What `async with store.commit() as tx:` hands out; see `JointCommit`.
 
-    Inside it, reads come from memory where they can and block the loop where they cannot; scopes
-    that were awaited before are in memory.
+    Inside it, reads of state come from memory where they can and block the loop where they cannot;
+    scopes that were awaited before are in memory. Recorders are awaited.
     """
 
-    def __init__(self, loop: Loop, pending: PendingCommit, *, waits: bool = True) -> None:
+    def __init__(self, loop: Loop, pending: JointCommit, *, waits: bool = True) -> None:
         self._loop = loop
         self._pending = pending
         self._waits = waits
         self._proposed: ProposedCommit | None = None
         self._outcome: asyncio.Task[CommitResult] | None = None
 
-    def scope(self, scope: AsyncScope) -> PendingScope:
-        return self._pending.scope(scope.sync)
+    def scope(self, scope: AsyncScope) -> AsyncJointScope:
+        return self._pending._pending_scope(scope.sync, partial(AsyncJointScope, self._loop))
+
+    async def outcome(
+        self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
+    ) -> Decision:
+        own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
+        return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
 
     def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
         self._pending.mark(index, key, due=due, priority=priority)
@@ -143,6 +151,8 @@ class AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is not None:
+            self._pending._drop()
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
             await self._loop.await_turn(self._proposed)
@@ -154,8 +164,13 @@ class AsyncPendingCommit:
     async def wait(self) -> CommitResult:
         if self._outcome is None or self._proposed is None or self.result is not None:
             return self._pending.wait()
-        self._pending.result = await shielded(self._outcome)
-        return self._pending.result
+        try:
+            return await shielded(self._outcome)
+        finally:
+            # Also for who was cancelled, once for all who wait: what is durable is known to be.
+            is_answered = self._outcome.done() and not self._outcome.cancelled()
+            if is_answered and self._outcome.exception() is None and self.result is None:
+                self._pending._finish(self._proposed, self._outcome.result())
 
 
 class AsyncLease:
@@ -298,7 +313,7 @@ class AsyncStore:
 
     @overload
     def commit(
-        self, *, key: str | None = None, lease: Lease | None = None
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -308,6 +323,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -317,6 +333,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -325,11 +342,14 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
-            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+            return AsyncPendingCommit(
+                self._loop, self._store.commit(key=key, lease=lease, meta=meta)
+            )
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease)
+        return self._commit(function, check_whole(retries, "retries"), key, lease, meta)
 
     async def _commit(
         self,
@@ -337,17 +357,20 @@ class AsyncStore:
         retries: int,
         key: str | None,
         lease: Lease | None,
+        meta: Meta | None,
     ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease)
+            pending = self._store.commit(key=key, lease=lease, meta=meta)
             async with AsyncPendingCommit(self._loop, pending) as tx:
                 answer = function(tx)
                 return await answer if inspect.isawaitable(answer) else answer
 
         return await self._loop.persist(retries, attempt)
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease)
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> AsyncPendingCommit:
+        pending = self._store.submit(key=key, lease=lease, meta=meta)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     async def view(self) -> AsyncView:

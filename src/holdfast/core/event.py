@@ -11,6 +11,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
+    joined        null                              first event of a commit over several records,
+                                                    if none of them can carry the commit's key
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
@@ -30,6 +32,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Position, Record
 from holdfast.core import codec
+from holdfast.core.meta import Meta, decode_meta
 from holdfast.core.tree import Map, Op, OpBatch, apply, apply_op, decode_ops
 from holdfast.errors import ClosedError, CorruptError, UsageError
 
@@ -40,6 +43,7 @@ CHECKPOINTED = "checkpointed"
 FORKED = "forked"
 CLOSED = "closed"
 LEASE = "lease"
+JOINED = "joined"
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
@@ -52,9 +56,11 @@ def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None])
     """Returns the digest that binds an event to everything before it in its stream.
 
     The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
-    and as one JSON array, so that no two envelopes have the same bytes. Position is left out, so a
-    copy in another backend has equal links. The payload goes in as its own digest: erasure may
-    later replace the bytes and keep the digest, and the chain still verifies.
+    and as one JSON array, so that no two envelopes have the same bytes. The text of `meta` comes
+    last in it, where there is one: so an event without it has the link that format 1 gave it.
+    Position is left out, so a copy in another backend has equal links. The payload goes in as its
+    own digest: erasure may later replace the bytes and keep the digest, and the chain still
+    verifies.
     """
     digest = sha256(payload).digest()
     return sha256(previous + digest + codec.encode_plain(envelope)).digest()
@@ -72,6 +78,8 @@ def record_link(previous: bytes, record: Record) -> bytes:
         record.checkpoint,
         record.subject,
     ]
+    if record.meta is not None:
+        envelope.append(record.meta)
     return next_link(previous, record.payload, envelope)
 
 
@@ -156,6 +164,11 @@ class Event:
     @property
     def link(self) -> str:
         return self.record.link.hex()
+
+    @property
+    def meta(self) -> Meta | None:
+        """What is known of the event beside its data; None if nothing is."""
+        return None if self.record.meta is None else decode_meta(self.record.meta)
 
     @property
     def data(self) -> Any:

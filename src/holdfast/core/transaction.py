@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from holdfast.core.commit import (
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
 from holdfast.core.log import Log, is_replayed
+from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
@@ -61,13 +62,20 @@ class PendingCommit:
     """
 
     def __init__(
-        self, log: Log, *, key: str | None, lease: Lease | None, waits: bool = True
+        self,
+        log: Log,
+        *,
+        key: str | None,
+        lease: Lease | None,
+        meta: Meta | None = None,
+        waits: bool = True,
     ) -> None:
         self._log = log
         self._waits = waits
         self._request: Request | None = None
         self._key = None if key is None else check_name(key, "key")
         self._lease = lease
+        self._meta = encode_meta(meta)
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._watch: list[str] = []
@@ -103,14 +111,14 @@ class PendingCommit:
         """The newest revisions of the watched scopes, known when the block has ended."""
         return {} if self.result is None else self.result.news
 
-    def __enter__(self) -> PendingCommit:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         proposed = self._proposed() if kind is None else None
         if proposed is not None:
             if self._waits:
-                self.result = self._log.commit(proposed)
+                self._finish(proposed, self._log.commit(proposed))
             else:
                 if self._log.turns.held:
                     self._log.turns.wait([write.stream for write in proposed.writes])
@@ -124,7 +132,8 @@ class PendingCommit:
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
-            self.result = self._log.wait(self._request)
+            self._finish(self._request.work, self._log.wait(self._request))
+        assert self.result is not None, "BUG: finished without an answer"
         return self.result
 
     def _proposed(self) -> ProposedCommit | None:
@@ -149,7 +158,14 @@ class PendingCommit:
             return None
         marks = tuple(self._marks.values())
         watch = tuple(self._watch)
-        return ProposedCommit(tuple(parts), tuple(reads), fence, marks, watch, guards=tuple(guards))
+        guarded = tuple(guards)
+        return ProposedCommit(
+            tuple(parts), tuple(reads), fence, marks, watch, guards=guarded, meta=self._meta
+        )
+
+    def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
+        """Keeps the answer to what was proposed, now that it is durable."""
+        self.result = result
 
 
 class PendingScope:

@@ -163,7 +163,7 @@ def _commit_done(
     done = events.StepDone(call.answer.path, run.store(encoded), None, (), attempt)
     pending, extra = writes
     written: CommitResult = yield CommitWith(done, extra)
-    pending.result = _without_first(written)
+    pending._finish(extra, _without_first(written))
     return call.step.signature.rebuild("return", codec.decode(encoded))
 
 
@@ -413,7 +413,7 @@ def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: A
     )
     extra = pending._proposed() or ProposedCommit(())
     written: CommitResult = yield CommitWith(done, extra)
-    pending.result = _without_first(written)
+    pending._finish(extra, _without_first(written))
     return call.step.signature.rebuild("return", codec.decode(encoded))
 
 

@@ -92,6 +92,8 @@ def record_crc(record: Record) -> str:
         f"{record.stream} {record.revision} {record.time} {record.type} {record.actor} "
         f"{record.key} {record.checkpoint} {record.subject} "
     )
+    if record.meta is not None:
+        envelope = f"{envelope}{record.meta} "
     return f"{crc32(record.payload, crc32(record.link, crc32(envelope.encode()))):08x}"
 
 
@@ -113,6 +115,7 @@ def decode(stream: str, entry: list[Any], where: str) -> Record:
             _text(found.get(b"checkpoint")),
             _text(found.get(b"subject")),
             Position(int(found[b"position"])),
+            _text(found.get(b"meta")),
         )
         whole = part == b"0" and record_crc(record) == found[b"crc"].decode()
     except (KeyError, ValueError):
@@ -241,7 +244,7 @@ def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
         yield keys.leases
     for append in commit.appends:
         yield keys.events(append.stream)
-        if append.records[0].key is not None:
+        if any(record.key is not None for record in append.records):
             yield keys.keys(append.stream)
         if any(record.checkpoint is not None for record in append.records):
             yield keys.checkpoints(append.stream)
@@ -277,7 +280,7 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
         append.expected,
         append.fork,
         False if previous is None else previous.hex(),
-        _or_false(append.records[0].key),
+        any(record.key is not None for record in append.records),
         [_record(record, payloads) for record in append.records],
         append.expires_us or False,
     )
@@ -285,14 +288,16 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
 
 def _record(record: Record, payloads: list[bytes]) -> tuple[Any, ...]:
     payloads.append(record.payload)
-    return (
+    fields = (
         record.type,
         _BEFORE_PAYLOADS + len(payloads),
         record.link.hex(),
         _or_false(record.checkpoint),
         _or_false(record.subject),
         record_crc(record),
+        _or_false(record.key),
     )
+    return fields if record.meta is None else (*fields, record.meta)
 
 
 def _or_false(text: str | None) -> str | bool:
