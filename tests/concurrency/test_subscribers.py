@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import MISSING, Change, ConflictError, Store, UsageError, aio
+from holdfast.backends.protocol import START
 from tests.record.stores import ALL, new_url
 
 
@@ -179,7 +180,8 @@ def test_for_asyncio_a_subscriber_may_be_a_coroutine(url: str) -> None:
             await hf.team("t").set("n", 9)
             assert heard == [(number, True) for number in range(4)]
             assert (plain, failed) == ([0, 1, 2, 3], ["not this one: 2"])
-            feed = [one.new async for one in hf.follow_changes(after=0, timeout_s=0)]  # type: ignore[arg-type]
+            changes = hf.follow_changes(after=START, timeout_s=0)
+            feed = [one.new async for one in changes]
             assert feed == [0, 1, 2, 3, 9]
             with pytest.raises(UsageError):
                 chat.subscribe(5)  # type: ignore[arg-type]
