@@ -203,13 +203,28 @@ class Checkpoint(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`."""
+    """One place in a scope's state that changed; an absent side is `holdfast.MISSING`.
+
+    `time` and `position` are those of the event that changed it; None where it is the difference
+    between two moments. Changes are compared without them.
+    """
 
     scope: str
     revision: int
     path: tuple[str | int, ...]
     old: Any
     new: Any
+    time: datetime | None = None
+    position: Position | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Change):
+            return NotImplemented
+        mine = (self.scope, self.revision, self.path, self.old, self.new)
+        return mine == (other.scope, other.revision, other.path, other.old, other.new)
+
+    def __hash__(self) -> int:
+        return hash((self.scope, self.revision, self.path))
 
 
 Moment = int | str | datetime | Checkpoint

@@ -10,7 +10,7 @@ below is loaded and what comes after it is folded, every link verified.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
@@ -68,6 +68,7 @@ from holdfast.core.commit import (
     taken,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
+from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
     StreamEnd,
@@ -275,8 +276,9 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
-        self.listened: Mapping[str, object] = {}
-        """The streams whose changes somebody in this process wants to hear of."""
+        self.dispatcher = Dispatcher()
+        """Tells subscribers; handles of this process on the same store share one."""
+        self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
@@ -363,6 +365,17 @@ class Log:
         """Whether readers see something else than what is stored."""
         return bool(self._transforms)
 
+    # --- who is told -----------------------------------------------------------------------------
+
+    def subscribe(self, stream: str, subscription: Subscription) -> Callable[[], None]:
+        """Has one told of every change of a stream, or of all (`EVERY`), until the store closes.
+
+        Returns the function that ends it.
+        """
+        unsubscribe = self.dispatcher.subscribe(stream, subscription)
+        self._subscribed.append(unsubscribe)
+        return unsubscribe
+
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
@@ -372,6 +385,8 @@ class Log:
         """
         if self.turns.held:
             self.turns.wait([write.stream for write in proposed.writes])
+        if self.dispatcher.is_full:
+            self.dispatcher.wait_for_room()
         fence = FENCE.get()
         if fence is not None and proposed.fence is None:
             proposed = msgspec.structs.replace(proposed, fence=fence)
@@ -470,17 +485,22 @@ class Log:
                 if not prepared:
                     return
                 break
-        answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
-        for one, answer in zip(prepared, answers, strict=True):
-            if isinstance(answer, Receipt):
-                self._accept(one, answer)
-                continue
-            try:
-                self._judge(one, answer)
-            except HoldfastError as error:
-                # What came between cannot be read, so this one cannot be prepared again. It alone
-                # was refused: those after it in the list have answers of their own.
-                one.request.fail(error)
+        batch = self.dispatcher.begin() if self.dispatcher.listening else None
+        try:
+            answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
+            for one, answer in zip(prepared, answers, strict=True):
+                if isinstance(answer, Receipt):
+                    self._accept(one, answer)
+                    continue
+                try:
+                    self._judge(one, answer)
+                except HoldfastError as error:
+                    # What came between cannot be read, so this one cannot be prepared again. It
+                    # alone was refused: those after it in the list have answers of their own.
+                    one.request.fail(error)
+        finally:
+            if batch is not None:
+                self.dispatcher.end(batch)
 
     def _prepare_all(self, requests: list[Request]) -> list[PreparedCommit]:
         if len(requests) == 1:
@@ -752,7 +772,7 @@ class Log:
         """
         if write.keeps_state:
             return True
-        if self._validators or write.stream in self.listened or not write.fits_any_state:
+        if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
             return False
         growth = self.snapshots.growth.get(write.stream)
         return growth is None or growth.bytes < growth.due_at_bytes
@@ -803,6 +823,8 @@ class Log:
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         request.answered = True
+        if self.dispatcher.listening:
+            self.dispatcher.put(one, receipt.position)
 
     def _judge(self, one: PreparedCommit, refusal: Refusal) -> None:
         """Turns a refusal into the caller's answer; an unguarded request is left to try again."""
@@ -1376,6 +1398,10 @@ class Log:
     def close(self) -> None:
         """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
         self._queue.close()
+        if not self.dispatcher.drain():
+            _logger.warning("the store is closed before its subscribers were told of all changes")
+        for unsubscribe in self._subscribed:
+            unsubscribe()
         self.snapshots.flush(self._states)
         self._backend.close()
 
