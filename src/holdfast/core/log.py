@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
     START,
     Append,
     Backend,
+    Cleared,
     Commit,
     Finding,
     Found,
@@ -75,7 +76,7 @@ from holdfast.core.event import (
 )
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
-from holdfast.core.layers import Layer, register_layer
+from holdfast.core.layers import Layer, register_layer, reserved_prefixes
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.watch import PositionWatch
@@ -210,6 +211,11 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
 BUSY_MAX = 4096
+NO_LIMIT = 1 << 31
+"""More than a store has of anything: as a limit it means all."""
+ABSENT = "scope.removed"
+"""The index that has a mark for each scope that was removed and has no new life yet."""
+register_layer(Layer(name="lives", indexes=(ABSENT,)))
 LEVELS = "scope.level"
 """The index that has a mark for each registered level: its name, the one above it as the group, and
 priority 1 if closing a scope of it keeps its state."""
@@ -238,6 +244,7 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
+        self._layers_words = reserved_prefixes()  # of streams that are never removed
         self.listened: Mapping[str, object] = {}
         """The streams whose changes somebody in this process wants to hear of."""
         self.clock = clock
@@ -479,7 +486,7 @@ class Log:
         proposed: ProposedCommit = request.work
         try:
             for write in proposed.writes:
-                if write.key and self._backend.find(write.stream, key=write.key):
+                if write.key and self.find(write.stream, key=write.key):
                     request.succeed(self._earlier(proposed))
                     return
             request.fail(error)
@@ -529,6 +536,8 @@ class Log:
                     level = self.unrecorded.get(append.stream.partition("/")[0])
                     if level is not None and level not in marks:
                         marks = (*marks, level)
+            elif append.expected == base.removed_at:
+                marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
             after.append(state)
         if len(appends) > 1:
@@ -550,6 +559,8 @@ class Log:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
+        if key is not None and base.removed_at:
+            key = event.key_in(base.removed_at, key)
         expires_us = base.expires_us
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
@@ -652,13 +663,16 @@ class Log:
             ends = self.expiry.end(write.stream, head)
             end = end_of(self.record(write.stream, head.revision), ends)
             self.folds.keep(write.stream, end)
+        if end.removed_at < 0 and (write.key is not None or write.parent is not None):
+            end = msgspec.structs.replace(end, removed_at=self.life(write.stream))
+            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
             root, origin = write.stream, self.origin(write.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
-            if parent_of(self.record(root, 1)) != write.parent:
+            if end.removed_at or parent_of(self.record(root, 1)) != write.parent:
                 return self.newest(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
@@ -744,6 +758,8 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
+                if self._is_of_another_life(one):
+                    return  # the scope was removed since: the key is free again
                 one.request.succeed(self._earlier(proposed))
             except HoldfastError as error:
                 one.request.fail(error)
@@ -768,6 +784,15 @@ class Log:
             self._load(write.stream, refusal.head, refusal.head.revision)
         else:
             self._refreshed(write)  # what came between, so that the retry follows it
+
+    def _is_of_another_life(self, one: PreparedCommit) -> bool:
+        """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
+        found = False
+        for write, base in zip(one.request.work.writes, one.before, strict=True):
+            if write.key and write.origin is None and self.life(write.stream) != base.removed_at:
+                self._refreshed(write)
+                found = True
+        return found
 
     def _judge_ahead(self, one: PreparedCommit, now_us: int) -> None:
         """Answers a commit whose time is too far ahead of the server's clock (clause 22).
@@ -807,7 +832,7 @@ class Log:
         after: list[StreamState] = []
         position = START
         for write in proposed.writes:
-            found = self._backend.find(write.stream, key=write.key) if write.key else []
+            found = self.find(write.stream, key=write.key) if write.key else []
             first = found[0].revision if found else 1
             last = first + len(write.new_events) if found else 0
             stored = self.records(write.stream, after=first - 1, until=last)
@@ -1162,8 +1187,9 @@ class Log:
         And whether it was a restore, which may have changed messages and tasks only. Raises
         NotFoundError if there is no change.
         """
-        for until in range(newest, 0, -BACK_CHUNK):
-            after = max(until - BACK_CHUNK, 0)
+        first = self.life(stream, newest)
+        for until in range(newest, first, -BACK_CHUNK):
+            after = max(until - BACK_CHUNK, first)
             for record in reversed(self.records(stream, after=after, until=until)):
                 is_restore = is_whole_restore(record)
                 if is_restore or ops_of(record):
@@ -1205,10 +1231,48 @@ class Log:
         return self._backend.read(stream, after=after, until=until, limit=limit)
 
     def find(
-        self, stream: str, *, key: str | None = None, checkpoint: str | None = None
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        until: int | None = None,
     ) -> list[Found]:
-        """Returns where a key or a checkpoint's name stands in a stream, newest first."""
+        """Returns where a key or a checkpoint's name stands in a stream, newest first.
+
+        A key is looked for in the life that the stream is in, or was in at the revision `until`.
+        """
+        if key is not None and stream.partition("/")[0] not in self._layers_words:
+            key = event.key_in(self.life(stream, until), key)
         return self._backend.find(stream, key=key, checkpoint=checkpoint)
+
+    def life(self, stream: str, until: int | None = None) -> int:
+        """Returns the revision of the newest removal of a stream, up to a revision if one is given.
+
+        0 if it was never removed, or each removal was taken back. What is in memory answers while
+        nobody else has written; else one look at the checkpoint names does.
+        """
+        if until is None:
+            [head] = self._backend.heads((stream,))
+            if head is None:
+                return 0
+            known = self._states.get(stream) or self._ends.get(stream)
+            if known is not None and known.link == head.link and known.removed_at >= 0:
+                return known.removed_at
+            until = head.revision
+        for name, last in self.ancestry(stream, until):
+            for found in self._backend.find(name, checkpoint=event.LIFE):
+                if found.revision <= last:
+                    record = self.record(name, found.revision)
+                    if record.type == event.REMOVED:
+                        return record.revision
+                    before = event.life_before(record)
+                    return 0 if before is None else before.removed_at
+        return 0
+
+    def absent(self) -> set[str]:
+        """Returns the streams that are there and whose scopes were removed, as they are now."""
+        return {mark.key for mark in self._backend.marks.list(ABSENT, limit=NO_LIMIT)}
 
     def streams(self, *, prefix: str = "") -> Iterator[str]:
         """Yields the name of every stream, in order."""

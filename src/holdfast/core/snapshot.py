@@ -413,6 +413,7 @@ class _Header(Struct, array_like=True):
     closed_at: int
     dropped: bool
     expires_us: int = 0
+    removed_at: int = 0
 
 
 class _Growth(Struct):
@@ -536,6 +537,7 @@ class Snapshots:
             header.closed_at,
             header.dropped,
             header.expires_us,
+            header.removed_at,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
@@ -549,6 +551,7 @@ class Snapshots:
             state.closed_at,
             state.dropped,
             state.expires_us,
+            state.removed_at,
         )
         rest = codec.encode_plain(header) + b"\n" + pack(state.root)
         try:
