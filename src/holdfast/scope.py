@@ -38,6 +38,7 @@ from holdfast.core.commit import (
     StreamWrite,
     conflict,
 )
+from holdfast.core.contest import RETRIES, persist
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -473,7 +474,7 @@ class Scope:
         self,
         function: Callable[[Draft], object],
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int: ...
@@ -481,7 +482,7 @@ class Scope:
         self,
         function: Callable[[Draft], object] | None = None,
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> Edit | int:
@@ -489,23 +490,21 @@ class Scope:
 
         `with scope.edit() as draft:` raises ConflictError if somebody did. `scope.edit(function)`
         calls function(draft) again on the newer state, up to `retries` times, and returns the new
-        revision. A block or function that raises writes nothing.
+        revision. One that keeps losing gets its turn: other writers of this process wait for it,
+        and so do edits in other processes. A block or function that raises writes nothing.
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
         check_call(function, "what edit is given")
-        for attempt in range(check_whole(retries, "retries") + 1):
-            try:
-                edit = Edit(self, key=key, checkpoint=checkpoint)
-                with edit as draft:
-                    function(draft)
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("edit is tried again: %s", error)
-            else:
-                return edit.revision
-        raise AssertionError("BUG: an edit neither committed nor raised")
+
+        def attempt() -> int:
+            edit = Edit(self, key=key, checkpoint=checkpoint)
+            with edit as draft:
+                function(draft)
+            return edit.revision
+
+        worker = self._context.lease_keeper.worker
+        return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
     def restore(self, to: Moment, *, expected: int | None = None) -> int:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""

@@ -60,6 +60,21 @@ class EndsPagesEarly(MemoryBackend):
         return super().streams(prefix=prefix, after=after, limit=max(limit - 1, min(limit, 1)))
 
 
+class ReadsBackHalfACommit(MemoryBackend):
+    """Begins a page that is read from the end in the middle of a commit."""
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        return super().read_back(until=until, limit=limit)[-limit:] if limit else []
+
+
+class ReadsPastTheEnd(MemoryBackend):
+    """Takes the position to read back from for one that is read already."""
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        end = None if until is None else Position(max(until - 1, 0))
+        return super().read_back(until=end, limit=limit)
+
+
 class AnswersByName(MemoryBackend):
     """Reads many streams in the order of their names, not in the order asked."""
 

@@ -147,6 +147,15 @@ class MemoryBackend:
                 records.extend(entry.records)
             return records
 
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        with self._checkout.reading():
+            records: list[Record] = []
+            for entry in reversed(self._log[:until]):
+                if len(records) >= limit:
+                    break
+                records[:0] = entry.records
+            return records
+
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         with self._checkout.reading():
             return [self._heads.get(stream) for stream in streams]

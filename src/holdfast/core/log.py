@@ -27,6 +27,7 @@ from holdfast.backends.protocol import (
     Backend,
     Cleared,
     Commit,
+    Fence,
     Finding,
     Found,
     Head,
@@ -40,6 +41,8 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    position_before,
+    read_back,
     read_many,
 )
 from holdfast.clock import Clock
@@ -79,6 +82,7 @@ from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer, reserved_prefixes
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.turns import Turns
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -125,6 +129,10 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
+FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
+"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
+
+
 def is_replayed() -> bool:
     """Says whether the code that writes here may be run again, and must then write the same.
 
@@ -145,6 +153,7 @@ class Routes:
     """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._objects = backend.objects
         self._routing = cast("Routing | None", getattr(backend, "routing", None))
 
@@ -201,6 +210,16 @@ class Routes:
         if self._routing is None:
             return Position(check_whole(after, "after"))
         return self._routing.position(after)
+
+    def before(self, record: Record) -> Position:
+        """Returns the position right before a record's commit, to read on from backwards."""
+        return position_before(self._backend, record)
+
+    def is_after(self, record: Record, position: Position) -> bool:
+        """Returns whether a record comes after a position, in the backend that keeps it."""
+        if self._routing is None:
+            return record.position > position
+        return self._routing.is_after(record, position)
 
     def parts(self) -> list[Backend]:
         """Returns the backends that the store is made of; none if it is one itself."""
@@ -259,6 +278,7 @@ class Log:
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
@@ -333,6 +353,11 @@ class Log:
 
         UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
+        if self.turns.held:
+            self.turns.wait([write.stream for write in proposed.writes])
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -347,6 +372,9 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -1310,6 +1338,10 @@ class Log:
     def read_all(self, *, after: Position, limit: int) -> list[Record]:
         """Returns records of the whole store after a position, in order."""
         return self._backend.read_all(after=after, limit=limit)
+
+    def read_back(self, *, until: Position | None, limit: int) -> list[Record]:
+        """Returns the newest records of the whole store at or before a position, oldest first."""
+        return read_back(self._backend, until=until, limit=limit)
 
     def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
         """Yields every record of the store after `after`, in order, as it comes (guarantee 5).

@@ -32,9 +32,6 @@ from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
 
-RETRIES = 3
-"""How often a commit that somebody was faster than is made again, unless the caller says so."""
-
 
 @runtime_checkable
 class WritableScope(Protocol):
@@ -123,6 +120,8 @@ class PendingCommit:
             if self._waits:
                 self._finish(proposed, self._log.commit(proposed))
             else:
+                if self._log.turns.held:
+                    self._log.turns.wait([write.stream for write in proposed.writes])
                 self._request = self._log.submit(proposed)
         return False
 

@@ -9,9 +9,10 @@ from msgspec import Raw
 
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, Map
 from holdfast.record.audit import AuditItem
-from holdfast.render.text import encode_value, time_text
+from holdfast.render.text import encode_value, page_document, time_text
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -31,15 +32,10 @@ def event_document(event: Event) -> dict[str, Any]:
     }
 
 
-def events_document(
-    scope: str | None, events: Sequence[Event], before: int | None
-) -> dict[str, Any]:
-    """Returns a page of events; `before` is where the next page goes on, None after the last."""
-    return {
-        "scope": scope,
-        "events": [event_document(event) for event in events],
-        "before": before,
-    }
+def events_document(scope: str | None, events: Page[Event]) -> dict[str, Any]:
+    """Returns a page of events, newest first; its cursor is what to give as `before` to go on."""
+    documents = [event_document(event) for event in events]
+    return {"scope": scope, "events": documents, **page_document(events)}
 
 
 def change_document(change: Change) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    position_before,
+    read_back,
     read_many,
     renew_many,
 )
@@ -234,6 +236,19 @@ class BackendMachine(RuleBasedStateMachine):
             found += page
         expected = self.model.read_all(limit=1_000_000)
         assert found == [self._placed(record) for record in expected]
+
+    @rule(limit=st.integers(1, 7))
+    def read_back(self, limit: int) -> None:
+        """Page by page from the end; each holds whole commits."""
+        found: list[Record] = []
+        until: Position | None = None
+        while page := read_back(self.real, until=until, limit=limit):
+            found = page + found
+            until = position_before(self.real, page[0])
+        expected = self.model.read_all(limit=1_000_000)
+        assert [(one.stream, one.link) for one in found] == [
+            (one.stream, one.link) for one in expected
+        ]
 
     @rule(after=st.sampled_from(["", "%", "a", "a/b", "f1"]), limit=st.integers(0, 5))
     def streams(self, after: str, limit: int) -> None:

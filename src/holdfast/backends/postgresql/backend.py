@@ -36,6 +36,7 @@ from holdfast.backends.postgresql.rows import (
     NEWEST,
     READ,
     READ_ALL,
+    READ_BACK,
     READ_MANY,
     REVISION_MAX,
     STREAMS,
@@ -590,6 +591,14 @@ class PostgresqlBackend:
             return []
         values = {"application": self._checkout.application, "after": after, "limit": limit}
         return [decode(row, self.server_url.shown) for row in self._checkout.ask(READ_ALL, values)]
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        self._checkout.pool.check_open()
+        if limit <= 0:
+            return []
+        last = REVISION_MAX if until is None else until
+        values = {"application": self._checkout.application, "until": last, "limit": limit}
+        return [decode(row, self.server_url.shown) for row in self._checkout.ask(READ_BACK, values)]
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         self._checkout.pool.check_open()

@@ -40,6 +40,13 @@ READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application
   AND position < (SELECT horizon FROM final)
   ORDER BY position FETCH FIRST %(limit)s ROWS WITH TIES) AS page ORDER BY position, ordinal"""
 
+READ_BACK = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
+ SELECT {_COLUMNS} FROM (
+  SELECT * FROM holdfast.events WHERE application = %(application)s AND position <= %(until)s
+  AND position < (SELECT horizon FROM final)
+  ORDER BY position DESC FETCH FIRST %(limit)s ROWS WITH TIES) AS page
+ ORDER BY position, ordinal"""
+
 HEADS = "SELECT * FROM holdfast.heads(%(application)s, %(streams)s::text[])"
 
 STREAMS = """SELECT stream FROM holdfast.streams WHERE application = %(application)s
