@@ -642,7 +642,7 @@ class Log:
         if isinstance(base, StreamEnd) and not self._needs_end_only(write):
             # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
-        if base.closed_at:
+        if base.closed_at and write.new_events[0].type != event.REMOVED:
             raise ClosedError(
                 f'scope "{stream}" was closed at revision {base.closed_at}: it takes no writes',
                 stream=stream,

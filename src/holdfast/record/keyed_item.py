@@ -72,9 +72,14 @@ def check_item_name(name: object, what: str) -> str:
     return name
 
 
-def find_event(log: Log, item: KeyedItem, number: int, until: int | None = None) -> int:
-    """Returns the revision of an item's event, 0 if it has none of that number up to `until`."""
-    found = log.find(item.stream, key=item.key(number), until=until)
+def find_event(
+    log: Log, item: KeyedItem, number: int, until: int | None = None, life_at: int | None = None
+) -> int:
+    """Returns the revision of an item's event, 0 if it has none of that number up to `until`.
+
+    In the life that the scope is in; or was in at `until`, or else at `life_at`.
+    """
+    found = log.find(item.stream, key=item.key(number), until=until or life_at)
     if not found:
         return 0
     revision = found[0].revision

@@ -471,7 +471,9 @@ class TaskTable:
             if not self._begun:
                 self._begin(until)
             page = _PAGE_MIN
-            while found := keyed_item.find_event(self._log, self.events, self.number + 1):
+            while found := keyed_item.find_event(
+                self._log, self.events, self.number + 1, life_at=until
+            ):
                 if until is not None and found > until:
                     return
                 last = found + page - 1
