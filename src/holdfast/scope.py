@@ -608,8 +608,7 @@ class Scope:
         something is under way: an open decision, an unfinished run, a live worker's session, turn
         or task, or a lease of the scope's name.
         """
-        if expected is not None:
-            check_expected(expected)
+        self._write((), expected, None, None)  # raises if this scope is not for its user to write
         for _ in range(CLOSE_RETRIES):
             now = self._log.newest(self.name)
             if now.is_absent:
@@ -617,9 +616,12 @@ class Scope:
             # What another writer begins from here on makes the commit a conflict.
             removal.check_nothing_under_way(self._context, self.name)
             new_event, marks = removal.removal(self._context, self.name)
-            guard = now.revision if expected is None else expected
-            write = replace(self._write((new_event,), guard, None, None), checkpoint=event.LIFE)
-            write = replace(write, parent=None, expires=False)
+            write = StreamWrite(
+                self.name,
+                (new_event,),
+                now.revision if expected is None else expected,
+                checkpoint=event.LIFE,
+            )
             try:
                 result = self._log.commit(ProposedCommit((write,), marks=marks))
             except ConflictError as error:
