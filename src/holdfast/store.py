@@ -47,6 +47,7 @@ from holdfast.core.leases import (
 )
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import PendingCommit, View
@@ -254,7 +255,9 @@ class Store:
     # --- several at once -------------------------------------------------------------------------
 
     @overload
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit: ...
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> PendingCommit: ...
     @overload
     def commit(
         self,
@@ -263,6 +266,7 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> R: ...
     def commit(
         self,
@@ -271,29 +275,32 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> PendingCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
 
         `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
-        times, and returns what the function returned.
+        times, and returns what the function returned. `meta` is kept with every event of it.
         """
         if function is None:
-            return PendingCommit(self._log, key=key, lease=lease)
+            return PendingCommit(self._log, key=key, lease=lease, meta=meta)
         check_call(function, "what commit is given")
 
         def attempt() -> R:
-            with PendingCommit(self._log, key=key, lease=lease) as tx:
+            with PendingCommit(self._log, key=key, lease=lease, meta=meta) as tx:
                 return function(tx)
 
         return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> PendingCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return PendingCommit(self._log, key=key, lease=lease, waits=False)
+        return PendingCommit(self._log, key=key, lease=lease, meta=meta, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""

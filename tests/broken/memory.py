@@ -424,3 +424,14 @@ class MergesByClock(MemoryBackend):
             link = record_link(link, record)
             linked.append(replace(record, link=link))
         return linked
+
+
+class DropsMeta(MemoryBackend):
+    """Says that it keeps meta, and has no column for it."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        appends = [
+            replace(append, records=tuple(replace(one, meta=None) for one in append.records))
+            for append in commit.appends
+        ]
+        return super()._commit(replace(commit, appends=tuple(appends)))

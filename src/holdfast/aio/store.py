@@ -43,6 +43,7 @@ from holdfast.core.contest import RETRIES
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
@@ -303,7 +304,7 @@ class AsyncStore:
 
     @overload
     def commit(
-        self, *, key: str | None = None, lease: Lease | None = None
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -313,6 +314,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -322,6 +324,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -330,11 +333,14 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
-            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+            return AsyncPendingCommit(
+                self._loop, self._store.commit(key=key, lease=lease, meta=meta)
+            )
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease)
+        return self._commit(function, check_whole(retries, "retries"), key, lease, meta)
 
     async def _commit(
         self,
@@ -342,17 +348,20 @@ class AsyncStore:
         retries: int,
         key: str | None,
         lease: Lease | None,
+        meta: Meta | None,
     ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease)
+            pending = self._store.commit(key=key, lease=lease, meta=meta)
             async with AsyncPendingCommit(self._loop, pending) as tx:
                 answer = function(tx)
                 return await answer if inspect.isawaitable(answer) else answer
 
         return await self._loop.persist(retries, attempt)
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease)
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> AsyncPendingCommit:
+        pending = self._store.submit(key=key, lease=lease, meta=meta)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     async def view(self) -> AsyncView:

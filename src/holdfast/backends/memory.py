@@ -59,6 +59,8 @@ class _Committed(Struct, frozen=True):
 class MemoryBackend:
     """A store that lives as long as this object. `durability` is stated, not provided."""
 
+    keeps_meta = True
+
     def __init__(
         self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
     ) -> None:
@@ -403,7 +405,7 @@ class _MemoryInspection:
             "kind": "memory",
             "place": "memory:",
             "store": self._backend.store,
-            "format": 1,
+            "format": 2,
             "durability": self._backend.durability,
             "size_bytes": self._backend.size(),
             "reports": [],

@@ -49,6 +49,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
     read_back,
     read_many,
     renew_many,
@@ -270,6 +271,7 @@ class MixedBackend:
         self._watch = Watch(self.parts)
         weakest = min(_WEAKEST.index(part.durability) for part in parts)
         self.durability: Durability = _WEAKEST[weakest]
+        self.keeps_meta = all(map(keeps_meta, parts))  # the log asks the part of each stream
         self.routing: Routing = self
         self._marks = _MixedMarks(self)
         self.objects: Objects = _MixedObjects(self)
@@ -725,7 +727,7 @@ class _MixedInspection:
                 for place, mine in enumerate(levels)
                 for level in mine
             ),
-            "format": 1,
+            "format": max(one["format"] for one in facts),
             "store": " ".join(str(one["store"]) for one in facts),
             "durability": mixed.durability,
             "size_bytes": sum(one["size_bytes"] for one in facts),

@@ -61,6 +61,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
      newest records at or before a position, in the order of `read_all`, whole commits only, about
      `limit` of them, and fewer only if there are no more. What it costs grows with what it returns,
      not with how many records there are.
+(27) A backend that says `keeps_meta` stores a record's `meta` and returns it, every character, as
+     it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
+     record without it costs nothing and reads as None. A backend that does not say so is never
+     sent one: the log refuses the commit and writes nothing of it.
 """
 
 from __future__ import annotations
@@ -94,6 +98,7 @@ class Record(Struct, frozen=True, gc=False):
     checkpoint: str | None = None  # the name that this revision was given
     subject: str | None = None  # a random id of the person whose data this is
     position: Position = START
+    meta: str | None = None  # JSON text of one object on one line, without space around it
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -170,6 +175,11 @@ class Commit(Struct, frozen=True):
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
     is_copy: bool = False
+
+
+def has_meta(commit: Commit) -> bool:
+    """Returns whether an event of a commit has meta (clause 27)."""
+    return any(record.meta is not None for append in commit.appends for record in append.records)
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -397,6 +407,11 @@ class Objects(Protocol):
     def get(self, kind: str, name: str) -> bytes | None: ...
     def names(self, kind: str, *, prefix: str = "") -> list[str]: ...
     def delete(self, kind: str, name: str) -> None: ...
+
+
+def keeps_meta(backend: Backend) -> bool:
+    """Returns whether a backend stores `meta` (clause 27); one that does not say so does not."""
+    return bool(getattr(backend, "keeps_meta", False))
 
 
 class Routing(Protocol):

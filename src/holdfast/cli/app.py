@@ -20,6 +20,7 @@ from holdfast.cli import (
     history,
     messages,
     nodes,
+    programs,
     prose,
     runs,
     salvage,
@@ -108,6 +109,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("runs adopt", runs.adopt, _CHANGE),
     ("runs fork", runs.fork, _CHANGE),
     ("prose check", prose.check_programs, _LOOK),
+    ("prose show", programs.show, _LOOK),
+    ("prose run", programs.run, _RUNS),
+    ("prose resume", programs.resume, _RUNS),
+    ("prose fork", programs.fork, _CHANGE),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -120,7 +125,7 @@ VERBS: list[tuple[str, Any, Group]] = [
 
 _FAMILIES = {
     "nodes": "Walk graphs of nodes, and say why something was computed.",
-    "prose": "Check programs of the .prose language.",
+    "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }

@@ -8,7 +8,7 @@ from holdfast.cli.options import Flag
 from holdfast.cli.printing import print_json, print_line
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
 from holdfast.prose import Problem, check
-from holdfast.prose.problems import show_problem
+from holdfast.prose.problems import show_problems
 from holdfast.render.prose import check_document
 from holdfast.render.text import clean
 
@@ -38,8 +38,8 @@ def check_programs(*files: str, json: Flag = False) -> int:
 
 
 def _print_problems(problems: list[Problem], text: str, file: str) -> None:
-    for problem in problems:
-        for line in show_problem(problem, text, file).split("\n"):
+    for shown in show_problems(problems, text, file):
+        for line in shown.split("\n"):
             print_line(clean(line))
     errors = sum(problem.severity == "error" for problem in problems)
     print_line(

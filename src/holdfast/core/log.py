@@ -41,6 +41,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
     position_before,
     read_back,
     read_many,
@@ -62,6 +63,7 @@ from holdfast.core.commit import (
     exists,
     expires,
     lasts,
+    meta_not_kept,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -80,6 +82,7 @@ from holdfast.core.event import (
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer, reserved_prefixes
+from holdfast.core.meta import joined
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -204,6 +207,12 @@ class Routes:
         names = (mark.group, mark.key, mark.index.replace(".", "/"))
         places = [self.place_of(name) for name in names if name]
         return next((place for place in places if place != rest), rest)
+
+    def keeps_meta(self, stream: str) -> bool:
+        """Returns whether the backend of a stream stores what is known beside the data."""
+        if self._routing is None:
+            return keeps_meta(self._backend)
+        return keeps_meta(self._routing.parts[self.place_of(stream)])
 
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""
@@ -554,7 +563,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time)
+            append, state = self._prepare_write(write, base, time, proposed.meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -582,12 +591,14 @@ class Log:
         return PreparedCommit(request, commit, tuple(before), tuple(after))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int
+        self, write: StreamWrite, base: StreamState, time: int, common: str | None
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
         if key is not None and base.removed_at:
+            if base.removed_at < 0:  # an end, of which that was not asked yet
+                base = msgspec.structs.replace(base, removed_at=self.life(stream))
             key = event.key_in(base.removed_at, key)
         expires_us = base.expires_us
         if base.revision == 0:
@@ -610,11 +621,17 @@ class Log:
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
-            link = event.next_link(
-                state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
-            )
+            envelope = [stream, revision, time, type, actor, key, checkpoint, None]
+            meta = common if one.meta is None else joined(common, one.meta)
+            if meta is not None:
+                if not self.routes.keeps_meta(stream):
+                    raise meta_not_kept(stream)
+                envelope.append(meta)
+            link = event.next_link(state.link, payload, envelope)
             state = advance(state, link, time, type, payload, ops, blobs)
-            record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
+            record = Record(
+                stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
+            )
             records.append(record)
             key = None
         is_fork = write.origin is not None
@@ -691,16 +708,13 @@ class Log:
             ends = self.expiry.end(write.stream, head)
             end = end_of(self.record(write.stream, head.revision), ends)
             self.folds.keep(write.stream, end)
-        if end.removed_at < 0 and (write.key is not None or write.parent is not None):
-            end = msgspec.structs.replace(end, removed_at=self.life(write.stream))
-            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
             root, origin = write.stream, self.origin(write.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
-            if end.removed_at or parent_of(self.record(root, 1)) != write.parent:
+            if self.life(write.stream) or parent_of(self.record(root, 1)) != write.parent:
                 return self.newest(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
@@ -816,8 +830,8 @@ class Log:
     def _is_of_another_life(self, one: PreparedCommit) -> bool:
         """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
         found = False
-        for write, base in zip(one.request.work.writes, one.before, strict=True):
-            if write.key and write.origin is None and self.life(write.stream) != base.removed_at:
+        for write, after in zip(one.request.work.writes, one.after, strict=True):
+            if write.key and self.life(write.stream) != after.removed_at:
                 self._refreshed(write)
                 found = True
         return found

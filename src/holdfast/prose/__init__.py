@@ -7,12 +7,28 @@ parser    tokens into a tree, by recursive descent
 tokens    text into tokens
 texts     what stands between quotes
 problems  every code, and how a problem is shown
+program   a program as a run: gather, start
+interpreter    walks the tree over a run's context
+scopes values settings config    names and arms; what text counts as; limits
+variables edits    the names that a journal has; other answers for a fork
 """
 
 from __future__ import annotations
 
 from holdfast.prose.check import check, load, parse
 from holdfast.prose.problems import Problem
+from holdfast.prose.program import gather, gather_text, start
+from holdfast.prose.settings import Settings
 from holdfast.prose.syntax import Program
 
-__all__ = ["Problem", "Program", "check", "load", "parse"]
+__all__ = [
+    "Problem",
+    "Program",
+    "Settings",
+    "check",
+    "gather",
+    "gather_text",
+    "load",
+    "parse",
+    "start",
+]

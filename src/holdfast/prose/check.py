@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import ProgramError
 from holdfast.prose.checker import check_tree
 from holdfast.prose.parser import Parsed, read_program
-from holdfast.prose.problems import Problem, in_order, make_problem, show_problem
+from holdfast.prose.problems import Problem, in_order, make_problem, show_problems
 from holdfast.prose.syntax import Program
 
 
@@ -52,5 +52,5 @@ def _check(text: str, file: str) -> tuple[Parsed, list[Problem]]:
 def _refuse(problems: list[Problem], text: str, file: str) -> None:
     errors = [one for one in in_order(problems) if one.severity == "error"]
     if errors:
-        shown = "\n".join(show_problem(one, text, file) for one in errors)
+        shown = "\n".join(show_problems(errors, text, file))
         raise ProgramError(file, errors, shown)

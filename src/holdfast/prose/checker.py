@@ -41,7 +41,7 @@ class _Scope:
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
         self.added: list[str] = []  # in the arm that is walked, oldest first
-        self.taken: frozenset[str] = frozenset()  # bound by earlier branches of a parallel block
+        self.taken: set[str] = set()  # bound by earlier branches of a parallel block
         self.rebindable: frozenset[str] = frozenset()  # bound by try, and perhaps again by catch
 
 
@@ -156,12 +156,18 @@ class _Checker:
         self._pipes -= 1
         self._arms.pop()
 
-    def _take_added(self, before: list[str]) -> dict[str, str]:
+    def _take_added(self) -> dict[str, str]:
         """Unbinds what an arm has bound, and returns it: the next arm does not see it."""
         top = self._top
         found = {name: top.kinds.pop(name) for name in top.added}
-        top.added = before
+        top.added = []
         return found
+
+    def _add_again(self, before: list[str], bound: dict[str, str]) -> None:
+        """Binds what arms have bound, after the last of them. `before` was bound before them."""
+        before += bound
+        self._top.added = before
+        self._top.kinds |= bound
 
     # --- the walk ---------------------------------------------------------------------------------
 
@@ -324,16 +330,18 @@ class _Checker:
         top = self._top
         before, taken = top.added, top.taken
         merged: dict[str, str] = {}
+        top.added, top.taken = [], set(taken)
         with self._side_by_side(is_each=False) as arms:
             for branch in node.branches:
-                top.added, top.taken = [], taken | merged.keys()
                 arms.replaced = set()
                 self._walk(branch.statement)
                 self._name_branch(branch)
-                merged |= self._take_added([])
+                bound = self._take_added()
+                merged |= bound
+                top.taken.update(bound)
                 arms.earlier |= arms.replaced
-        top.added, top.taken = [*before, *merged], taken
-        top.kinds |= merged
+        top.taken = taken
+        self._add_again(before, merged)
 
     def _name_branch(self, branch: syntax.Branch) -> None:
         name = branch.name
@@ -396,7 +404,8 @@ class _Checker:
             self._catch(node.catch)
             top.rebindable = rebindable
         self._tries -= 1
-        top.added = [*before, *top.added]
+        before += top.added
+        top.added = before
         self._walk_all(node.final or ())
 
     def _catch(self, catch: syntax.Catch) -> None:
@@ -432,15 +441,14 @@ class _Checker:
             bodies.append(node.otherwise)
         for arm in node.arms:
             self._walk(arm.condition)
+        top.added = []
         for body in bodies:
-            top.added = []
             self._walk_all(body)
-            for name, kind in self._take_added([]).items():
+            for name, kind in self._take_added().items():
                 # What one arm binds as a const cannot be assigned after the if.
                 if name not in merged or merged[name] in _ASSIGNABLE:
                     merged[name] = kind
-        top.added = [*before, *merged]
-        top.kinds |= merged
+        self._add_again(before, merged)
 
     def _arrow(self, node: syntax.Arrow) -> None:
         self._walk_all(node.operands)

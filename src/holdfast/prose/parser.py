@@ -435,14 +435,16 @@ class _Parser:
     def _names(self, closing: str, what: str) -> tuple[str, ...]:
         """Reads names up to a closing bracket."""
         names: list[str] = []
+        seen: set[str] = set()
         while self._kinds[self._at] != closing:
             place = self._here()
             name = self._name(what)
-            if name in names:
+            if name in seen:
                 said = f'"{name}" is given twice'
                 code = "duplicate-parameter" if what == "a parameter" else "duplicate-variable"
                 self._report(place, code, said)
             names.append(name)
+            seen.add(name)
             if not self._take(","):
                 break
         self._expect(closing)

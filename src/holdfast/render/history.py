@@ -16,8 +16,13 @@ from holdfast.render.text import encode_value, page_document, time_text
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Returns an event; `data` is its payload as stored, large values as references to blobs."""
-    event.data  # noqa: B018  a payload that cannot be decoded raises here, not at the reader's
+    """Returns an event; `data` is its payload as stored, large values as references to blobs.
+
+    `meta` is as stored too, with the keys that this version does not know.
+    """
+    # What cannot be decoded raises here, not at the reader's.
+    event.data  # noqa: B018
+    event.meta  # noqa: B018
     return {
         "scope": event.stream,
         "revision": event.revision,
@@ -28,6 +33,7 @@ def event_document(event: Event) -> dict[str, Any]:
         "checkpoint": event.checkpoint,
         "key": event.key,
         "link": event.link,
+        "meta": None if event.record.meta is None else Raw(event.record.meta.encode()),
         "data": Raw(event.record.payload),
     }
 

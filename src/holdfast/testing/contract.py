@@ -33,13 +33,20 @@ from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import CommitClauses
 from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
+from holdfast.testing.meta import MetaClauses
 from holdfast.testing.reads import ReadClauses
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
 class BackendContract(
-    CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses, AheadClauses
+    CommitClauses,
+    ReadClauses,
+    LeaseClauses,
+    MarkClauses,
+    ExpiryClauses,
+    AheadClauses,
+    MetaClauses,
 ):
     """What every backend keeps."""
 

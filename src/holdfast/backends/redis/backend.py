@@ -276,6 +276,8 @@ _PAGE = 1000
 class RedisBackend:
     """A store in Redis, for many processes on many machines."""
 
+    keeps_meta = True
+
     def __init__(
         self,
         url: str,
