@@ -178,6 +178,23 @@ def test_a_key_of_the_old_life_is_free_for_a_writer_that_knows_only_that(
         other.close()
 
 
+def test_a_joint_commit_is_of_the_life_that_it_is_made_in(hf: Store) -> None:
+    chat = hf.conversation("c")
+
+    def talk(text: str) -> None:
+        with hf.commit(key="turn-1") as tx:
+            tx.scope(chat).messages.add("user", text)
+            tx.scope(chat).set("text", text)
+
+    talk("one")
+    talk("one")
+    chat.remove()
+    talk("two")
+    talk("two")
+    assert ([m.content for m in chat.messages], chat.to_dict()) == (["two"], {"text": "two"})
+    assert hf.check().ok
+
+
 def test_what_is_under_way_is_named(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.set("n", 1)

@@ -23,7 +23,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
-from holdfast.aio.record import AsyncGroup, mirror
+from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -45,12 +45,14 @@ from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
+from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
+from holdfast.nodes.walk import call_plainly
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Policy, PolicyMode
+from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
@@ -106,21 +108,27 @@ class AsyncAudit:
 
 
 class AsyncPendingCommit:
-    """What `async with store.commit() as tx:` hands out; see `PendingCommit`.
+    """What `async with store.commit() as tx:` hands out; see `JointCommit`.
 
-    Inside it, reads come from memory where they can and block the loop where they cannot; scopes
-    that were awaited before are in memory.
+    Inside it, reads of state come from memory where they can and block the loop where they cannot;
+    scopes that were awaited before are in memory. Recorders are awaited.
     """
 
-    def __init__(self, loop: Loop, pending: PendingCommit, *, waits: bool = True) -> None:
+    def __init__(self, loop: Loop, pending: JointCommit, *, waits: bool = True) -> None:
         self._loop = loop
         self._pending = pending
         self._waits = waits
         self._proposed: ProposedCommit | None = None
         self._outcome: asyncio.Task[CommitResult] | None = None
 
-    def scope(self, scope: AsyncScope) -> PendingScope:
-        return self._pending.scope(scope.sync)
+    def scope(self, scope: AsyncScope) -> AsyncJointScope:
+        return self._pending._pending_scope(scope.sync, partial(AsyncJointScope, self._loop))
+
+    async def outcome(
+        self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
+    ) -> Decision:
+        own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
+        return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
 
     def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
         self._pending.mark(index, key, due=due, priority=priority)
@@ -143,6 +151,8 @@ class AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is not None:
+            self._pending._drop()
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
             await self._loop.await_turn(self._proposed)
@@ -235,11 +245,16 @@ def _giving_run(
 
 
 class AsyncStore:
-    """A store for one event loop; see `Store` for what each method does."""
+    """A store for one event loop; see `Store` for what each method does.
 
-    def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
+    Used from another loop it refuses, before anything is done: `holdfast.aio.over(store.sync)`
+    gives each loop one of its own.
+    """
+
+    def __init__(self, store: Store, executor: ThreadPoolExecutor, *, owns: bool = True) -> None:
         self._loop = Loop(store, executor)
-        self._store = store
+        self._store = self.sync = store
+        self._owns = owns
         self.url = store.url
         self.worker = store.worker
         self._log = store._log
@@ -248,6 +263,13 @@ class AsyncStore:
         self._runs = AsyncRuns(self._loop, store._engine)
         self._walks = AsyncWalks(self._loop, store)
         self._is_closed = False
+        store._async_stores.append(self)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Has async runs and nodes executed on this loop, unless they are begun from another."""
+        self._engine.launch_async = self._runs.launch
+        self._store._nodes.call = self._walks.call
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -483,8 +505,16 @@ class AsyncStore:
     async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
 
-    async def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
-        return await self._loop.hop(self._store.marks, index, limit=limit)
+    async def marks(
+        self,
+        index: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Mark]:
+        return await self._loop.hop(self._store.marks, index, after=after, limit=limit)
+
+    leases = mirror(Store.leases, of="_store")
 
     decisions = mirror(Store.decisions, of="_store")
     decision = mirror(Store.decision, of="_store")
@@ -584,10 +614,19 @@ class AsyncStore:
     async def close(self) -> None:
         if self._is_closed:
             return
-        self._is_closed = True
+        self._loop.check()
+        self._is_closed = self._loop.is_left = True
+        others: list[AsyncStore] = self._store._async_stores
+        others.remove(self)
+        if others:
+            others[-1]._attach()
         await self._runs.close()
         self._walks.close()
-        await self._loop.hop_shielded(self._store.close)
+        if self._owns:
+            await self._loop.hop_shielded(self._store.close)
+        elif not others:
+            self._engine.launch_async = None
+            self._store._nodes.call = call_plainly
         self._loop.executor.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncStore:

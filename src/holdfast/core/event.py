@@ -14,6 +14,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
     removed       {"marks": [[…], …]}               the scope is gone, with these marks; the next
                                                     event begins a new life of the name
+    joined        null                              first event of a commit over several records,
+                                                    if none of them can carry the commit's key
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
@@ -45,6 +47,7 @@ FORKED = "forked"
 CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
+JOINED = "joined"
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""

@@ -45,6 +45,7 @@ from holdfast.backends.protocol import (
     position_before,
     read_back,
     read_many,
+    takes_record_keys,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
@@ -64,6 +65,7 @@ from holdfast.core.commit import (
     expires,
     lasts,
     meta_not_kept,
+    taken,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -263,6 +265,9 @@ RETRIES_MAX = 1000
 class Log:
     """Streams of events, folded. The backend stays private: other modules ask the log."""
 
+    is_gathering = False
+    """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
         self._backend = backend
         self.expiry = Expiry(backend)
@@ -284,6 +289,7 @@ class Log:
         """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
+        self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
@@ -406,6 +412,16 @@ class Log:
 
     def wait(self, request: Request) -> CommitResult:
         return self._queue.wait(request)
+
+    def pinned(self, stream: str) -> int | None:
+        """Returns what an event expects that names revisions of its stream: nothing.
+
+        They are there for good. In a joint commit they may be those of events to come.
+        """
+        return None
+
+    def when_placed(self, stream: str, revision: int, placed: Callable[[Record], None]) -> None:
+        """Tells where an event is in the end: where it was said to be, but in a joint commit."""
 
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and does again what came too late."""
@@ -596,10 +612,6 @@ class Log:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
-        if key is not None and base.removed_at:
-            if base.removed_at < 0:  # an end, of which that was not asked yet
-                base = msgspec.structs.replace(base, removed_at=self.life(stream))
-            key = event.key_in(base.removed_at, key)
         expires_us = base.expires_us
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
@@ -608,12 +620,18 @@ class Log:
         begins = expires_us > 0 and base.revision == 0
         if begins or (write.parent is not None and base.parent != write.parent):
             payload = event.opened_payload(write.parent, expires_us if begins else 0)
-            new_events = (NewEvent(event.OPENED, payload), *new_events)
+            new_events = self._opened(payload, new_events)
         state = base
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
+            if one.key is not None:
+                key = one.key
+            if key is not None and state.removed_at:
+                if state.removed_at < 0:  # an end, of which that was not asked yet
+                    state = msgspec.structs.replace(state, removed_at=self.life(stream))
+                key = event.key_in(state.removed_at, key)
             if isinstance(base, StreamEnd):
                 ops = ()  # they fit any state, and this one is not known
             elif one.defaults:
@@ -637,6 +655,17 @@ class Log:
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
+
+    def _opened(self, payload: bytes, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
+        """Returns events with the one that opens their scope before them.
+
+        Where one key is all that an append takes, it is on the first event.
+        """
+        first, *rest = new_events
+        if first.key is None or self.record_keys:
+            return (NewEvent(event.OPENED, payload), *new_events)
+        opened = NewEvent(event.OPENED, payload, key=first.key)
+        return (opened, msgspec.structs.replace(first, key=None), *rest)
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
         """Returns the state that a write will follow, having checked what can be checked here."""
@@ -802,6 +831,8 @@ class Log:
             try:
                 if self._is_of_another_life(one):
                     return  # the scope was removed since: the key is free again
+                if self._is_overtaken(proposed):
+                    raise taken(refusal.stream, refusal.expected, refusal.revision)
                 one.request.succeed(self._earlier(proposed))
             except HoldfastError as error:
                 one.request.fail(error)
@@ -831,7 +862,8 @@ class Log:
         """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
         found = False
         for write, after in zip(one.request.work.writes, one.after, strict=True):
-            if write.key and self.life(write.stream) != after.removed_at:
+            keys = (write.key, *[one.key for one in write.new_events])
+            if any(keys) and self.life(write.stream) != after.removed_at:
                 self._refreshed(write)
                 found = True
         return found
@@ -868,6 +900,16 @@ class Log:
                 'at(datetime) cannot tell them apart; "holdfast doctor" names all such scopes'
             )
 
+    def _is_overtaken(self, proposed: ProposedCommit) -> bool:
+        """Says whether a duplicate is one for the key of an event, and not of the commit itself.
+
+        Then the commit is no repetition: another writer added or changed the same item.
+        """
+        if not any(one.key is not None for write in proposed.writes for one in write.new_events):
+            return False
+        keyed = [write for write in proposed.writes if write.key is not None]
+        return not any(self.find(write.stream, key=write.key) for write in keyed)
+
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
         before: list[StreamState] = []
@@ -882,7 +924,10 @@ class Log:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
             pairs = zip(stored, write.new_events, strict=True)
-            if len(stored) != len(write.new_events) or not all(starmap(self._is_of, pairs)):
+            # A joint commit is made anew by a repetition of its block: other ids, another worker,
+            # a later time. What it did is in the types of its events.
+            is_of = _is_alike if write.is_joint else self._is_of
+            if len(stored) != len(write.new_events) or not all(starmap(is_of, pairs)):
                 raise UsageError(
                     f'key "{write.key}" was used for another change than the one to '
                     f'"{write.stream}": a key names one change for ever',
@@ -1284,7 +1329,7 @@ class Log:
 
         A key is looked for in the life that the stream is in, or was in at the revision `until`.
         """
-        if key is not None and stream.partition("/")[0] not in self._layers_words:
+        if key is not None:
             key = event.key_in(self.life(stream, until), key)
         return self._backend.find(stream, key=key, checkpoint=checkpoint)
 
@@ -1292,8 +1337,11 @@ class Log:
         """Returns the revision of the newest removal of a stream, up to a revision if one is given.
 
         0 if it was never removed, or each removal was taken back. What is in memory answers while
-        nobody else has written; else one look at the checkpoint names does.
+        nobody else has written; else one look at the checkpoint names does. Streams that only
+        layers write are never removed.
         """
+        if stream.partition("/")[0] in self._layers_words:
+            return 0
         if until is None:
             [head] = self._backend.heads((stream,))
             if head is None:
@@ -1316,9 +1364,8 @@ class Log:
         """Returns the streams that are there and whose scopes were removed, as they are now."""
         return {mark.key for mark in self._backend.marks.list(ABSENT, limit=NO_LIMIT)}
 
-    def streams(self, *, prefix: str = "") -> Iterator[str]:
-        """Yields the name of every stream, in order."""
-        after = ""
+    def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
+        """Yields the name of every stream after one, in order."""
         while names := self._backend.streams(prefix=prefix, after=after):
             yield from names
             after = names[-1]
@@ -1408,6 +1455,11 @@ def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
+
+
+def _is_alike(record: Record, new_event: NewEvent) -> bool:
+    """Says whether a record is what an event of a joint commit became, however it was made."""
+    return record.type == new_event.type
 
 
 def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:

@@ -32,6 +32,7 @@ from holdfast.core.commit import NewEvent
 from holdfast.core.event import to_datetime
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
+from holdfast.core.page import NO_LIMIT
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -44,7 +45,7 @@ from holdfast.names import new_id
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
+from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.message_events import Message
 
 if TYPE_CHECKING:
@@ -270,9 +271,24 @@ class OpenTurn:
     def _mark_key(self) -> str:
         return f"{self.id}@{self._lease_keeper.worker}"
 
-    def _mark_begun(self) -> None:
+    def _mark_begun(self, _: object = None) -> None:
         """Remembers that the first commit is durable."""
         self._has_begun = True
+
+    def _mark_over(self) -> None:
+        """Remembers that its end is durable."""
+        self._is_over = True
+
+    def _go_on(self, messages: Messages, log: Log) -> None:
+        """Lets a turn that was begun in a joint commit go on after it."""
+        self._messages, self._log = messages, log
+
+    def _ending(self, name: str) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
+        """Returns what a commit has that ends the turn, of a conversation of that name."""
+        if self.name != name or self._is_over:
+            found = "it has ended" if self._is_over else f'it is one of "{self.name}"'
+            raise UsageError(f'turn "{self.id}" cannot be ended in "{name}": {found}')
+        return (self._end_event(None),), (Cleared(INDEX_TURN, self._mark_key),)
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the turn; a turn without messages leaves nothing."""
