@@ -771,7 +771,9 @@ class Log:
         and subscribers look at states.
         """
         if write.keeps_state:
-            return True
+            # What a closing scope drops is told to those who listen.
+            is_closing = write.new_events[-1].type == event.CLOSED
+            return not (is_closing and self.dispatcher.hears(write.stream))
         if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
             return False
         growth = self.snapshots.growth.get(write.stream)
