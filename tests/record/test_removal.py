@@ -286,6 +286,7 @@ def test_subscribers_hear_what_went_and_what_came_back(hf: Store) -> None:
     chat.subscribe(lambda change: heard.append((change.old, change.new)))
     chat.remove()
     chat.undo()
+    assert hf._log.dispatcher.drain()
     assert heard == [(1, holdfast.MISSING), (holdfast.MISSING, 1)]
 
 
