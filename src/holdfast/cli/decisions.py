@@ -92,11 +92,13 @@ def decide(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    optional = {"because": because, "action": action, "verify": verify, "key": key}
     with open_configured(options, config, asks=verify is not None) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,
-            **optional,
+            because=because,
+            action=action,
+            verify=verify,
+            key=key,
             alternatives=alternative or (),
             links=link or (),
             priority=parse_priority(priority),
