@@ -3,7 +3,7 @@
 from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
-from holdfast.backends.protocol import Lease, Mark, Position
+from holdfast.backends.protocol import Held, Lease, Mark, Position
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
@@ -13,6 +13,7 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
+from holdfast.core.observe import Observed
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -143,6 +144,7 @@ __all__ = [
     "Graph",
     "Group",
     "GroupStatus",
+    "Held",
     "HeldLease",
     "HoldfastError",
     "Holds",
@@ -168,6 +170,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "Observed",
     "OpenDecision",
     "OpenTurn",
     "OtherStoreError",
