@@ -3,7 +3,7 @@
 from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
-from holdfast.backends.protocol import Lease, Mark, Position
+from holdfast.backends.protocol import Held, Lease, Mark, Position
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
@@ -74,7 +74,19 @@ from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
 from holdfast.record.verifier_commands import load_verifiers
-from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, StepContext, run, step
+from holdfast.runs import (
+    Context,
+    Current,
+    Outcome,
+    Output,
+    Progress,
+    Retry,
+    Run,
+    StepContext,
+    current,
+    run,
+    step,
+)
 from holdfast.runs.admin import RunSummary
 from holdfast.scope import (
     ConversationState,
@@ -113,6 +125,7 @@ __all__ = [
     "Contradicted",
     "ConversationState",
     "CorruptError",
+    "Current",
     "Decision",
     "Delivery",
     "Done",
@@ -130,6 +143,7 @@ __all__ = [
     "Graph",
     "Group",
     "GroupStatus",
+    "Held",
     "HeldLease",
     "HoldfastError",
     "Holds",
@@ -205,6 +219,7 @@ __all__ = [
     "Worker",
     "WorkflowState",
     "act",
+    "current",
     "job",
     "load_verifiers",
     "node",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 from collections.abc import (
     AsyncIterator,
@@ -14,7 +15,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -26,12 +27,14 @@ from holdfast.core.commit_queue import Request
 from holdfast.core.contest import PAUSE_S, Contest
 from holdfast.core.watch import PositionWaiter
 from holdfast.errors import ConflictError, UsageError
+from holdfast.runs.execution import Execution
 from holdfast.store import Store
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.aio")
 
 STEP_ITEMS = 200
+GLANCE_S = 1.0
 
 
 class Reading(Generic[T]):
@@ -53,10 +56,32 @@ class Loop:
         self.store = store
         self.executor = executor
         self.loop = asyncio.get_running_loop()
+        self.is_left = False
+        self.begin: Callable[[Execution], None] | None = None  # begins an async run here
+
+    def check(self) -> None:
+        """Raises UsageError in another loop than the store's own, before anything is done.
+
+        Futures belong to one loop: what was sent to the queue or to a thread would be done, and the
+        caller told that it failed.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise UsageError(
+                "this async store belongs to another event loop: nothing was done",
+                hint="use holdfast.aio.over(store.sync) in each loop",
+            )
+
+    def nearest(self) -> Loop:
+        """Returns the loop that a call came from, if it is one of this store's; else this one."""
+        home = HOME.get()
+        is_ours = home is not None and home.store is self.store and not home.is_left
+        return home if home is not None and is_ours else self
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous call in our executor, with the caller's context variables."""
+        self.check()
         context = contextvars.copy_context()
+        context.run(HOME.set, self)
         try:
             future = self.loop.run_in_executor(
                 self.executor, lambda: context.run(function, *args, **kwargs)
@@ -74,15 +99,16 @@ class Loop:
     async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
 
-        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile:
-        subscribers are told of what is durable, and a turn knows that it has begun.
+        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile: a
+        turn knows that it has begun.
 
         One future a write, and no `asyncio.shield`, which would make two more and a callback: with
         many writers that is a tenth of everything. A cancellation takes the future away from the
         caller, not the commit from the queue; another future then waits for the outcome.
         """
+        self.check()
         log = self.store._log
-        if log.turns.held:
+        if log.turns.held or log.dispatcher.is_full:
             await self.await_turn(proposed)
         future: asyncio.Future[Request] = self.loop.create_future()
         request = log.submit(proposed, waker=self.wake, context=future)
@@ -99,8 +125,13 @@ class Loop:
         return then(request.outcome())
 
     async def await_turn(self, proposed: ProposedCommit) -> None:
-        """Waits until nobody else of this process has a turn on a stream of the commit."""
+        """Waits until nobody else of this process has a turn on a stream of the commit.
+
+        And until there is room for what subscribers will be told of it, for a while.
+        """
         await self._await_turn([write.stream for write in proposed.writes])
+        if self.store._log.dispatcher.is_full:
+            await asyncio.to_thread(self.store._log.dispatcher.wait_for_room)
 
     async def _await_turn(self, streams: Sequence[str]) -> None:
         turns = self.store._log.turns
@@ -132,8 +163,40 @@ class Loop:
             if contest.holds_leases:
                 await self.hop_shielded(contest.end)
 
+    def in_loop(self, function: Callable[..., object]) -> Callable[..., None]:
+        """Returns what calls a function in the loop, and waits there for what it awaits.
+
+        For the thread that tells subscribers: it goes on when the loop has done its part, or has
+        ended. What is no function is returned as it is, to be refused by name.
+        """
+        if not callable(function):
+            return function
+
+        async def run(*args: Any) -> None:
+            answer = function(*args)
+            if inspect.isawaitable(answer):
+                await answer
+
+        def call(*args: Any) -> None:
+            running = run(*args)
+            try:
+                future = asyncio.run_coroutine_threadsafe(running, self.loop)
+                while self.loop.is_running():
+                    done, _ = wait([future], timeout=GLANCE_S)
+                    if done:
+                        return future.result()
+            except RuntimeError as error:
+                if not self.loop.is_closed():
+                    raise  # the subscriber's own
+                _logger.debug("a subscriber cannot be told: %s", error)
+            running.close()
+            raise UsageError("the event loop of this subscriber has ended")
+
+        return call
+
     def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
+        self.check()
         future: asyncio.Future[Request] = self.loop.create_future()
         request = self.store._log.submit(proposed, waker=self.wake, context=future)
 
@@ -185,6 +248,10 @@ class Loop:
             self.loop.call_soon_threadsafe(told.set)
         except RuntimeError as error:
             _logger.debug("a position was told to nobody: %s", error)  # the loop was closed
+
+
+HOME: contextvars.ContextVar[Loop | None] = contextvars.ContextVar("holdfast_loop", default=None)
+"""The loop that a call in a thread was made from."""
 
 
 def _settle(answered: Sequence[Request]) -> None:

@@ -38,8 +38,9 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
-from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
+from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreFollower
 from holdfast.core.contest import RETRIES
+from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
@@ -50,6 +51,7 @@ from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
+from holdfast.nodes.walk import call_plainly
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -166,8 +168,7 @@ class AsyncPendingCommit:
         try:
             return await shielded(self._outcome)
         finally:
-            # Also for who was cancelled, once for all who wait: subscribers are told of what is
-            # durable.
+            # Also for who was cancelled, once for all who wait: what is durable is known to be.
             is_answered = self._outcome.done() and not self._outcome.cancelled()
             if is_answered and self._outcome.exception() is None and self.result is None:
                 self._pending._finish(self._proposed, self._outcome.result())
@@ -244,11 +245,16 @@ def _giving_run(
 
 
 class AsyncStore:
-    """A store for one event loop; see `Store` for what each method does."""
+    """A store for one event loop; see `Store` for what each method does.
 
-    def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
+    Used from another loop it refuses, before anything is done: `holdfast.aio.over(store.sync)`
+    gives each loop one of its own.
+    """
+
+    def __init__(self, store: Store, executor: ThreadPoolExecutor, *, owns: bool = True) -> None:
         self._loop = Loop(store, executor)
-        self._store = store
+        self._store = self.sync = store
+        self._owns = owns
         self.url = store.url
         self.worker = store.worker
         self._log = store._log
@@ -257,6 +263,13 @@ class AsyncStore:
         self._runs = AsyncRuns(self._loop, store._engine)
         self._walks = AsyncWalks(self._loop, store)
         self._is_closed = False
+        store._async_stores.append(self)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Has async runs and nodes executed on this loop, unless they are begun from another."""
+        self._engine.launch_async = self._runs.launch
+        self._store._nodes.call = self._walks.call
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -454,6 +467,26 @@ class AsyncStore:
                 return
             await self._loop.wait_after(follower.position, min(left_s, LOOK_S))
 
+    async def follow_changes(
+        self, *, after: Position | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[Change]:
+        check_timeout(timeout_s)
+        begin = await self.position if after is None else after
+        follower = StoreFollower(self._log)
+        async for event in self.follow_events(after=begin, timeout_s=timeout_s):
+            for change in await self._loop.hop(follower.changes, event.record):
+                yield change
+
+    def subscribe(
+        self, subscriber: Subscriber, *, on_error: OnError | None = None
+    ) -> Callable[[], None]:
+        return self._store.subscribe(
+            self._loop.in_loop(subscriber), on_error=on_error and self._loop.in_loop(on_error)
+        )
+
+    async def drain(self, *, timeout_s: float = 30.0) -> bool:
+        return await self._loop.hop(self._store.drain, timeout_s=timeout_s)
+
     def group(
         self,
         name: str,
@@ -604,10 +637,19 @@ class AsyncStore:
     async def close(self) -> None:
         if self._is_closed:
             return
-        self._is_closed = True
+        self._loop.check()
+        self._is_closed = self._loop.is_left = True
+        others: list[AsyncStore] = self._store._async_stores
+        others.remove(self)
+        if others:
+            others[-1]._attach()
         await self._runs.close()
         self._walks.close()
-        await self._loop.hop_shielded(self._store.close)
+        if self._owns:
+            await self._loop.hop_shielded(self._store.close)
+        elif not others:
+            self._engine.launch_async = None
+            self._store._nodes.call = call_plainly
         self._loop.executor.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncStore:

@@ -135,11 +135,17 @@ def list_tasks(
     else:
         print_note("no tasks")
     asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
+    flags = [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
+    print_more(found, [*_page_words(scope, asked, status), *flags], options)
+
+
+def _page_words(
+    scope: str | None, asked: dict[str, str | None], status: list[str] | None
+) -> list[str]:
+    """Returns the words of this verb that the next page is asked for with."""
     words = ["task", "list", *([scope] if scope else [])]
     words += [word for pair in asked.items() if pair[1] is not None for word in map(str, pair)]
-    words += [word for one in status or () for word in ("--status", one)]
-    words += [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
-    print_more(found, words, options)
+    return [*words, *(word for one in status or () for word in ("--status", one))]
 
 
 def claim(
