@@ -375,12 +375,12 @@ class SqliteBackend:
         with checkout.errors, checkout.reader.lock:
             execute = checkout.reader.execute
             last = ORDINAL_MAX if until is None else until
-            rows: list[Row] = execute(READ_BACK, (last, max(limit, 0))).fetchall()
+            rows: list[Row] = execute(READ_BACK, (last, last, max(limit, 0))).fetchall()
             while rows:
                 # The first commit may begin before: its events lie side by side up to its position.
                 ordinal = rows[-1][ORDINAL]
                 position = rows[-1][POSITION] or ordinal
-                before: list[Row] = execute(READ_BACK, (ordinal - 1, _REST)).fetchall()
+                before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
                 rest = [row for row in before if row[POSITION] == position]
                 rows += rest
                 if len(rest) < _REST:
