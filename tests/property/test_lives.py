@@ -10,12 +10,13 @@ import shutil
 import tempfile
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import holdfast
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 
 NAMES = st.sampled_from(["a", "b"])
 KEYS = st.sampled_from(["k1", "k2"])
@@ -151,6 +152,32 @@ class Lives(RuleBasedStateMachine):
                 assert chat.to_dict() == life.state
                 assert len(chat.messages) == life.messages
                 assert chat.revision == self.revisions.get(name, 0)
+
+
+PLANTS: dict[str, tuple[str, Any]] = {
+    "a key outlives its life": ("holdfast.core.event.key_in", lambda _, key: key),
+    "a list names what was removed": ("holdfast.core.log.Log.absent", lambda _: set()),
+    "a removal is forgotten": ("holdfast.core.log.Log.life", lambda *_: 0),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_noticed(plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Lives()
+    try:
+        monkeypatch.setattr(*PLANTS[plant])
+        with pytest.raises((AssertionError, HoldfastError)):
+            machine.set_once("a", "k1", 0)
+            machine.say("a")
+            machine.remove("a")
+            machine.open_again(1)
+            machine.all_see_the_model()
+            machine.set_once("a", "k1", 0)
+            machine.set_once("a", "k1", 0)
+            machine.all_see_the_model()
+    finally:
+        monkeypatch.undo()
+        machine.teardown()
 
 
 TestLives = Lives.TestCase

@@ -240,12 +240,15 @@ class Change(Struct, frozen=True):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Change):
-            return NotImplemented
+            return False
         mine = (self.scope, self.revision, self.path, self.old, self.new)
         return mine == (other.scope, other.revision, other.path, other.old, other.new)
 
     def __hash__(self) -> int:
         return hash((self.scope, self.revision, self.path))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a Struct has one of its own, which compares all fields
 
 
 Moment = int | str | datetime | Checkpoint

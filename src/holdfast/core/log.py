@@ -1150,16 +1150,16 @@ class Log:
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
         """Returns a state with the next events of its stream, as many as are read at once."""
         after = state.revision
-        rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
-        if not rows:
-            found = f"ends at revision {after}: its head says {head.revision}"
-            raise self.contradicted(stream, head, found, after + 1)
         try:
-            return fold_rows(state, stream, rows, self.blobs.read)
+            rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
+            if rows:
+                return fold_rows(state, stream, rows, self.blobs.read)
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
-            self._backend.read(stream, after=after, until=after + len(rows))
+            self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
             raise
+        found = f"ends at revision {after}: its head says {head.revision}"
+        raise self.contradicted(stream, head, found, after + 1)
 
     def _root(self, stream: str) -> StreamState:
         origin = self.origin(stream)
