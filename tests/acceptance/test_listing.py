@@ -226,6 +226,9 @@ def test_an_id_is_looked_up_across_levels(place: object, hf: Store) -> None:
         assert other.find("z") == [] == other.find("global")
         with pytest.raises(UsageError):
             other.find("")
+        hf.team("x").remove()
+        assert _names(other.find("x")) == ["session/x"]
+        assert _names(other.scopes(prefix="team/")) == []
 
 
 # --- states in bulk -------------------------------------------------------------------------------
