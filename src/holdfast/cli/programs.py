@@ -185,7 +185,7 @@ def resume(
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, as the list has it.
     file
         The program as it was edited since; without it the one that was stored.
     transcript
@@ -227,7 +227,7 @@ def show(
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, as the list has it.
     value
         Print the newest value of this name alone, as it is.
     transcript
@@ -280,7 +280,7 @@ def fork(
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, as the list has it.
     at
         The path of an operation, as runs show prints it; it is done again. Without it the place
         where the first edited name was bound, else the end.
@@ -313,7 +313,7 @@ def restore(id: str, name: str, /, *, options: Options = DEFAULTS) -> None:
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, as the list has it.
     name
         The name of the program whose file is put back.
     """
