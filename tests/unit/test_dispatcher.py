@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Change, Store
+from holdfast import MISSING, Change, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.core import dispatcher
 from holdfast.core.commit import PreparedCommit, ProposedCommit, StreamWrite, changed
@@ -213,6 +213,20 @@ def test_changes_are_compared_without_when_and_where() -> None:
     one = Change("team/t", 1, ("n",), 1, 2)
     timed = msgspec.structs.replace(one, time=datetime.now(UTC), position=5)
     assert one == timed
+    assert not one != timed  # noqa: SIM202
     assert len({one, timed}) == 1
     assert one != Change("team/t", 1, ("n",), 1, 3)
     assert one != "a change"
+    assert not one == "a change"  # noqa: SIM201
+
+
+def test_a_closing_scope_is_folded_for_those_who_listen(hf: Store) -> None:
+    heard: list[Change] = []
+    for name in ("heard", "unheard"):
+        hf.team(name).set("n", 1)
+    hf._log.folds.states.clear()
+    hf.team("heard").subscribe(heard.append)
+    hf.team("heard").close(keep=False)
+    hf.team("unheard").close(keep=False)
+    assert hf.drain()
+    assert [(change.path, change.old, change.new) for change in heard] == [(("n",), 1, MISSING)]

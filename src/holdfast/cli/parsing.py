@@ -129,8 +129,12 @@ def parse_priority(word: str) -> int | str:
         return word
 
 
-def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
+def find_scope(
+    store: Store, name: str, *, must_exist: bool = True, even_removed: bool = False
+) -> Scope:
     """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
+
+    One that was removed has none either, unless `even_removed` asks for what it was before.
 
     Scopes of levels that an application registered can be read and written like any other; only an
     application makes the first one of a level.
@@ -148,8 +152,15 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
             f'"{name}" is not a scope: {mistake.message}',
             hint="write it like team/support, conversation/ticket-7 or global",
         ) from mistake
-    if must_exist and newest_revision(store, scope) == 0:
-        raise NotFoundError(f'scope "{name}" has no events', hint="holdfast scopes")
+    if must_exist:
+        newest = newest_revision(store, scope)
+        if newest == 0:
+            raise NotFoundError(f'scope "{name}" has no events', hint="holdfast scopes")
+        if not even_removed and newest == store._log.life(name):
+            raise NotFoundError(
+                f'scope "{name}" was removed at revision {newest}',
+                hint=f'"holdfast undo" brings it back; --at {newest - 1} reads what it was',
+            )
     return scope
 
 

@@ -50,6 +50,21 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
     Renewals are not recorded: they would fill the log with nothing. The event is committed under
     the lease itself, so that the record of an epoch is never written by a worker that lost it.
     """
+    if log.observers is None:
+        return _acquire(log, name, owner, ttl_s)
+    began, lease, failure = monotonic(), None, None
+    try:
+        lease = _acquire(log, name, owner, ttl_s)
+        return lease
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        epoch = 0 if lease is None else lease.epoch
+        log.observers.tell("lease", name, began, failure, owner=owner, epoch=epoch)
+
+
+def _acquire(log: Log, name: str, owner: str, ttl_s: float) -> Lease:
     check_seconds(ttl_s, "ttl_s")
     held = log.leases.holder(name)
     lease = log.leases.acquire(name, owner, ttl_s=ttl_s)
@@ -162,6 +177,9 @@ class HeldLease(Lease, frozen=True, gc=True):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lease) and _identity(self) == _identity(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a Struct has one of its own, which compares all fields
 
     def __hash__(self) -> int:
         return hash(_identity(self))

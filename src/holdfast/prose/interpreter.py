@@ -22,6 +22,7 @@ from holdfast.agents.protocol import Kind as QuestionKind
 from holdfast.errors import StepError, UnavailableError
 from holdfast.prose import syntax as tree
 from holdfast.prose import values
+from holdfast.prose.checker import stay_text
 from holdfast.prose.scopes import Arm, Cell, Change, Kind, Memories, Scope
 from holdfast.prose.settings import Settings
 from holdfast.prose.variables import scope_of
@@ -112,7 +113,7 @@ class Interpreter:
         }
         self._blocks = {one.name: one for one in program.body if isinstance(one, tree.Block)}
         self._keys: dict[int, tuple[str | None, ...]] = {}
-        self._names = frozenset(_bound_anywhere(program.body))
+        self._plain = stay_text(program)
         self._top = Scope()
         self._result: list[Any] = []
         self._views = None if settings.views is None else ViewDirectory(settings.views)
@@ -289,18 +290,11 @@ class Interpreter:
         for part in parts:
             if isinstance(part, str):
                 found.append(part)
-            elif self._is_known(frame, part.reference):
-                found.append(values.text_of(self._value(frame, part.reference)))
-            else:
+            elif (part.line, part.column) in self._plain:
                 found.append(part.source)
+            else:
+                found.append(values.text_of(self._value(frame, part.reference)))
         return "".join(found)
-
-    def _is_known(self, frame: Frame, node: tree.Expression) -> bool:
-        while isinstance(node, tree.Member | tree.Index):
-            node = node.target
-        if not isinstance(node, tree.Name):
-            return True
-        return node.name in self._names or frame.scope.get(node.name)[0]
 
     def _array(self, frame: Frame, node: tree.Array) -> Any:
         return [self._value(frame, one) for one in node.items]
@@ -968,11 +962,6 @@ def _bound_in(body: tree.Body) -> Iterator[str]:
                     yield from _bound_in(inner)
             case _:
                 pass
-
-
-def _bound_anywhere(body: tree.Body) -> Iterator[str]:
-    """Yields every name that a program binds outside of loops, blocks and pipes."""
-    yield from _bound_in(body)
 
 
 _STATEMENTS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {
