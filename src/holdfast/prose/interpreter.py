@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from holdfast.agents.protocol import NO, YES, Answer
 from holdfast.agents.protocol import Kind as QuestionKind
@@ -94,6 +94,23 @@ class Frame:
         """Summaries that were asked for here, by what they are of."""
 
 
+class Merged(Struct, frozen=True):
+    """What a session is asked with, as far as it follows from the program's text."""
+
+    prompt: tree.Text | None
+    system: tree.Text | None
+    model: str | None
+    skills: tuple[tree.Text, ...]
+    permissions: dict[str, Any] | None
+    retry: Retry
+    label: tree.Text | None
+    keeps: bool
+    place: Any
+
+
+_NO_SETTINGS = tree.Settings(0, 0)
+
+
 class Interpreter:
     """One program on its way through one run."""
 
@@ -115,6 +132,7 @@ class Interpreter:
         self._keys: dict[int, tuple[str | None, ...]] = {}
         self._plain = stay_text(program)
         self._top = Scope()
+        self._merged: dict[int, Merged] = {}
         self._result: list[Any] = []
         self._views = None if settings.views is None else ViewDirectory(settings.views)
         self._branch_views: dict[str, bytes] = {}
@@ -404,41 +422,59 @@ class Interpreter:
     ) -> str:
         """Performs one session, and returns what the agent said."""
         self._sync(frame, node)
-        own = node.settings
-        given = own.prompt or text
-        prompt = given or (agent.prompt if agent is not None else None)
-        has_system = given is not None and agent is not None and agent.prompt is not None
-        pairs, frame.handed = frame.handed, []
-        if own.context is not None:
-            pairs = [*self._context(frame, own.context), *pairs]
-        keeps = agent is not None and agent.persist is not None
-        place = self._place(name or "", agent) if keeps and agent is not None else None
-        skills = own.skills or (agent.skills if agent is not None else None) or ()
-        permissions = own.permissions or (agent.permissions if agent is not None else None)
+        merged = self._merged.get(id(node))
+        if merged is None:
+            merged = self._merged[id(node)] = self._merge(node.settings, name, agent, text)
+        pairs = frame.handed
+        if pairs:
+            frame.handed = []
+        if node.settings.context is not None:
+            pairs = [*self._context(frame, node.settings.context), *pairs]
+        place = merged.place
         answer: Answer = frame.ctx.session(
-            "" if prompt is None else self._text(frame, prompt),
-            system=self._text(frame, cast("Any", agent).prompt) if has_system else None,
+            "" if merged.prompt is None else self._text(frame, merged.prompt),
+            system=None if merged.system is None else self._text(frame, merged.system),
             context=self._passed(frame, pairs, node) if pairs else None,
-            model=own.model or (agent.model if agent is not None else None),
+            model=merged.model,
             agent=name,
             memory=memory,
-            skills=[self._text(frame, skill) for skill in skills],
-            permissions=None if permissions is None else _permitted(permissions),
-            remember=keeps if place is None else (place[0](frame), place[1]),
+            skills=[self._text(frame, skill) for skill in merged.skills] if merged.skills else (),
+            permissions=merged.permissions,
+            remember=merged.keeps if place is None else (place[0](frame), place[1]),
             effect=self._settings.sessions,
-            retry=self._retry(own, agent),
+            retry=merged.retry,
             key=frame.naming.key(node, "session"),
-            label=self._label(frame, own, text),
+            label=None if merged.label is None else self._text(frame, merged.label)[:200],
             source=self._source(node),
         )
         if name is not None:
             frame.agents.newest[name] = answer.text
-            if keeps and place is None:
+            if merged.keeps and place is None:
                 frame.agents.memory[name] = answer.memory or ""
         return answer.text
 
-    def _label(self, frame: Frame, own: tree.Settings, text: tree.Text | None) -> str | None:
-        return None if own.prompt is None or text is None else self._text(frame, text)[:200]
+    def _merge(
+        self,
+        own: tree.Settings,
+        name: str | None,
+        agent: tree.Settings | None,
+        text: tree.Text | None,
+    ) -> Merged:
+        """Returns the settings of a session: its own property, else the agent's."""
+        given = own.prompt or text
+        other = agent or _NO_SETTINGS
+        permissions = own.permissions or other.permissions
+        return Merged(
+            given or other.prompt,
+            other.prompt if given is not None else None,
+            own.model or other.model,
+            own.skills or other.skills or (),
+            None if permissions is None else _permitted(permissions),
+            self._retry(own, agent),
+            text if own.prompt is not None else None,
+            other.persist is not None,
+            None if other.persist is None else self._place(name or "", other),
+        )
 
     def _retry(self, own: tree.Settings, agent: tree.Settings | None) -> Retry:
         again = own.retry if own.retry is not None else agent.retry if agent is not None else None
