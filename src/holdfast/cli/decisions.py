@@ -8,8 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
-from holdfast.cli.parsing import find_scope, parse_priority
+from holdfast.cli.parsing import find_decision, find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
+from holdfast.errors import NotFoundError
 from holdfast.record.decisions import Decision
 from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.render.record import decision_document, decisions_document, recovery_document
@@ -94,6 +95,8 @@ def decide(
             priority=parse_priority(priority),
             supersedes=supersedes,
             standing=standing,
+            # The command ends before the act: the person who typed it answers for the decision.
+            owner=store._log.actor,
             if_exists="attach",  # a command that is sent again with its key does not fail
         )
         print_decision(opened.stored, options)
@@ -116,7 +119,8 @@ def outcome(
         The outcome, in a sentence.
     """
     with open_writing(options) as store:
-        print_decision(store.outcome(id, text), options)
+        whole = find_decision(store, id, incomplete=True)
+        print_decision(store.outcome(whole, text), options)
 
 
 def decisions(
@@ -146,9 +150,16 @@ def decisions(
     """
     with open_reading(options) as store:
         if scope is not None and "@" in scope:
-            print_decision(store.decision(scope), options, whole=True)
+            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
             return
-        name = None if scope is None else find_scope(store, scope).name
+        try:
+            name = None if scope is None else find_scope(store, scope).name
+        except NotFoundError:
+            # On a terminal an id may be cut before its scope.
+            if scope is None or "/" in scope:
+                raise
+            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
+            return
         found = store.decisions(
             incomplete=incomplete, scope=name, limit=limit, before=before, older_than=older_than
         )

@@ -21,6 +21,7 @@ from holdfast.cli.printing import (
 from holdfast.core.event import Change, Event, Position
 from holdfast.core.paging import newest_in_store, newest_in_stream
 from holdfast.errors import UsageError
+from holdfast.names import split_name
 from holdfast.render.history import (
     change_document,
     checkpoint_document,
@@ -63,8 +64,8 @@ def log(
         if scope is None:
             page = newest_in_store(store._log, limit=limit, before=before)
         else:
-            name = find_scope(store, scope).name
-            page = newest_in_stream(store._log, name, limit=limit, before=before)
+            scope = find_scope(store, scope).name
+            page = newest_in_stream(store._log, scope, limit=limit, before=before)
         if options.json:
             print_json(events_document(scope, page.events, page.before))
             return
@@ -113,6 +114,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
     """
     with open_reading(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         since = find_revision(found, a)
         until = find_revision(found, b)
         changes = found.diff(since, until)
@@ -139,7 +141,8 @@ def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
         The scope, such as team/support or global.
     """
     with open_reading(options) as store:
-        found = find_scope(store, scope).checkpoints()
+        named = find_scope(store, scope)
+        scope, found = named.name, named.checkpoints()
     if options.json:
         print_json(checkpoints_document(scope, found))
         return
@@ -171,6 +174,7 @@ def checkpoint(
     """
     with open_writing(options) as store:
         made = find_scope(store, scope).checkpoint(name, expected=expected)
+        scope = made.stream
     if options.json:
         print_json(checkpoint_document(made))
     else:
@@ -238,14 +242,15 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
     scope
         The scope to fork, such as conversation/ticket-7.
     new_id
-        The id of the new scope; its level is the same.
+        The name of the new scope, or its id alone; its level is the same.
     at
         The moment to fork at: a revision, a checkpoint's name, or a time.
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         revision = find_revision(found, at)
-        made = found.fork(new_id, at=revision)
+        made = found.fork(id_at_level(new_id, found, store), at=revision)
         newest = made.revision
     if options.json:
         print_json(fork_document(made.name, newest, scope, revision))
@@ -254,6 +259,23 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
         print_note(
             f"compare: {command(f'diff {shlex.quote(made.name)} {revision}', options.place)}"
         )
+
+
+def id_at_level(typed: str, scope: Scope, store: Store) -> str:
+    """Returns the id of a new scope at the level of another one, typed with or without the level.
+
+    Ids may contain a slash, so only the name of a level before it makes a whole name.
+    """
+    level = split_name(scope.name)[0]
+    head, slash, id = typed.partition("/")
+    if not slash or head not in store._levels.names():
+        return typed
+    if head != level:
+        raise UsageError(
+            f'a fork of "{scope.name}" is a {level} too, found "{typed}"',
+            hint=f"write {level}/{id}",
+        )
+    return id
 
 
 def follow(

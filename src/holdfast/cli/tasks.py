@@ -115,7 +115,8 @@ def list_tasks(
             found = store.tasks(**fits)
         else:
             fits["status"] = status or (None if all else UNCLOSED)
-            found = find_scope(store, scope).tasks.list(**fits)
+            named = find_scope(store, scope)
+            scope, found = named.name, named.tasks.list(**fits)
     if options.json:
         print_json(tasks_document(scope, found))
     elif found:
@@ -153,7 +154,8 @@ def claim(
         Only a task with this tag.
     """
     with open_writing(options) as store:
-        tasks = find_scope(store, scope).tasks
+        named = find_scope(store, scope)
+        scope, tasks = named.name, named.tasks
         name = owner or store._log.actor
         task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
         if options.json:

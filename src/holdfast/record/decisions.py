@@ -109,7 +109,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     status: DecisionStatus = "open"
     owner: str
     owner_alive: bool | None = None
-    """Whether the worker that answers for it lives; None if it is no longer open."""
+    """Whether the worker that answers for it lives; None if it is no longer open, or if a person
+    answers for it."""
+    is_personal: bool = False
+    """Whether its owner is a person, whom no process stands for."""
     actor: str = ""
     error: str | None = None
     closed_by: str | None = None
@@ -252,6 +255,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         planned_action=data.get("planned_action"),
         status="standing" if data.get("standing") else "open",
         owner=data.get("owner", envelope.actor),
+        is_personal=data.get("person") is not None,
         actor=envelope.actor,
         verify=data.get("verify"),
         act=data.get("act"),
@@ -283,7 +287,7 @@ def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any])
     if type == FAILED:
         return replace(decision, error=data["error"])
     if type == TAKEN:
-        return replace(decision, owner=data["owner"])
+        return replace(decision, owner=data["owner"], is_personal=False)
     if type == PRIORITIZED:
         return replace(decision, priority=data["priority"])
     return decision
@@ -433,6 +437,7 @@ class Decisions:
         priority: int | str,
         supersedes: str | None,
         standing: bool,
+        owner: str | None,
         if_exists: IfExists,
     ) -> OpenDecision:
         """Writes a decision and returns the handle that closes it."""
@@ -452,6 +457,7 @@ class Decisions:
             "supersedes": supersedes,
             "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
+            "person": check_text(owner, "owner", optional=True),
         }
         data = {name: value for name, value in data.items() if value not in (None, [], False)}
         if key is not None and "@" in keyed_item.check_item_name(key, "a decision's key"):
@@ -460,7 +466,8 @@ class Decisions:
         if place is not None:
             data["place"] = place
         name = key or place
-        self.context.lease_keeper.register()
+        if owner is None:
+            self.context.lease_keeper.register()
         while True:
             found = None if name is None else self._find_by_key(scope.name, name)
             if found is not None:
@@ -483,7 +490,7 @@ class Decisions:
 
     def _open(self, scope: Scope, key: str, data: dict[str, Any]) -> OpenDecision:
         item = KeyedItem(KIND, scope.name, key)
-        data = {"key": key, **data, "owner": self.context.worker}
+        data = {"key": key, **data, "owner": data.get("person", self.context.worker)}
         index = INDEX_STANDING if data.get("standing") else INDEX_OPEN
         now_us = self.log.clock.now_us()
         marks = [item.mark(index, due=now_us, priority=data.get("priority", 0))]
@@ -494,7 +501,7 @@ class Decisions:
         after = result.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
         entry = self._with_liveness(opened(envelope, data))
-        if entry.is_open:
+        if entry.is_open and not entry.is_personal:
             self.context.open_decisions[entry.id] = entry.scope
         if entry.supersedes is not None:
             self.supersede(entry)
@@ -572,6 +579,8 @@ class Decisions:
                 f"its action {show_value(found.planned_action)}",
                 hint="use a new key",
             )
+        if found.is_personal and data.get("person") == found.owner:
+            return OpenDecision(self, found)
         while found.is_open and found.owner != self.context.worker:
             if not is_own:
                 self._check_owner(found)
@@ -690,8 +699,9 @@ class Decisions:
 
     def _with_liveness(self, entry: Decision) -> Decision:
         """Returns the decision with whether its owner is alive now."""
-        alive = self.context.lease_keeper.is_alive(entry.owner) if entry.is_open else None
-        return replace(entry, owner_alive=alive)
+        if not entry.is_open or entry.is_personal:
+            return entry
+        return replace(entry, owner_alive=self.context.lease_keeper.is_alive(entry.owner))
 
     def list(
         self,
@@ -840,7 +850,7 @@ def _check_not_closed(entry: Decision) -> None:
 def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
     """Yields the open decisions whose worker is silent."""
     for entry in decisions.list(incomplete=True):
-        if not entry.owner_alive:
+        if entry.owner_alive is False:
             text = f'worker "{entry.owner}" is silent: {entry.decision}'
             yield Stale("decision", entry.id, entry.scope, "owner silent", text, entry.updated_at)
 
