@@ -12,6 +12,8 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import Worker
+from holdfast.core.page import Page
+from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
@@ -29,6 +31,7 @@ from holdfast.errors import (
     NodeError,
     NotFoundError,
     OtherStoreError,
+    ProgramError,
     RunCancelledError,
     RunFailedError,
     StepError,
@@ -151,12 +154,14 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "Page",
     "PendingCommit",
     "PendingScope",
     "Plan",
     "Planned",
     "Policy",
     "Position",
+    "ProgramError",
     "Progress",
     "Recalled",
     "Recovered",
@@ -172,6 +177,7 @@ __all__ = [
     "Session",
     "Stale",
     "State",
+    "StateAt",
     "StepContext",
     "StepError",
     "StillRunningError",

@@ -7,7 +7,9 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 
 def show_value(value: object) -> str:
@@ -85,6 +87,16 @@ class UntrustedError(UsageError):
     """A configuration file names commands, and its user has not trusted it: read it, then do."""
 
 
+class ProgramError(UsageError):
+    """A `.prose` program has errors: `problems` has every one, with its place. Nothing was run."""
+
+    def __init__(self, file: str, problems: Sequence[Any], shown: str) -> None:
+        count = f"{len(problems)} errors" if len(problems) > 1 else "an error"
+        super().__init__(f"{file} has {count}; nothing was run\n{shown}")
+        self.file = file
+        self.problems = tuple(problems)
+
+
 class NotFoundError(HoldfastError):
     """No such store, scope, key, checkpoint or revision."""
 
@@ -117,12 +129,21 @@ class ConflictError(HoldfastError):
     exit_code = 5
 
     def __init__(
-        self, message: str, *, stream: str, expected: int, actual: int, hint: str | None = None
+        self,
+        message: str,
+        *,
+        stream: str,
+        expected: int,
+        actual: int,
+        paths: Sequence[tuple[str | int, ...]] = (),
+        hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint or "read it again and retry")
         self.stream = stream
         self.expected = expected
         self.actual = actual
+        self.paths = tuple(paths)
+        """The places that a commit had read and somebody changed; none if a revision was asked."""
 
 
 class ClosedError(HoldfastError):

@@ -81,6 +81,10 @@ class Level(Struct, frozen=True):
 
     name: str
     keep: bool = True
+    below: str = ""
+    """The level right above it; "" of those that every store has."""
+    is_adopted: bool = False
+    """Whether it was found in the store, and not registered by this process."""
 
 
 class Levels:
@@ -92,11 +96,34 @@ class Levels:
         self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
 
     def register(self, name: str, *, below: str, keep: bool = True) -> None:
-        """Adds a level right below another one."""
+        """Adds a level right below another one; one that was only adopted is replaced."""
         check_level(name)
-        if any(level.name == name for level in self._order):
+        known = next((level for level in self._order if level.name == name), None)
+        if known is not None and not known.is_adopted:
             raise ExistsError(f'level "{name}" is registered already')
-        self._order.insert(self._rank(below) + 1, Level(name, keep))
+        above = self._order[self._rank(below)]
+        if known is above:
+            raise UsageError(f'level "{name}" cannot be below itself')
+        if known is not None:
+            self._order.remove(known)
+        self._order.insert(self._order.index(above) + 1, Level(name, keep, below))
+
+    def adopt(self, name: str, *, below: str = CONVERSATION, keep: bool = True) -> None:
+        """Adds a level that was found in the store, unless this process knows it already.
+
+        Below the narrowest one if the level above it is not known. It may be registered later.
+        """
+        if not self.has(name):
+            at = self._rank(below) + 1 if self.has(below) else len(self._order)
+            self._order.insert(at, Level(name, keep, below, is_adopted=True))
+
+    def has(self, name: object) -> bool:
+        """Returns whether there is a level of that name."""
+        return any(level.name == name for level in self._order)
+
+    def registered(self) -> list[Level]:
+        """Returns the levels that this process has registered, widest first."""
+        return [level for level in self._order if level.below and not level.is_adopted]
 
     def names(self) -> list[str]:
         """Returns the names, widest first."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core import codec, event, tree
+from holdfast.core import codec, event, past, tree
 from holdfast.core.arguments import (
     Path,
     check_call,
@@ -30,7 +30,14 @@ from holdfast.core.arguments import (
     update_ops,
 )
 from holdfast.core.blobs import BLOB_BYTES_MIN
-from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import (
+    CommitResult,
+    NewEvent,
+    ProposedCommit,
+    ReadGuard,
+    StreamWrite,
+    conflict,
+)
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -42,6 +49,8 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.log import is_replayed
+from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.names import GLOBAL, Levels, check_name, split_name
@@ -72,6 +81,7 @@ from holdfast.record.tasks import (
 _logger = logging.getLogger("holdfast.scope")
 
 RESTORE_RETRIES = 8
+DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
 HISTORY_CHUNK = 200
 
@@ -108,7 +118,7 @@ class Subscribers:
         listening = self.listening.get(write.stream)
         if not listening:
             return
-        ops = [op for new_event in write.new_events for op in new_event.ops]
+        ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(write.stream, after.revision, change.path, change.old, change.new)
             for subscription in tuple(listening):
@@ -271,6 +281,21 @@ class Scope:
                     yield Event(record)
             after = records[-1].revision
 
+    def states(
+        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+    ) -> Iterator[StateAt]:
+        """Yields the state of each revision with its event, from one fold; a fork's past included.
+
+        Each is what `at` returns for its revision, for the price of reading the events.
+        """
+        return past.states(
+            self._log,
+            self.name,
+            after=check_whole(after, "after"),
+            until=None if until is None else check_whole(until, "until"),
+            newest_first=check_flag(newest_first, "newest_first"),
+        )
+
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the named revisions, newest first; a name may have been given again."""
         return [
@@ -313,12 +338,31 @@ class Scope:
         path: Path,
         value: Any,
         *,
+        diff: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Puts a value at a key (text) or path (tuple) and returns the new revision."""
-        return self._change((tree.set_op(path, value),), expected, key, checkpoint)
+        """Puts a value at a key (text) or path (tuple) and returns the new revision.
+
+        With `diff` it stores what differs from what is there: of a list that grew, its new items.
+        If nothing differs, nothing is written, unless `key` or `checkpoint` ask for an event.
+        """
+        op = tree.set_op(path, value)
+        if diff is not False and check_flag(diff, "diff") and not is_replayed():
+            return self._set_difference(op, expected, key, checkpoint)
+        return self._change((op,), expected, key, checkpoint)
+
+    def replace_state(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Makes the whole state this, storing what differs from what is there."""
+        return self.set((), values, diff=True, expected=expected, key=key, checkpoint=checkpoint)
 
     def update(
         self,
@@ -370,6 +414,27 @@ class Scope:
         """Adds to the number at a key or path (0 if absent); returns the new revision."""
         op = tree.increment_op(path, by)
         return self._change([op], expected, key, checkpoint)
+
+    def set_default(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Puts a value at a key or path where there is nothing yet; returns the newest revision.
+
+        Of several writers one sets it, and none is refused. What is there is left as it is: then
+        nothing is written, unless `expected`, `key` or `checkpoint` ask for an event.
+        """
+        op = tree.set_op(path, value)
+        if expected is None and key is None and checkpoint is None and not is_replayed():
+            now = self._log.newest(self.name)
+            if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
+                return now.revision
+        return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
@@ -664,15 +729,56 @@ class Scope:
         write = self._change_write(ops, expected, key, checkpoint)
         return self._commit(write).after[0].revision
 
+    def _set_difference(
+        self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        """Does what `set` does, in ops that store what differs from what is there.
+
+        They are right as long as what is at the path is what they were made from: that is guarded.
+        Whoever keeps losing to other writers stores the whole value, which fits on anything. What
+        was written with the same key is repeated as it was: made from the state before it.
+        """
+        for _ in range(DIFFERENCE_RETRIES):
+            found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
+            if found:
+                base = self._log.at(self.name, found[0].revision - 1)
+            else:
+                base = self._log.newest(self.name)
+                if expected is not None and check_expected(expected) != base.revision:
+                    raise conflict(self.name, expected, base.revision)
+            ops = tree.set_difference(base.root, op)
+            if not ops and key is None and checkpoint is None and not base.closed_at:
+                return base.revision
+            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (op.keys,)),)
+            try:
+                write = self._change_write(ops, expected, key, checkpoint)
+                return self._commit(write, guards).revision
+            except ConflictError as error:
+                if expected is not None:
+                    raise
+                _logger.debug("what differs is looked for again: %s", error)
+            except UsageError:
+                if key is None or found or not self._log.find(self.name, key=key):
+                    raise
+                _logger.debug('what was written with key "%s" meanwhile is repeated', key)
+        return self._change((op,), expected, key, checkpoint)
+
     def _change_write(
-        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+        self,
+        ops: Sequence[Op],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+        defaults: Sequence[Op] = (),
     ) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to apply ops."""
-        for op in ops:
+        """Returns what a commit adds to this scope's stream to apply ops, and defaults before."""
+        for op in (*defaults, *ops):
             if len(op.value) >= BLOB_BYTES_MIN:
                 ops = [self._log.blobs.spill(one, self.name) for one in ops]
+                defaults = [self._log.blobs.spill(one, self.name) for one in defaults]
                 break
-        new_event = NewEvent(event.CHANGED, tree.encode_ops(ops), tuple(ops))
+        payload = tree.encode_ops((*defaults, *ops))
+        new_event = NewEvent(event.CHANGED, payload, tuple(ops), tuple(defaults))
         return self._write((new_event,), expected, key, checkpoint)
 
     def _checkpoint_write(
@@ -728,8 +834,8 @@ class Scope:
         self._subscribers.tell(write, result.before[0], result.after[0])
         return result.revision
 
-    def _commit(self, write: StreamWrite) -> CommitResult:
-        result = self._log.commit(ProposedCommit((write,)))
+    def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
+        result = self._log.commit(ProposedCommit((write,), guards=guards))
         if self.name in self._subscribers.listening:
             self._subscribers.tell(write, result.before[0], result.after[0])
         return result

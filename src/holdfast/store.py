@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.backends.place import copy_reports
 from holdfast.backends.protocol import (
     DURABILITIES,
@@ -20,16 +23,25 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.arguments import check_flag, check_seconds, check_timeout, check_whole
+from holdfast.core.arguments import (
+    check_call,
+    check_flag,
+    check_seconds,
+    check_timeout,
+    check_whole,
+)
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
+from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
-from holdfast.core.transaction import PendingCommit, View
-from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.core.page import PAGE_SIZE, Page, check_limit
+from holdfast.core.transaction import RETRIES, PendingCommit, View
+from holdfast.core.tree import Map
+from holdfast.errors import ConflictError, CorruptError, UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -65,6 +77,7 @@ from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
+_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -97,6 +110,9 @@ class Store:
         self.url = url
         self.worker = worker
         self._levels = levels or Levels(reserved=reserved_prefixes())
+        for level in self._levels.registered():
+            note_level(log, level)
+        self._are_levels_looked_at = False
         self._subscribers = Subscribers()
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
@@ -139,6 +155,11 @@ class Store:
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
+        if not self._levels.has(level):
+            # Another process may have registered it. A store that is too damaged to tell still
+            # reads what is whole of a level that is registered here.
+            with contextlib.suppress(CorruptError):
+                adopt_levels(self._log, self._levels)
         level, id = self._levels.check_scope(level, id)
         return Scope(
             self._context,
@@ -150,25 +171,117 @@ class Store:
             ttl_s=ttl_s,
         )
 
-    def scopes(self, level: str | None = None) -> Iterator[Scope]:
-        """Yields the scopes that have events, by name; of one level if given."""
-        if level is not None:
-            level = check_level(level)
-        known = set(self._levels.names())
-        prefix = "" if level is None else level if level == GLOBAL else f"{level}/"
-        for name in self._log.streams(prefix=prefix):
-            if split_name(name)[0] in known:
-                yield self.scope(name)
+    def scopes(
+        self,
+        level: str | None = None,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Scope]:
+        """Returns the scopes that have events, by name: at most `limit`, and whether there is more.
+
+        Of one level if given, then `prefix` is what their ids begin with; else what their names do.
+        The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
+        however many scopes there are. Levels that another process registered are known too.
+        """
+        limit = check_limit(limit)
+        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"prefix is text, found {show_value(prefix)}")
+        if after is not None and not isinstance(after, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"after is the cursor of a page of scopes, found {show_value(after)}")
+        if level is None or not self._levels.has(level):
+            adopt_levels(self._log, self._levels)
+        if level is None:
+            self._report_unknown_levels()
+            levels = self._levels.names()
+        else:
+            levels = [check_level(level)]
+            prefix = prefix and f"{level}/{prefix}"
+        most = None if limit is None else limit + 1
+        names = scope_names(self._log, levels, prefix=prefix, after=after or "", limit=most)
+        found = names[:limit]
+        scopes = [self.scope(name) for name in found]
+        return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
+
+    def _report_unknown_levels(self) -> None:
+        """Says once of which levels there are scopes that nobody recorded, so they are not listed.
+
+        Every level has been recorded since the first of its scopes was begun, but in a store that
+        was written before that was so.
+        """
+        if self._are_levels_looked_at:
+            return
+        self._are_levels_looked_at = True
+        for word in first_words(self._log):
+            if word not in self._levels.reserved and not self._levels.has(word):
+                self._log.report(
+                    f'streams named "{word}/…" are of a level that is not recorded in the store: '
+                    f'they are not listed before register_level("{word}", below=…)'
+                )
+
+    def states(self, scopes: Iterable[Scope | str]) -> dict[str, Map]:
+        """Returns the newest states of many scopes by name, in one read where that is possible.
+
+        That of a scope without events is empty; an expired one is left out.
+        """
+        names = [
+            scope.name if isinstance(scope, Scope) else self.scope(scope).name for scope in scopes
+        ]
+        found = zip(names, self._log.newest_of(names), strict=True)
+        return {name: self._log.show(state, name) for name, state in found if state is not None}
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
-        """Adds a level of scopes; `keep` says what closing one does to its state."""
+        """Adds a level of scopes; `keep` says what closing one does to its state.
+
+        The first scope of it that is begun records it in the store, for every other process.
+        """
         self._levels.register(name, below=below, keep=keep)
+        for level in self._levels.registered():
+            if level.name == name:
+                note_level(self._log, level)
 
     # --- several at once -------------------------------------------------------------------------
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
-        """Returns a block that commits over several scopes, all or nothing, fenced by a lease."""
-        return PendingCommit(self._log, key=key, lease=lease)
+    @overload
+    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[PendingCommit], R],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> R: ...
+    def commit(
+        self,
+        function: Callable[[PendingCommit], R] | None = None,
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> PendingCommit | R:
+        """Commits over several scopes, all or nothing, fenced by a lease.
+
+        `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
+        `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
+        times, and returns what the function returned.
+        """
+        if function is None:
+            return PendingCommit(self._log, key=key, lease=lease)
+        check_call(function, "what commit is given")
+        for attempt in range(check_whole(retries, "retries") + 1):
+            try:
+                with PendingCommit(self._log, key=key, lease=lease) as tx:
+                    answer = function(tx)
+            except ConflictError as error:
+                if attempt == retries:
+                    raise
+                _logger.debug("a commit is made again: %s", error)
+            else:
+                return answer
+        raise AssertionError("BUG: a commit was neither made nor refused")
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
@@ -360,6 +473,13 @@ class Store:
             other = None if if_exists == "error" else if_exists
             function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
         return self._engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        """Says who answers for agents in the runs that this process executes.
+
+        It is a choice of the caller's: nothing of it is stored.
+        """
+        self._engine.agents.executor = executor
 
     def resume(self, id: str) -> Run[Any]:
         """Goes on with a run: takes over from a dead owner, attaches to a living one."""

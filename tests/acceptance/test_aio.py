@@ -133,7 +133,7 @@ def test_everything_a_store_does(url: str) -> None:
         await a.set("n", 2)
         assert (await view.state(a), await view.revision(a)) == ({"n": 1}, 1)
         assert await view.get(b, "n") == 1
-        assert [s.name async for s in hf.scopes("conversation")] == ["conversation/a"]
+        assert [s.name for s in await hf.scopes("conversation")] == ["conversation/a"]
         assert [m.key for m in await hf.claim("todo")] == ["x"]
         assert [m.key for m in await hf.marks()] == ["x"]
         assert await hf.renew(lease) is not None

@@ -59,6 +59,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.LooksBack: ("clause_20", True),
     memory.RenewsAllOrNone: ("clause_21", True),
     memory.RefusesWhatIsAhead: ("clause_22", False),
+    memory.EndsPagesEarly: ("clause_23", True),
+    memory.AnswersByName: ("clause_23", True),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

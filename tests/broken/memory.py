@@ -53,6 +53,20 @@ class TakesPatterns(MemoryBackend):
         return [name for name in names if fnmatch(name, prefix.replace("%", "*") + "*")][:limit]
 
 
+class EndsPagesEarly(MemoryBackend):
+    """Returns fewer names of streams than were asked for, though there are more."""
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        return super().streams(prefix=prefix, after=after, limit=max(limit - 1, min(limit, 1)))
+
+
+class AnswersByName(MemoryBackend):
+    """Reads many streams in the order of their names, not in the order asked."""
+
+    def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+        return [self.read(stream, limit=limit) for stream in sorted(streams)]
+
+
 class ForgetsWhereForksBegin(MemoryBackend):
     """Says of a fork that it begins at revision 1."""
 

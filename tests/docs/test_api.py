@@ -9,7 +9,13 @@ import pytest
 
 from tests.docs.test_references import ROOT
 
-MODULES = ("holdfast", "holdfast.aio", "holdfast.testing", "holdfast.backends.protocol")
+MODULES = (
+    "holdfast",
+    "holdfast.agents",
+    "holdfast.aio",
+    "holdfast.testing",
+    "holdfast.backends.protocol",
+)
 
 
 def listed(module: str) -> set[str]:

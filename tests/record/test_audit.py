@@ -336,7 +336,7 @@ def test_the_audit_for_asyncio(tmp_path: Path) -> None:
             assert (trial.whole.returned, trial.is_same) == ("Ada", False)
             with pytest.raises(asyncio.CancelledError):
                 await audit.without("customer", fail)
-            opened = [await scope.is_closed async for scope in hf.scopes("team")]
+            opened = [await scope.is_closed for scope in await hf.scopes("team")]
             assert opened.count(False) == 1
 
     asyncio.run(main())

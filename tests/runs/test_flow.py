@@ -397,6 +397,28 @@ def test_a_write_that_became_another_one_diverges(hf: Store, witness: Witness):
     assert hf.workflow("r")["n"] == 1
 
 
+@holdfast.run
+def writing_what_is_not_there(ctx: Any) -> int:
+    ctx.state.set_default("n", 5)
+    ctx.state.set("items", list(range(20)), diff=True)
+    ctx.state.append("items", 20)
+    if pay(1) and EDITION["by"] == 1:
+        raise Cut("killed")
+    return ctx.state.increment("n")
+
+
+def test_a_write_that_looks_at_the_state_is_the_same_when_it_is_replayed(
+    hf: Store, witness: Witness
+):
+    """By then the state has what the first writes put there, and nothing is written twice."""
+    EDITION["by"] = 1
+    with pytest.raises(Cut):
+        hf.start(writing_what_is_not_there, id="r").result()
+    EDITION["by"] = 2
+    hf.resume("r").result()
+    assert hf.workflow("r").state == {"n": 6, "items": list(range(21))}
+
+
 def test_a_step_error_is_the_same_when_it_is_replayed(hf: Store):
     @holdfast.step(effect="pure")
     def bad() -> None:

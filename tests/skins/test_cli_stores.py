@@ -111,6 +111,24 @@ def test_scopes_lists_what_has_events(place: str, cli: Any):
     assert [row[:3] for row in cli("scopes", "team").rows] == [["team/a", "1", "open"]]
 
 
+def test_scopes_are_listed_page_by_page(place: str, cli: Any):
+    with holdfast.open(place) as store:
+        for name in ("a/1", "a/2", "a/3", "b/1"):
+            store.team(name).set("x", 1)
+    told = cli("scopes", "team", "--prefix", "a/", "--limit", "2")
+    assert [row[0] for row in told.rows] == ["team/a/1", "team/a/2"]
+    assert "there is more: " in told.err
+    assert told.err.endswith("scopes team --prefix a/ --after team/a/2\n")
+    rest = cli("scopes", "team", "--prefix", "a/", "--after", "team/a/2", "--limit", "2")
+    assert [row[0] for row in rest.rows] == ["team/a/3"]
+    assert rest.err == ""
+    page = cli("scopes", "--prefix", "team/", "--limit", "3", "--json").document
+    assert (page["more"], page["cursor"]) == (True, "team/a/3")
+    page = cli("scopes", "--after", "team/a/3", "--json").document
+    assert ([one["scope"] for one in page["scopes"]], page["more"]) == (["team/b/1"], False)
+    assert cli("scopes", "--limit", "0", code=2).err.startswith("error: --limit must be")
+
+
 def test_a_level_of_the_application_is_shown_too(place: str, cli: Any):
     with holdfast.open(place) as store:
         store.register_level("session", below="conversation")

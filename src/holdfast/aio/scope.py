@@ -23,6 +23,7 @@ from holdfast.core.arguments import Path, check_call, check_path, check_whole, u
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
+from holdfast.core.past import StateAt
 from holdfast.core.tree import Map, Op
 from holdfast.errors import ConflictError
 from holdfast.names import check_name
@@ -126,6 +127,13 @@ class AsyncScope:
         async for event in self._loop.steps(events):
             yield event
 
+    async def states(
+        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+    ) -> AsyncIterator[StateAt]:
+        found = self.sync.states(after=after, until=until, newest_first=newest_first)
+        async for one in self._loop.steps(found):
+            yield one
+
     async def checkpoints(self) -> list[Checkpoint]:
         return await self._loop.hop(self.sync.checkpoints)
 
@@ -137,12 +145,35 @@ class AsyncScope:
         path: Path,
         value: Any,
         *,
+        diff: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if diff is not False:
+            return await self._loop.hop_shielded(
+                self.sync.set,
+                path,
+                value,
+                diff=diff,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         op = tree.set_op(path, value)
         return await self._change([op], expected, key, checkpoint)
+
+    async def replace_state(
+        self,
+        values: Mapping[str, Any],
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._loop.hop_shielded(
+            self.sync.replace_state, values, expected=expected, key=key, checkpoint=checkpoint
+        )
 
     async def update(
         self,
@@ -187,6 +218,19 @@ class AsyncScope:
     ) -> int:
         op = tree.increment_op(path, by)
         return await self._change([op], expected, key, checkpoint)
+
+    async def set_default(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        return await self._loop.hop_shielded(
+            self.sync.set_default, path, value, expected=expected, key=key, checkpoint=checkpoint
+        )
 
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         name = check_name(name, "checkpoint name")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -11,12 +13,15 @@ from collections.abc import (
     Collection,
     Coroutine,
     Generator,
+    Iterable,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.record import AsyncGroup, mirror
@@ -31,14 +36,17 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import Worker
 from holdfast.core.log import READ_CHUNK
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.page import PAGE_SIZE, Page
+from holdfast.core.transaction import RETRIES, PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
+from holdfast.errors import ConflictError
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
+_logger = logging.getLogger("holdfast.aio")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -224,15 +232,86 @@ class AsyncStore:
         above = None if parent is None else parent.sync
         return AsyncScope(self._loop, self._store.scope(level, id, parent=above, ttl_s=ttl_s))
 
-    async def scopes(self, level: str | None = None) -> AsyncIterator[AsyncScope]:
-        async for scope in self._loop.steps(self._store.scopes(level)):
-            yield AsyncScope(self._loop, scope)
+    async def scopes(
+        self,
+        level: str | None = None,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[AsyncScope]:
+        page = await self._loop.hop(
+            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+        )
+        scopes = [AsyncScope(self._loop, scope) for scope in page]
+        return Page(scopes, more=page.more, cursor=page.cursor)
+
+    async def states(self, scopes: Iterable[AsyncScope | str]) -> dict[str, Map]:
+        names = [scope.name if isinstance(scope, AsyncScope) else scope for scope in scopes]
+        return await self._loop.hop(self._store.states, names)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        self._store.use_executor(executor)
 
     def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
         self._store.register_level(name, below=below, keep=keep)
 
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+    @overload
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None
+    ) -> AsyncPendingCommit: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Awaitable[R]],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    @overload
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], R],
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> Awaitable[R]: ...
+    def commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any] | None = None,
+        *,
+        retries: int = RETRIES,
+        key: str | None = None,
+        lease: Lease | None = None,
+    ) -> AsyncPendingCommit | Awaitable[Any]:
+        if function is None:
+            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+        check_call(function, "what commit is given")
+        return self._commit(function, check_whole(retries, "retries"), key, lease)
+
+    async def _commit(
+        self,
+        function: Callable[[AsyncPendingCommit], Any],
+        retries: int,
+        key: str | None,
+        lease: Lease | None,
+    ) -> Any:
+        for attempt in range(retries + 1):
+            try:
+                pending = self._store.commit(key=key, lease=lease)
+                async with AsyncPendingCommit(self._loop, pending) as tx:
+                    answer = function(tx)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+            except ConflictError as error:
+                if attempt == retries:
+                    raise
+                _logger.debug("a commit is made again: %s", error)
+            else:
+                return answer
+        raise AssertionError("BUG: a commit was neither made nor refused")
 
     def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
         pending = self._store.submit(key=key, lease=lease)

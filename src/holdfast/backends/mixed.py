@@ -49,6 +49,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    read_many,
     renew_many,
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
@@ -399,6 +400,18 @@ class MixedBackend:
         records = self.parts[place].read(stream, after=after, until=until, limit=limit)
         only = self._vectors.only
         return [replace(record, position=only(place, record.position)) for record in records]
+
+    def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+        found: dict[str, list[Record]] = {}
+        only = self._vectors.only
+        for place, part in enumerate(self.parts):
+            mine = [stream for stream in streams if self.place_of(stream) == place]
+            read = read_many(part, mine, limit=limit) if mine else []
+            for stream, records in zip(mine, read, strict=True):
+                found[stream] = [
+                    replace(record, position=only(place, record.position)) for record in records
+                ]
+        return [found[stream] for stream in streams]
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         """Returns whole commits, those of each part in its order, merged by their times.

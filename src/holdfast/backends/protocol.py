@@ -52,6 +52,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
      other check, if its time is more than AHEAD_US past that clock, unless every stream that it
      writes has that time already, or the commit is a copy. The refusal says what the clock said.
      A backend that has no clock but the writer's accepts it.
+(23) `streams` lists names in the order of their code points: those that begin with `prefix` and
+     come after `after`, the first `limit` of them, and fewer only if there are no more. What it
+     costs grows with what it returns, not with how many streams there are. `read_many`, which a
+     backend need not have, returns for each stream what `read` would, in the order asked; where a
+     call is a round trip, it costs one, however many streams there are.
 """
 
 from __future__ import annotations
@@ -263,7 +268,7 @@ class Backend(Protocol):
         ...
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """Returns stream names that begin with `prefix` and sort behind `after`, sorted."""
+        """Returns stream names that begin with `prefix` and come after `after` (clause 23)."""
         ...
 
     def find(
@@ -298,6 +303,22 @@ class Backend(Protocol):
     def close(self) -> None:
         """Releases everything. What was acknowledged needs no close to be safe."""
         ...
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """What a backend has besides, if it can read several streams in one step (clause 23)."""
+
+    def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+        """Returns the oldest `limit` records of each stream, as `read` would."""
+        ...
+
+
+def read_many(backend: Backend, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+    """Reads streams in one step, or one by one in a backend that has no `read_many` of its own."""
+    if isinstance(backend, ReadsMany):
+        return backend.read_many(streams, limit=limit)
+    return [backend.read(stream, limit=limit) for stream in streams]
 
 
 class Objects(Protocol):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 import holdfast
 from holdfast.backends.in_use import is_in_use
-from holdfast.cli.printing import warn
+from holdfast.cli.printing import print_aside, warn
+from holdfast.core.page import Page
 from holdfast.errors import (
     HoldfastError,
     LostCommitsError,
@@ -72,6 +74,15 @@ def command(verb: str, place: str) -> str:
     if place == (os.environ.get(STORE_VARIABLE) or DEFAULT_PLACE):
         return f"holdfast {verb}"
     return f"holdfast --store {shlex.quote(without_secrets(place))} {verb}"
+
+
+def print_more(
+    page: Page[Any], words: Sequence[str], options: Options, option: str = "--after"
+) -> None:
+    """Says that a list goes on, and how to see the rest of it."""
+    if page.more and page.cursor is not None:
+        verb = " ".join(shlex.quote(word) for word in [*words, option, page.cursor])
+        print_aside(f"there is more: {command(verb, options.place)}")
 
 
 def open_reading(options: Options) -> Store:

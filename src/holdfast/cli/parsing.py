@@ -18,15 +18,17 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from holdfast.core import codec
+from holdfast.core.listing import adopt_levels
 from holdfast.errors import CorruptError, NotFoundError, UsageError
-from holdfast.names import CONVERSATION, check_name, split_name
+from holdfast.names import check_name, split_name
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -126,6 +128,13 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
+def parse_limit(limit: int) -> int:
+    """Returns how many items a list is to have at most, or raises UsageError."""
+    if not 1 <= limit < 1 << 62:
+        raise UsageError(f"--limit must be at least 1, found {limit}")
+    return limit
+
+
 def parse_priority(word: str) -> int | str:
     """Returns a priority as it was typed: a number, or a word that the store knows."""
     try:
@@ -137,17 +146,19 @@ def parse_priority(word: str) -> int | str:
 def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
     """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
 
-    An application may have registered levels that are unknown here. Their scopes can be read
-    and written like any other, but only an application makes the first one.
+    Scopes of levels that an application registered can be read and written like any other; only an
+    application makes the first one of a level.
     """
     name = name.removesuffix("…") if must_exist else name
     level, id = split_name(check_name(name, "scope"))
-    is_known = id is None or level in store._levels.names()
-    if not is_known and store._log.head(name) is not None:
-        store.register_level(level, below=CONVERSATION)
+    if id is not None and not store._levels.has(level):
+        with suppress(CorruptError):  # what is whole of a damaged store is read all the same
+            adopt_levels(store._log, store._levels)
+        if store._log.head(name) is not None:
+            store._levels.adopt(level)  # a stream of a layer, or of a level that nobody recorded
     if must_exist and store._log.head(name) is None:
-        whole = complete(name, _scope_names(store), "scope", hint="holdfast scopes")
-        return find_scope(store, whole)
+        names = islice(store._log.streams(), NAMES_MAX)
+        return find_scope(store, complete(name, names, "scope", hint="holdfast scopes"))
     try:
         return store.scope(name)
     except UsageError as mistake:
@@ -155,10 +166,6 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
             f'"{name}" is not a scope: {mistake.message}',
             hint="write it like team/support, conversation/ticket-7 or global",
         ) from mistake
-
-
-def _scope_names(store: Store) -> Iterator[str]:
-    return islice(store._log.streams(), NAMES_MAX)
 
 
 def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:

@@ -202,6 +202,11 @@ def warn(text: str) -> None:
     print(f"warning: {clean(text)}", file=sys.stderr, flush=True)
 
 
+def print_aside(text: str) -> None:
+    """Prints a line on standard error, terminal or not: what a reader of the output must know."""
+    print(clean(text), file=sys.stderr, flush=True)
+
+
 def print_note(text: str) -> None:
     """Prints a note on standard error, if that is a terminal."""
     if sys.stderr.isatty():

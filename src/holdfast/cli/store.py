@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -18,9 +18,10 @@ from holdfast.cli.options import (
     command,
     open_reading,
     open_source,
+    print_more,
     refuse_memory,
 )
-from holdfast.cli.parsing import find_scope, newest_revision
+from holdfast.cli.parsing import find_scope, newest_revision, parse_limit
 from holdfast.cli.printing import (
     is_terminal,
     print_facts,
@@ -32,6 +33,8 @@ from holdfast.cli.printing import (
 from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
 from holdfast.core.event import CLOSED, to_datetime
+from holdfast.core.listing import scope_names
+from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.names import split_name, without_secrets
 from holdfast.render.store import (
@@ -99,22 +102,34 @@ def show_fact(name: str, value: object) -> str:
     return str(value)
 
 
-def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
-    """List the scopes that have events.
+def scopes(
+    level: str | None = None,
+    /,
+    *,
+    prefix: str = "",
+    after: str = "",
+    limit: int = PAGE_SIZE,
+    options: Options = DEFAULTS,
+) -> None:
+    """List the scopes that have events, by name.
 
     Parameters
     ----------
     level
         Only those of one level, such as team.
+    prefix
+        Only those whose id begins so; without a level, whose name begins so.
+    after
+        Go on after this scope.
+    limit
+        How many scopes at most.
     """
     with open_reading(options) as store:
-        found = [
-            summarize_scope(store, name)
-            for name in stream_names(store)
-            if level is None or name == level or name.startswith(f"{level}/")
-        ]
+        names = stream_names(store, level, prefix=prefix, after=after, limit=parse_limit(limit) + 1)
+        found = [summarize_scope(store, name) for name in names[:limit]]
+        page = Page(found, more=len(names) > limit, cursor=names[:limit][-1] if names else None)
     if options.json:
-        print_json(scopes_document(found))
+        print_json(scopes_document(page))
         return
     rows = [
         (
@@ -129,6 +144,8 @@ def scopes(level: str | None = None, /, *, options: Options = DEFAULTS) -> None:
         print_table(("scope", "revision", "", "newest event"), rows)
     else:
         print_note("no scopes")
+    words = ["scopes", *([level] if level else []), *(["--prefix", prefix] if prefix else [])]
+    print_more(page, words, options)
 
 
 def summarize_scope(store: Store, name: str) -> ScopeSummary:
@@ -151,9 +168,14 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
     )
 
 
-def stream_names(store: Store) -> Iterator[str]:
-    """Returns the name of every stream, also of levels that only the application knows."""
-    return store._log.streams()
+def stream_names(
+    store: Store, level: str | None, *, prefix: str, after: str, limit: int
+) -> list[str]:
+    """Returns names of streams, of one level or of all: those of runs and other layers too."""
+    if level is None:
+        return store._log.stream_page(prefix=prefix, after=after, limit=limit)
+    prefix = prefix and f"{level}/{prefix}"
+    return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
 
 
 def check(*, read_all: Flag = False, expect: str | None = None, options: Options = DEFAULTS) -> int:

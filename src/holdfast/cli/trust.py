@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from holdfast.agents.config import parse_agents
 from holdfast.cli.options import Flag
 from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
 from holdfast.errors import UsageError
@@ -51,6 +52,9 @@ def trust(
         return 0
     found = trusted_files.read_config(path)
     commands = {name: command.command for name, command in parse_commands(found).items()}
+    agents = parse_agents(found)
+    if agents is not None:
+        commands |= agents.commands
     if not commands:
         raise UsageError(f'"{found.path}" names no commands: there is nothing to trust')
     if not yes:

@@ -20,9 +20,12 @@ from holdfast.backends.protocol import (
     Position,
     Record,
 )
+from holdfast.core import tree
+from holdfast.core.codec import Path
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import CHANGED, StreamState
 from holdfast.core.tree import Op, encode_ops
+from holdfast.core.tree.ops import describe
 from holdfast.errors import (
     ConflictError,
     ExistsError,
@@ -44,6 +47,7 @@ __all__ = [
     "Position",
     "PreparedCommit",
     "ProposedCommit",
+    "ReadGuard",
     "Record",
     "StreamWrite",
     "ahead",
@@ -57,12 +61,16 @@ __all__ = [
 ]
 
 
+_SHOWN_MAX = 4
+
+
 class NewEvent(Struct, frozen=True):
     """One event that somebody wants; the log gives it revision, time and link."""
 
     type: str
     payload: bytes
     ops: tuple[Op, ...] = ()
+    defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
 
 
 class StreamWrite(Struct, frozen=True):
@@ -81,9 +89,33 @@ class StreamWrite(Struct, frozen=True):
     def keeps_state(self) -> bool:
         """Says whether no event of it changes the state: then nothing need be folded for it."""
         for new_event in self.new_events:  # noqa: SIM110 -- a generator costs more than all of this
-            if new_event.ops:
+            if new_event.ops or new_event.defaults:
                 return False
         return True
+
+
+class ReadGuard(Struct, frozen=True):
+    """What a commit has read of a stream: these paths must still be what they were then.
+
+    The revision may be another one. It is the log that compares, on the state that the commit will
+    follow; the backend is told that very revision. So the contract knows of revisions only.
+    """
+
+    stream: str
+    state: StreamState
+    paths: tuple[Path, ...]
+
+    def changed_paths(self, now: StreamState) -> list[Path]:
+        """Returns the places that are no longer what was read; none if all of them are.
+
+        A scope that was closed meanwhile is another one as a whole.
+        """
+        if now.link == self.state.link:
+            return []
+        if now.closed_at != self.state.closed_at:
+            return [()]
+        old, new = self.state.root, now.root
+        return [place for path in self.paths for place in tree.changed_places(old, new, path)]
 
 
 class ProposedCommit(Struct, frozen=True):
@@ -100,6 +132,7 @@ class ProposedCommit(Struct, frozen=True):
     watch: tuple[str, ...] = ()
     abort_if: Callable[[], HoldfastError | None] | None = None
     failed: Callable[[BaseException], object] | None = None
+    guards: tuple[ReadGuard, ...] = ()
 
 
 class CommitResult(Struct, frozen=True):
@@ -171,13 +204,18 @@ def lasts(stream: str) -> UsageError:
     )
 
 
-def conflict(stream: str, expected: int, actual: int) -> ConflictError:
-    """Returns the error for a stale expectation."""
+def conflict(stream: str, expected: int, actual: int, paths: Sequence[Path] = ()) -> ConflictError:
+    """Returns the error for a stale expectation, of a revision or of what is at some paths."""
+    shown = ", ".join(map(describe, paths[:_SHOWN_MAX]))
+    if len(paths) > _SHOWN_MAX:
+        shown += f" and {len(paths) - _SHOWN_MAX} more places"
     return ConflictError(
-        f'scope "{stream}" changed: expected revision {expected}, found {actual}',
+        f'scope "{stream}" changed{shown and f" at {shown}"}: '
+        f"expected revision {expected}, found {actual}",
         stream=stream,
         expected=expected,
         actual=actual,
+        paths=paths,
     )
 
 

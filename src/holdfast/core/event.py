@@ -20,7 +20,7 @@ above (`run.created`); an unknown type leaves the state as it is and is shown as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -348,21 +348,7 @@ def fold(state: StreamState, records: list[Record], blobs: BlobReader) -> Stream
     revision, link, time, run = state.revision, state.link, state.time, OpBatch(state.root)
     for record in records:
         revision += 1
-        if record.revision != revision:
-            raise CorruptError(
-                f'stream "{record.stream}" skips from revision {revision - 1} '
-                f"to {record.revision}: an event is missing",
-                stream=record.stream,
-                revision=revision,
-            )
-        link = record_link(link, record)
-        if link != record.link:
-            raise CorruptError(
-                f'event {revision} of "{record.stream}" does not match its link: '
-                "its bytes, or those of an event before it, have changed",
-                stream=record.stream,
-                revision=revision,
-            )
+        link = _verified(record, revision, link)
         try:
             if record.type == CHANGED:
                 # Nearly every event. No StreamState is made for it: none is needed.
@@ -373,11 +359,49 @@ def fold(state: StreamState, records: list[Record], blobs: BlobReader) -> Stream
                 state = advance(state, link, record.time, record.type, record.payload, ops, blobs)
                 run = OpBatch(state.root)
         except UsageError as misfit:
-            raise CorruptError(
-                f'event {revision} of "{record.stream}" does not fit the state '
-                f"before it: {misfit.message}",
-                stream=record.stream,
-                revision=revision,
-            ) from misfit
+            raise _misfit(record, misfit) from misfit
         time = record.time
     return replace(state, revision=revision, link=link, time=time, root=run.root())
+
+
+def each_state(
+    state: StreamState, records: Iterable[Record], blobs: BlobReader
+) -> Iterator[StreamState]:
+    """Yields the fold after each of the records, having verified order and links."""
+    for record in records:
+        link = _verified(record, state.revision + 1, state.link)
+        try:
+            ops = ops_of(record)
+            state = advance(state, link, record.time, record.type, record.payload, ops, blobs)
+        except UsageError as misfit:
+            raise _misfit(record, misfit) from misfit
+        yield state
+
+
+def _verified(record: Record, revision: int, link: bytes) -> bytes:
+    """Returns the link of the record that must be the next one, or raises CorruptError."""
+    if record.revision != revision:
+        raise CorruptError(
+            f'stream "{record.stream}" skips from revision {revision - 1} '
+            f"to {record.revision}: an event is missing",
+            stream=record.stream,
+            revision=revision,
+        )
+    found = record_link(link, record)
+    if found != record.link:
+        raise CorruptError(
+            f'event {revision} of "{record.stream}" does not match its link: '
+            "its bytes, or those of an event before it, have changed",
+            stream=record.stream,
+            revision=revision,
+        )
+    return found
+
+
+def _misfit(record: Record, misfit: UsageError) -> CorruptError:
+    return CorruptError(
+        f'event {record.revision} of "{record.stream}" does not fit the state '
+        f"before it: {misfit.message}",
+        stream=record.stream,
+        revision=record.revision,
+    )

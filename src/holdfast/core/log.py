@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from itertools import groupby
+from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Protocol, TypeVar, cast
@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    read_many,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
@@ -49,6 +50,7 @@ from holdfast.core.commit import (
     NewEvent,
     PreparedCommit,
     ProposedCommit,
+    ReadGuard,
     StreamWrite,
     ahead,
     check_expire_together,
@@ -72,8 +74,9 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.layers import Layer, register_layer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
-from holdfast.core.tree import Map
+from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -120,6 +123,15 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
+def is_replayed() -> bool:
+    """Says whether the code that writes here may be run again, and must then write the same.
+
+    What a write depends on the state for is then left to the log, or left out.
+    """
+    writer = WRITER.get()
+    return writer is not None and writer.is_replayed
+
+
 Transform = Callable[[Map, str], Map]
 """Given a scope's state and its name, returns the state as a reader is to see it."""
 
@@ -152,6 +164,7 @@ class Routes:
             streams = [write.stream for write in proposed.writes]
             streams += [write.origin[0] for write in proposed.writes if write.origin is not None]
             streams += [stream for stream, _ in proposed.reads]
+            streams += [guard.stream for guard in proposed.guards]
             self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
 
     def split(self, prepared: list[PreparedCommit]) -> list[list[PreparedCommit]]:
@@ -195,8 +208,15 @@ class Routes:
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
+LEVELS = "scope.level"
+"""The index that has a mark for each registered level: its name, the one above it as the group, and
+priority 1 if closing a scope of it keeps its state."""
+register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+BULK_STREAMS = 256
+BULK_EVENTS = 64
+"""So many streams are read at once, each if it has no more events than this."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
@@ -221,6 +241,8 @@ class Log:
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
         self._is_ahead_told = False
+        self.unrecorded: dict[str, Mark] = {}
+        """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
@@ -287,6 +309,11 @@ class Log:
         for transform in self._transforms:
             root = transform(root, stream)
         return root
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether readers see something else than what is stored."""
+        return bool(self._transforms)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -410,7 +437,7 @@ class Log:
             except HoldfastError as error:
                 # What it does not fit on may be a neighbour's commit, which is not written yet and
                 # may never be: then it waits, unanswered, until that is known.
-                is_late = any(write.stream in overlay for write in request.work.writes)
+                is_late = _follows(request.work, overlay)
                 one = None if is_late else self._prepare_again(request, error)
             except Exception as error:
                 # A validator's own bug, most likely: nothing of this one is written, and it says
@@ -466,6 +493,12 @@ class Log:
         writes = proposed.writes
         before: list[StreamState] = []
         newest = 0
+        reads = proposed.reads
+        if proposed.guards:
+            written = {write.stream for write in writes}
+            guarded = self._guarded(proposed.guards, written, overlay)
+            reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
+            overlay = overlay | guarded
         for write in writes:
             base = self._base(write, overlay)
             before.append(base)
@@ -485,8 +518,13 @@ class Log:
             append, state = self._prepare_write(write, base, time)
             for validate in self._validators:
                 validate(write, base, state)
-            if append.expires_us and append.expected == 0:
-                marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+            if append.expected == 0:
+                if append.expires_us:
+                    marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+                if self.unrecorded:
+                    level = self.unrecorded.get(append.stream.partition("/")[0])
+                    if level is not None and level not in marks:
+                        marks = (*marks, level)
             appends.append(append)
             after.append(state)
         if len(appends) > 1:
@@ -495,7 +533,7 @@ class Log:
             time,
             self.actor,
             tuple(appends),
-            proposed.reads,
+            reads,
             proposed.fence,
             marks,
             proposed.watch,
@@ -521,13 +559,16 @@ class Log:
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
-            type, payload = one.type, one.payload
+            type, payload, ops = one.type, one.payload, one.ops
+            if one.defaults:
+                ops = (*missing_ops(state.root, one.defaults, blobs), *ops)
+                payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             link = event.next_link(
                 state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
             )
-            state = advance(state, link, time, type, payload, one.ops, blobs)
+            state = advance(state, link, time, type, payload, ops, blobs)
             record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
             records.append(record)
             key = None
@@ -559,6 +600,31 @@ class Log:
                 hint="fork it, or open a scope with another id",
             )
         return base
+
+    def _guarded(
+        self, guards: Sequence[ReadGuard], written: set[str], overlay: dict[str, StreamState]
+    ) -> dict[str, StreamState]:
+        """Returns the newest state of each guarded stream, having compared what was read of it.
+
+        The commit follows these very states: their revisions go to the backend, which refuses it if
+        one is out of date, and then they are compared again. What a neighbour in the batch writes
+        to a stream that this one only reads may never be stored, and another writer's event be
+        found at the same revision: so this one waits until that is known.
+        """
+        found: dict[str, StreamState] = {}
+        for guard in guards:
+            stream = guard.stream
+            state = overlay.get(stream)
+            if state is None:
+                state = self._states.get(stream) or self.newest(stream)
+                if guard.changed_paths(state):
+                    state = self.newest(stream)  # it may be out of date: ask before refusing
+            elif stream not in written or isinstance(state, StreamEnd):
+                raise UnavailableError(f'scope "{stream}" is being written to')
+            if changed := guard.changed_paths(state):
+                raise conflict(stream, guard.state.revision, state.revision, changed)
+            found[stream] = state
+        return found
 
     def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
@@ -622,6 +688,10 @@ class Log:
                 growth.bytes += size
             else:
                 self.snapshots.grown(stream, state, size)
+        if self.unrecorded:
+            for mark in one.commit.marks:
+                if mark.index == LEVELS:
+                    self.unrecorded.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         request.answered = True
@@ -659,8 +729,10 @@ class Log:
             if stream == refusal.stream:
                 one.request.fail(conflict(stream, expected, actual))
                 return
-        write = next(write for write in proposed.writes if write.stream == refusal.stream)
-        if write.origin is not None:
+        write = next((one for one in proposed.writes if one.stream == refusal.stream), None)
+        if write is None:
+            self.newest(refusal.stream)  # it was only read: what is guarded of it is compared again
+        elif write.origin is not None:
             one.request.fail(exists(write.stream))
         elif write.expected is not None and write.expected != actual:
             one.request.fail(conflict(write.stream, write.expected, actual))
@@ -715,8 +787,8 @@ class Log:
             if stored and stored[0].type == event.OPENED:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
-            same = [(new_event.type, new_event.payload) for new_event in write.new_events]
-            if not found or [(record.type, record.payload) for record in stored] != same:
+            pairs = zip(stored, write.new_events, strict=True)
+            if len(stored) != len(write.new_events) or not all(starmap(self._is_of, pairs)):
                 raise UsageError(
                     f'key "{write.key}" was used for another change than the one to '
                     f'"{write.stream}": a key names one change for ever',
@@ -727,6 +799,15 @@ class Log:
             after.append(read(write.stream, stored[-1].revision))
             position = max(position, stored[-1].position)
         return CommitResult(position, tuple(before), tuple(after), repeated=True)
+
+    def _is_of(self, record: Record, new_event: NewEvent) -> bool:
+        """Says whether a record is what a new event became, or would have become, in its place."""
+        payload = new_event.payload
+        if new_event.defaults:
+            root = self.at(record.stream, record.revision - 1).root
+            ops = missing_ops(root, new_event.defaults, self.blobs.read)
+            payload = encode_ops((*ops, *new_event.ops))
+        return (record.type, record.payload) == (new_event.type, payload)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -740,6 +821,52 @@ class Log:
             state = self._load(stream, head, head.revision)
         if state.expires_us:
             self.expiry.check(stream, state.expires_us)
+        return state
+
+    def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
+        """Returns the newest state of each stream, None of one that has expired.
+
+        All are asked for at once. Of those that are not in memory, the short ones are read
+        together too; a long one has a snapshot, and is loaded alone.
+        """
+        states: dict[str, StreamState | None] = {}
+        for start in range(0, len(streams), BULK_STREAMS):
+            names = streams[start : start + BULK_STREAMS]
+            heads = dict(zip(names, self._backend.heads(names), strict=True))
+            short = {
+                stream: head.revision
+                for stream, head in heads.items()
+                if head is not None
+                and stream not in self._states
+                and head.first == 1
+                and head.revision <= BULK_EVENTS
+                and not head.expires_us
+            }
+            read: dict[str, StreamState] = {}
+            if len(short) > 1:
+                found = read_many(self._backend, list(short), limit=BULK_EVENTS)
+                for (stream, revision), records in zip(short.items(), found, strict=True):
+                    read[stream] = fold(EMPTY, records[:revision], self.blobs.read)
+            for stream, head in heads.items():
+                states[stream] = self._newest_at(stream, head, read.get(stream))
+        return [states[stream] for stream in streams]
+
+    def _newest_at(
+        self, stream: str, head: Head | None, read: StreamState | None
+    ) -> StreamState | None:
+        """Returns the state that a head leads to, None if the stream has expired."""
+        if head is None:
+            return EMPTY
+        if read is not None and read.link == head.link:
+            self._remember(stream, read)
+        state = self._states.get(stream)
+        try:
+            if state is None or (state.revision, state.link) != (head.revision, head.link):
+                state = self._load(stream, head, head.revision)
+            if state.expires_us:
+                self.expiry.check(stream, state.expires_us)
+        except ExpiredError:
+            return None
         return state
 
     def peek(self, stream: str) -> StreamState | None:
@@ -1070,9 +1197,9 @@ class Log:
             yield from names
             after = names[-1]
 
-    def stream_page(self, *, after: str) -> list[str]:
+    def stream_page(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Returns some names of streams after one, in order; none if there are no more."""
-        return self._backend.streams(after=after)
+        return self._backend.streams(prefix=prefix, after=after, limit=limit)
 
     def now_us(self, stream: str) -> int:
         """Returns the time on the clock that judges a stream: the server's, or this host's."""
@@ -1144,6 +1271,13 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
+    """Says whether a commit is on a stream that one before it in its batch has written to."""
+    streams = [write.stream for write in proposed.writes]
+    streams += [guard.stream for guard in proposed.guards]
+    return any(stream in overlay for stream in streams)
 
 
 def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:

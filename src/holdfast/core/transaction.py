@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import tree
-from holdfast.core.arguments import Path, check_expected, check_path, check_whole, update_ops
-from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite, check_lease, conflict
+from holdfast.core.arguments import (
+    Path,
+    check_expected,
+    check_flag,
+    check_path,
+    check_whole,
+    update_ops,
+)
+from holdfast.core.commit import (
+    CommitResult,
+    ProposedCommit,
+    ReadGuard,
+    StreamWrite,
+    check_lease,
+    conflict,
+)
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
-from holdfast.core.log import Log
-from holdfast.core.tree import Map, Op
+from holdfast.core.log import Log, is_replayed
+from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
+
+RETRIES = 3
+"""How often a commit that somebody was faster than is made again, unless the caller says so."""
 
 
 @runtime_checkable
@@ -28,7 +45,12 @@ class WritableScope(Protocol):
     @property
     def _subscribers(self) -> Listeners: ...
     def _change_write(
-        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+        self,
+        ops: Sequence[Op],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+        defaults: Sequence[Op] = (),
     ) -> StreamWrite: ...
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
@@ -44,8 +66,9 @@ class Listeners(Protocol):
 class PendingCommit:
     """What `with store.commit() as tx:` hands out. Nothing is written before the block ends.
 
-    A scope that was read through it is guarded: if somebody changed it meanwhile, the commit
-    raises ConflictError and nothing of it is written, in any scope (guarantees 2 and 3).
+    What was read through it is guarded, path by path: if somebody changed that meanwhile, the
+    commit raises ConflictError, which names the paths, and nothing of it is written, in any scope
+    (guarantees 2 and 3). Whatever else was written to those scopes does not matter.
     """
 
     def __init__(
@@ -120,16 +143,21 @@ class PendingCommit:
             fence = Fence(lease.name, lease.owner, lease.epoch)
         parts: list[StreamWrite] = []
         reads: list[tuple[str, int]] = []
+        guards: list[ReadGuard] = []
         for pending in self._scopes.values():
-            write = pending._write(self._key)
+            expected, guard = pending._guards()
+            if guard is not None:
+                guards.append(guard)
+            write = pending._write(expected, self._key)
             if write is not None:
                 parts.append(write)
-            elif (expected := pending._guard()) is not None:
+            elif expected is not None:
                 reads.append((pending.name, expected))
         if not parts and not self._marks:
             return None
         marks = tuple(self._marks.values())
-        return ProposedCommit(tuple(parts), tuple(reads), fence, marks, tuple(self._watch))
+        watch = tuple(self._watch)
+        return ProposedCommit(tuple(parts), tuple(reads), fence, marks, watch, guards=tuple(guards))
 
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""
@@ -139,7 +167,12 @@ class PendingCommit:
 
 
 class PendingScope:
-    """One scope inside a pending commit: its writes gather, its reads see them."""
+    """One scope inside a pending commit: its writes gather, its reads see them.
+
+    A read guards the path that was read. `.state`, `in`, iterating, `len` and a key that is absent
+    guard the mapping or list that was looked through. What the commit itself has set needs none.
+    `append`, `increment` and `set_default` read nothing, so those of several writers all get in.
+    """
 
     def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
@@ -148,27 +181,64 @@ class PendingScope:
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []
+        self._defaults: list[Op] = []
+        self._read: dict[tuple[str | int, ...], None] = {}
         self._expected: int | None = None
         self._checkpoint: str | None = None
 
     @property
     def state(self) -> Map:
-        """The state as the commit would leave it; reading it guards the scope."""
-        if self._base is None:
-            self._base = self._log.newest(self.name)
-        root = self._log.show(self._base, self.name)
-        if not self._ops:
-            return root
-        return tree.apply(
-            root, self._ops, revision=self._base.revision + 1, blobs=self._log.blobs.read
-        )
+        """The state as the commit would leave it; reading it guards all of it."""
+        self._add_guard(())
+        return self._now()
 
     def get(self, path: Path, default: Any = None) -> Any:
-        """Returns a value; reading it guards the scope."""
-        return tree.get(self.state, check_path(path), default)
+        """Returns a value; reading it guards it, or its container if it is absent."""
+        place = check_path(path)
+        self._add_guard(place)
+        return tree.get(self._now(), place, default)
 
-    def set(self, path: Path, value: Any) -> None:
-        self._ops.append(tree.set_op(path, value))
+    def __getitem__(self, key: str) -> Any:
+        value = self.get(key, MISSING)
+        if value is MISSING:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def set(self, path: Path, value: Any, *, diff: bool = False) -> None:
+        """Puts a value at a key or path; with `diff` it stores what differs from what is there.
+
+        To compare is to read: with `diff` the path is guarded.
+        """
+        op = tree.set_op(path, value)
+        if check_flag(diff, "diff") and not is_replayed():
+            if tree.locate(self._now(), op.keys) is not MISSING:
+                self._add_guard(op.keys)
+            self._ops += tree.set_difference(self._now(), op)
+        else:
+            self._ops.append(op)
+
+    def replace_state(self, values: Mapping[str, Any]) -> None:
+        """Makes the whole state this, storing what differs from what is there."""
+        self.set((), values, diff=True)
+
+    def set_default(self, path: Path, value: Any) -> None:
+        """Puts a value where there is nothing yet; what another writer put there first stays."""
+        op = tree.set_op(path, value)
+        if any(_overlap(op.keys, other.keys) for other in self._ops):
+            # What this commit did there decides, and not only what is stored.
+            if self.get(op.keys, MISSING) is MISSING:
+                self._ops.append(op)
+        else:
+            self._defaults.append(op)
 
     def update(self, values: Mapping[str, Any]) -> None:
         self._ops += update_ops(values)
@@ -187,28 +257,62 @@ class PendingScope:
         self._checkpoint = name
 
     def expect(self, revision: int) -> None:
-        """Guards the scope at a revision that was read elsewhere."""
+        """Guards the whole scope at a revision that was read elsewhere."""
         self._expected = check_expected(revision)
 
-    def _write(self, key: str | None) -> StreamWrite | None:
+    def _now(self) -> Map:
+        """Returns the state as the commit would leave it."""
+        base = self._stored()
+        root = self._log.show(base, self.name)
+        if not self._ops and not self._defaults:
+            return root
+        blobs = self._log.blobs.read
+        ops = (*tree.missing_ops(root, self._defaults, blobs), *self._ops)
+        return tree.apply(root, ops, revision=base.revision + 1, blobs=blobs)
+
+    def _stored(self) -> StreamState:
+        """Returns the state that this commit reads: the newest one, when it is first asked for."""
+        if self._base is None:
+            self._base = self._log.newest(self.name)
+        return self._base
+
+    def _add_guard(self, path: tuple[str | int, ...]) -> None:
+        """Guards what a read of a path looks at in the stored state."""
+        stored = self._stored().root
+        for op in self._ops:
+            if op.kind == "set" and op.keys == path[: len(op.keys)]:
+                return  # whatever is stored there, the commit has put something in its place
+        # What a transform shows at a path may come from any other.
+        is_stored = not self._log.is_transformed
+        self._read[tree.reach(stored, path) if is_stored else ()] = None
+
+    def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
         """Returns what the commit adds to this scope's stream, None if nothing."""
-        if not self._ops and self._checkpoint is None:
-            return None
-        if not self._ops:
-            return self._scope._checkpoint_write(self._checkpoint, self._guard(), key)
-        return self._scope._change_write(self._ops, self._guard(), key, self._checkpoint)
+        if self._ops or self._defaults:
+            return self._scope._change_write(
+                self._ops, expected, key, self._checkpoint, self._defaults
+            )
+        if self._checkpoint is not None:
+            return self._scope._checkpoint_write(self._checkpoint, expected, key)
+        return None
 
-    def _guard(self) -> int | None:
-        """Returns the revision that the scope must be at: the one expected, or the one read.
+    def _guards(self) -> tuple[int | None, ReadGuard | None]:
+        """Returns the revision that was expected, and what was read.
 
-        Raises ConflictError if they differ: one of the two is stale already.
+        Raises ConflictError if what was read is not of that revision: one of the two is stale.
         """
-        read = None if self._base is None else self._base.revision
-        if self._expected is None or read is None:
-            return read if self._expected is None else self._expected
-        if self._expected != read:
-            raise conflict(self.name, self._expected, read)
-        return read
+        if self._base is None or not self._read:
+            return self._expected, None
+        if self._expected is not None and self._expected != self._base.revision:
+            raise conflict(self.name, self._expected, self._base.revision)
+        paths = ((),) if () in self._read else tuple(self._read)
+        return self._expected, ReadGuard(self.name, self._base, paths)
+
+
+def _overlap(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
+    """Says whether one of two paths leads to the other."""
+    shared = min(len(path), len(other))
+    return path[:shared] == other[:shared]
 
 
 class View:

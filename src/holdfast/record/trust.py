@@ -26,9 +26,16 @@ from pathlib import Path
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec import json as json_codec
 
-from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_value
+from holdfast.errors import (
+    NotFoundError,
+    UnavailableError,
+    UntrustedError,
+    UsageError,
+    show_value,
+)
 
 BYTES_MAX = 1 << 20
+SHOWN_CHARACTERS_MAX = 300
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -92,6 +99,22 @@ def is_trusted(found: ConfigFile) -> bool:
 def was_trusted(found: ConfigFile) -> bool:
     """Returns whether this user once trusted what was at this place."""
     return _kept(found.path) is not None
+
+
+def untrusted_error(found: ConfigFile, commands: dict[str, str]) -> UntrustedError:
+    """Returns the error for a file that is not trusted, with what it would run, by name."""
+    shown = "; ".join(f"{name}: {text}" for name, text in commands.items())
+    if len(shown) > SHOWN_CHARACTERS_MAX:
+        shown = f"{shown[:SHOWN_CHARACTERS_MAX]}…"
+    why = (
+        "has changed since you trusted it"
+        if was_trusted(found)
+        else "names commands, and you have not trusted it"
+    )
+    return UntrustedError(
+        f'configuration file "{found.path}" {why}; it would run {shown}',
+        hint=f"read it; then, if you trust it: holdfast trust {shlex.quote(found.path)}",
+    )
 
 
 def add(found: ConfigFile) -> None:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag
 from holdfast.core.intent import Done, NotDone, Unknown, verifiers
-from holdfast.errors import UntrustedError, UsageError, show_value
+from holdfast.errors import UsageError, show_value
 from holdfast.record import trust as trusted_files
 from holdfast.record.facts import Contradicted, Fact, Holds
 
@@ -37,7 +37,6 @@ _logger = logging.getLogger("holdfast.record")
 FILE = "holdfast.toml"
 TIMEOUT_S = 30.0
 FOUND_CHARACTERS_MAX = 1000
-SHOWN_CHARACTERS_MAX = 300
 
 
 class VerifierCommand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,28 +64,12 @@ def load_verifiers(path: str | os.PathLike[str] = FILE, *, trust: bool = False) 
     found = trusted_files.read_config(path)
     commands = parse_commands(found)
     if commands and not trust and not trusted_files.is_trusted(found):
-        raise _untrusted(found, commands)
+        texts = {name: command.text for name, command in commands.items()}
+        raise trusted_files.untrusted_error(found, texts)
     directory = Path(found.path).parent
     for name, command in commands.items():
         verifiers.add(_CommandVerifier(name, command, directory), name)
     return list(commands)
-
-
-def _untrusted(
-    found: trusted_files.ConfigFile, commands: dict[str, VerifierCommand]
-) -> UntrustedError:
-    shown = "; ".join(f"{name}: {command.text}" for name, command in commands.items())
-    if len(shown) > SHOWN_CHARACTERS_MAX:
-        shown = f"{shown[:SHOWN_CHARACTERS_MAX]}…"
-    why = (
-        "has changed since you trusted it"
-        if trusted_files.was_trusted(found)
-        else ("names commands, and you have not trusted it")
-    )
-    return UntrustedError(
-        f'configuration file "{found.path}" {why}; it would run {shown}',
-        hint=f"read it; then, if you trust it: holdfast trust {shlex.quote(found.path)}",
-    )
 
 
 def parse_commands(found: trusted_files.ConfigFile) -> dict[str, VerifierCommand]:

@@ -22,7 +22,7 @@ from holdfast.runs.journal import Entry, Journal
 
 Load = Callable[[Any], Any]
 _ITERATION = re.compile(r"\[[^\]]*\]")
-_LOOPS = frozenset(("each", "repeat"))
+_LOOPS = frozenset(("each", "repeat", "loop"))
 _VALUES = frozenset(("step", "let", "const", "set", "wait", "signal", "now", "random", "uuid"))
 
 

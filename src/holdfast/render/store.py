@@ -12,9 +12,10 @@ from holdfast.core.check import Report
 from holdfast.core.consumers import GroupStatus
 from holdfast.core.copy import Copied
 from holdfast.core.leases import Worker
+from holdfast.core.page import Page
 from holdfast.core.salvage import Salvaged
 from holdfast.errors import HoldfastError
-from holdfast.render.text import time_text
+from holdfast.render.text import page_document, time_text
 
 if TYPE_CHECKING:
     # Layers above this one make these reports; only their types are needed here.
@@ -45,8 +46,8 @@ class ScopeSummary(Struct, frozen=True):
     is_expired: bool
 
 
-def scopes_document(scopes: Sequence[ScopeSummary]) -> dict[str, Any]:
-    """Returns a list of scopes."""
+def scopes_document(scopes: Page[ScopeSummary]) -> dict[str, Any]:
+    """Returns a page of scopes."""
     documents = [
         {
             "scope": scope.name,
@@ -59,7 +60,7 @@ def scopes_document(scopes: Sequence[ScopeSummary]) -> dict[str, Any]:
         }
         for scope in scopes
     ]
-    return {"scopes": documents}
+    return {"scopes": documents, **page_document(scopes)}
 
 
 def worker_document(worker: Worker) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from msgspec import Raw
 from holdfast.core import codec
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Event
+from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, List, Map
 
 WIDTH_MAX = 60
@@ -111,6 +112,11 @@ def indent(value: Any) -> str:
 def time_text(moment: datetime) -> str:
     """Returns a time for programs: UTC, ISO 8601, to the microsecond."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def page_document(page: Page[Any]) -> dict[str, Any]:
+    """Returns what every list says of itself: whether there is more, and where it goes on."""
+    return {"more": page.more, "cursor": page.cursor}
 
 
 def show_summary(event: Event) -> str:

@@ -21,7 +21,9 @@ from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
 from holdfast.runs.waits import check_id, message_name
 
-_BLOCKS = frozenset(("branch", "parallel", "iteration", "run", "fold", "each", "repeat"))
+_BLOCKS = frozenset(
+    ("branch", "parallel", "iteration", "run", "fold", "each", "repeat", "loop", "block")
+)
 """What fails because something inside it did."""
 
 

@@ -41,12 +41,16 @@ class LoopPosition(Struct, frozen=True):
     name: str
     index: int
     total: int | None
+    kind: str = "each"
 
     def __str__(self) -> str:
-        return f"{self.name}: iteration {self.index + 1} of {self.total}"
+        text = f"{self.name}: iteration {self.index + 1}"
+        if self.total is None:
+            return text
+        return f"{text}, at most {self.total}" if self.kind == "loop" else f"{text} of {self.total}"
 
 
-_LASTING = frozenset(("each", "repeat", "fold", "run", "child"))
+_LASTING = frozenset(("each", "repeat", "loop", "fold", "run", "block", "child"))
 """What stays open while operations after it are performed."""
 
 
@@ -146,18 +150,20 @@ def _loops_of(journal: Journal, path: str) -> list[str]:
     for end in [place for place, char in enumerate(path) if char == "]"]:
         loop, _, index = path[:end].rpartition("[")
         entry = journal.entries.get(loop)
-        if entry is not None and entry.total is not None:
+        if entry is not None and (entry.total is not None or entry.kind == "loop"):
             name = entry.label or entry.name or entry.kind
             number = _number_of(journal, loop, index, entry.total)
-            found.append(str(LoopPosition(name, number, entry.total)))
+            found.append(str(LoopPosition(name, number, entry.total, entry.kind)))
     return found
 
 
-def _number_of(journal: Journal, loop: str, index: str, total: int) -> int:
+def _number_of(journal: Journal, loop: str, index: str, total: int | None) -> int:
     """Returns which iteration of a loop this is, also if iterations are named (`by=`).
 
     Named ones are counted as they come: one that recorded nothing is not.
     """
+    if total is None:
+        return int(index)
     names = iterations_of(journal, loop)
     if all(name.isdigit() and int(name) < total for name in names):
         return int(index)

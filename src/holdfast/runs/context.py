@@ -16,17 +16,22 @@ from contextvars import Context as ContextVars
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from itertools import count
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
 
+from holdfast.agents.command import Command as AgentCommand
+from holdfast.agents.protocol import NO, SUMMARY_MAX, YES, Executor, Question
+from holdfast.agents.protocol import Call as AgentCall
+from holdfast.agents.protocol import Kind as QuestionKind
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER
 from holdfast.core.tree import MISSING, Map, get
 from holdfast.errors import UsageError, show_value
-from holdfast.runs import blocks, events, processes, steps, values, waits
+from holdfast.runs import blocks, events, processes, sessions, steps, values, waits
 from holdfast.runs.blocks import Branch, ParallelJoin, branch_body
 from holdfast.runs.define import CURRENT, ONCE, RunFunction, Signature, Step, is_run, is_step
 from holdfast.runs.execution import BodyWriter, Execution, StepWriter
@@ -154,6 +159,7 @@ class Operations:
         self._is_stopped = False
         self._writer = BodyWriter(self)
         self._variables: dict[tuple[str, str], Variable] = {}
+        self._left_loops: list[tuple[Block, str, set[str]]] = []
         self._leaving: Control | None = None
         self._thread = threading.get_ident()
 
@@ -248,6 +254,10 @@ class Operations:
 
     def _close_block(self, block: Block) -> None:
         """Looks at what the pass through a block did not read: a note, or a divergence (rule 2)."""
+        while self._left_loops:
+            left, path, seen = self._left_loops.pop()
+            self._close_block(left)
+            self._close_loop(path, seen)
         harmless, acts = block.leftovers()
         for entry in harmless:
             self._execution.note(
@@ -424,6 +434,7 @@ class Operations:
         key: str | None = None,
         label: str | None = None,
         source: str | None = None,
+        closing: Any = None,
     ) -> Operation:
         """Takes the step's place in the journal now, and returns how it is performed."""
         self._begin()
@@ -435,7 +446,7 @@ class Operations:
         self._current = blocks.CurrentOperation(
             answer.path, label or step.name, step.retry.attempts
         )
-        call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
+        call = steps.StepCall(step, args, kwargs, inputs, digest, answer, closing)
         return steps.perform(self._execution, call)
 
     def _call_step(
@@ -526,6 +537,104 @@ class Operations:
         step = command.as_step(self._execution.log.clock, self._check_wanted, settings)
         return self._drive(self._step_operation(step, command.inputs, {}, key, label, source))
 
+    def session(
+        self,
+        prompt: str,
+        /,
+        *,
+        system: str | None = None,
+        context: Mapping[str, str] | Sequence[Sequence[str]] | None = None,
+        model: str | None = None,
+        agent: str | None = None,
+        memory: str | None = None,
+        skills: Sequence[str] = (),
+        permissions: Mapping[str, Any] | None = None,
+        remember: tuple[Scope, Path] | None = None,
+        executor: Executor | AgentCommand | None = None,
+        effect: str = "idempotent",
+        retry: Any = None,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Asks an agent, as a step, and returns its `Answer`.
+
+        Prompt, context and model are its inputs; text, model and usage its value. With
+        `effect="effect"` it is asked again only after an error that proves that nothing was sent,
+        and any other error parks the run. `remember` is a scope and a path: the agent's memory is
+        written there in the commit that closes the session.
+        """
+        call = AgentCall(
+            prompt,
+            system,
+            sessions.pairs_of(context),
+            model,
+            agent,
+            memory,
+            tuple(skills),
+            None if permissions is None else dict(permissions),
+        )
+        made = self._engine.agents
+        asked = made.session(self, made.chosen(executor), call, effect, retry)
+        place = None
+        if remember is not None:
+            scope, path = remember
+            kept = cast("tuple[str, ...]", check_path(path))
+            place = sessions.MemoryPlace(getattr(scope, "sync", scope), kept)
+        return self._ask(asked, key, label, source, sessions.closing(place, asked, self))
+
+    def decide(
+        self,
+        question: str,
+        /,
+        *,
+        options: Sequence[str] = (YES, NO),
+        kind: QuestionKind = "if",
+        context: Mapping[str, str] | Sequence[Sequence[str]] | None = None,
+        executor: Executor | AgentCommand | None = None,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Asks an agent to decide, as an idempotent step, and returns one of the options.
+
+        An answer that is none of them is asked for once more, then it is a StepError.
+        """
+        asked = Question(question, kind, tuple(options), sessions.pairs_of(context))
+        made = self._engine.agents
+        step = made.decision(self, made.chosen(executor), asked)
+        return self._ask(step, key, label, source)
+
+    def summarise(
+        self,
+        text: str,
+        /,
+        *,
+        limit: int = SUMMARY_MAX,
+        executor: Executor | AgentCommand | None = None,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Any:
+        """Asks an agent for a shorter text, as a step of the class read."""
+        check_whole(limit, "limit", least=1)
+        made = self._engine.agents
+        asked = made.summary(self, made.chosen(executor), text, limit)
+        return self._ask(asked, key, label, source)
+
+    def _ask(
+        self,
+        asked: sessions.AgentStep,
+        key: str | None,
+        label: str | None,
+        source: str | None,
+        closing: Any = None,
+    ) -> Any:
+        """Performs a question to an agent as a step, and returns what its value stands for."""
+        step, args, named = asked.step, asked.args, asked.named
+        operation = self._step_operation(step, args, named, key, label, source, closing)
+        return self._drive(sessions.converted(operation, asked.convert))
+
     def read(
         self,
         scope: Scope,
@@ -614,11 +723,27 @@ class Operations:
         items = range(check_whole(times, "times"))
         return self._loop("repeat", name, items, None, key, label, source)
 
+    def loop(
+        self,
+        max: int | None = None,
+        *,
+        name: str = "loop",
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+    ) -> Iterator[int]:
+        """Yields 0, 1, 2, … each in a block of its own, until it is left or `max` is reached.
+
+        `ctx.progress` says "iteration 3, at most 5".
+        """
+        items = count() if max is None else range(check_whole(max, "max", least=1))
+        return self._loop("loop", name, items, None, key, label, source)
+
     def _loop(
         self,
         kind: str,
         name: str,
-        items: Sequence[Any],
+        items: Sequence[Any] | count[int],
         by: Callable[[Any], str] | None,
         key: str | None,
         label: str | None,
@@ -629,8 +754,9 @@ class Operations:
         answer = self._block.ask(kind, leaf, "pure", key=key, label=label, source=source)
         if answer.verdict == "diverged":
             raise self._leave_with(self._execution.diverge(answer))
+        total = None if isinstance(items, count) else len(items)
         if answer.verdict == "execute":
-            self._execution.record(blocks.opened(answer, kind, name, len(items)))
+            self._execution.record(blocks.opened(answer, kind, name, total))
         outer, depth = self._block, len(self._loops)
         seen: set[str] = set()
         try:
@@ -641,12 +767,17 @@ class Operations:
                 seen.add(path)
                 self._block = Block(self._execution.journal, path, displaced=answer.displaced)
                 self._loops[depth:] = [
-                    blocks.LoopPosition(answer.label or name, number, len(items))
+                    blocks.LoopPosition(answer.label or name, number, total, kind)
                 ]
                 yield item
                 self._begin()
                 self._close_block(self._block)
             self._close_loop(answer.path, seen)
+        except GeneratorExit:
+            # It was left by a break, or by an error on its way out. Which of them, nobody can say
+            # here: if the block around it ends well, its last iteration is looked at then.
+            self._left_loops.append((self._block, answer.path, seen))
+            raise
         finally:
             self._block = outer
             del self._loops[depth:]

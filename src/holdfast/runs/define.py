@@ -206,7 +206,7 @@ class Step(Generic[P, R_co]):
         self.retry = retry
         self.not_done = not_done
         self.signature = Signature(function, ignore)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.drop: Callable[[], None] | None = None  # ends a call that is on its way
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -392,7 +392,7 @@ def step(
     if verify is not None and effect != "effect":
         raise UsageError(f"verify belongs to the class effect, found {effect}")
     exceptions = _exceptions(not_done, "not_done")
-    policy = _retry(retry)
+    policy = check_retry(retry)
     verifier = None if verify is None else verifiers.name(verify)
 
     def define(function: Any) -> Any:
@@ -412,7 +412,8 @@ def step(
     return define
 
 
-def _retry(retry: object) -> Retry:
+def check_retry(retry: object) -> Retry:
+    """Returns how often a step is tried, or raises UsageError."""
     if retry is None:
         return ONCE
     if isinstance(retry, int):

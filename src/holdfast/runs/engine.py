@@ -50,6 +50,7 @@ from holdfast.runs.execution import (
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.operation import OwnerLost, Parked, RunSuspended
 from holdfast.runs.pool import Pool, PoolCall
+from holdfast.runs.sessions import AgentSteps
 from holdfast.runs.supervisor import Supervisor, WakeCondition
 from holdfast.runs.waits import ChildSpec, check_id, message_name
 from holdfast.scope import Scope
@@ -184,6 +185,7 @@ class Engine:
         self.active: dict[str, Execution] = {}
         self.jobs: dict[str, PoolCall] = {}
         self.launch_async: Launcher | None = None
+        self.agents = AgentSteps()
         self.supervisor = Supervisor(self)
         self._free = Waiters()
         self._busy: dict[str, int] = {}  # the run that a thread starts or resumes

@@ -339,7 +339,7 @@ class Execution:
             writes = (StreamWrite(self.stream, (new_event(event),)), *extra.writes)
             watch = (*extra.watch, self.inbox.stream)
             return send(
-                ProposedCommit(writes, extra.reads, self.fence, extra.marks, watch, self.abort_if)
+                replace(extra, writes=writes, fence=self.fence, watch=watch, abort_if=self.abort_if)
             )
 
     def joined(self, event: Struct) -> None:

@@ -65,6 +65,8 @@ class StepCall(Struct, frozen=True):
     inputs: bytes
     digest: str
     answer: Answer
+    closing: Callable[[Any], tuple[PendingCommit, ProposedCommit | None]] | None = None
+    """Returns what is written in the commit that records the value, if anything is."""
 
 
 def perform(run: Execution, call: StepCall) -> Operation:
@@ -142,7 +144,32 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
             yield from pause(run, retry_at, f"retry of {path}")
             attempt += 1
             continue
+        if call.closing is not None:
+            pending, extra = call.closing(value)
+            if extra is not None:
+                return (yield from _commit_done(run, call, attempt, value, (pending, extra)))
         return _record_done(run, call, attempt, value)
+
+
+def _commit_done(
+    run: Execution,
+    call: StepCall,
+    attempt: int,
+    value: Any,
+    writes: tuple[PendingCommit, ProposedCommit],
+) -> Operation:
+    """Records a step's value together with writes to other streams, all or nothing."""
+    encoded = values.encode(value)
+    done = events.StepDone(call.answer.path, run.store(encoded), None, (), attempt)
+    pending, extra = writes
+    written: CommitResult = yield CommitWith(done, extra)
+    pending._finish(extra, _without_first(written))
+    return call.step.signature.rebuild("return", codec.decode(encoded))
+
+
+def _without_first(written: CommitResult) -> CommitResult:
+    """Returns what was written beside the journal, whose event is the first of the commit."""
+    return CommitResult(written.position, written.before[1:], written.after[1:], written.news)
 
 
 def _outcome(step: Step[..., Any], error: Exception) -> str:
@@ -386,8 +413,7 @@ def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: A
     )
     extra = pending._proposed() or ProposedCommit(())
     written: CommitResult = yield CommitWith(done, extra)
-    own = CommitResult(written.position, written.before[1:], written.after[1:], written.news)
-    pending._finish(extra, own)
+    pending._finish(extra, _without_first(written))
     return call.step.signature.rebuild("return", codec.decode(encoded))
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 import apsw
 
-from holdfast.backends.files import FilesBackend
+from holdfast.backends.files import FilesBackend, journal
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.clock import Clock
@@ -171,8 +171,10 @@ _kept: list[object] = []
 def install(trouble: Trouble, disk: Disk, backend: str) -> dict[str, Any]:
     """Sets trouble up in this process, and returns the options to open a store with.
 
-    The index of a store on plain files is SQLite's too, so the VFS serves both.
+    The index of a store on plain files is SQLite's too, so the VFS serves both. The ring is made by
+    one write: in pieces it would be hundreds of calls, and hardly a kill would come after it.
     """
+    journal.PIECE_BYTES = journal.RING_BYTES
     _kept.append(_Vfs(trouble))
     return {"disk": TroubledDisk(disk, trouble)} if backend == "files" else {}
 

@@ -35,6 +35,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    read_many,
     renew_many,
 )
 from holdfast.clock import Clock
@@ -218,6 +219,12 @@ class BackendMachine(RuleBasedStateMachine):
             expected = self.model.read(stream, after=after, until=until, limit=limit)
             found = self.real.read(stream, after=after, until=until, limit=limit)
             assert found == [self._placed(record) for record in expected]
+
+    @rule(streams=st.lists(_STREAMS, max_size=3), limit=st.integers(0, 4))
+    def read_many(self, streams: list[str], limit: int) -> None:
+        expected = read_many(self.model, [*streams, "none"], limit=limit)
+        found = read_many(self.real, [*streams, "none"], limit=limit)
+        assert found == [[self._placed(record) for record in records] for records in expected]
 
     @rule(limit=st.integers(1, 7))
     def read_all(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Clauses 10, 11, 14, 15 and 20: what is read is what was committed, whatever it was called."""
+"""Clauses 10, 11, 14, 15, 20 and 23: what is read is what was committed, whatever it was called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast.backends.protocol import START, Backend, Found, Mark, Moment, Position, Record
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Found,
+    Mark,
+    Moment,
+    Position,
+    Record,
+    read_many,
+)
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import (
     HOSTILE_NAMES,
@@ -321,6 +330,46 @@ class ReadClauses(Trial):
         while page := backend.streams(after=paged[-1] if paged else "", limit=7):
             paged += page
         assert paged == ordered
+
+    def test_clause_23_pages_of_names_are_full_until_the_last(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        names = [f"{word}/{n:02}" for word in ("a", "ab", "b") for n in range(12)]
+        accepted(backend, build.commit(*(build.append(name) for name in reversed(names))))
+        for prefix, limit in product(("", "a", "a/", "ab/0", "b/1", "c"), (1, 2, 5, 7, 100)):
+            fits = sorted(name for name in names if name.startswith(prefix))
+            found: list[str] = []
+            while page := backend.streams(
+                prefix=prefix, after=found[-1] if found else "", limit=limit
+            ):
+                assert page == fits[len(found) : len(found) + limit], (prefix, limit)
+                found += page
+            assert found == fits
+
+    def test_clause_23_a_name_that_is_gone_on_from_need_not_be_there(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        accepted(backend, build.commit(*(build.append(name) for name in ("a/1", "a/3", "b/1"))))
+        assert backend.streams(after="a/2") == ["a/3", "b/1"]
+        assert backend.streams(prefix="a/", after="a/2", limit=1) == ["a/3"]
+        assert backend.streams(prefix="a/", after="a/3", limit=1) == []
+        assert backend.streams(prefix="b/", after="a/3", limit=1) == ["b/1"]
+        assert backend.streams(prefix="a/", after="c") == []
+        assert backend.streams(limit=0) == []
+
+    def test_clause_23_many_streams_are_read_as_each_would_be(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        for name in ("b", "a", HOSTILE_NAMES[-1]):
+            write(backend, build, name, b"1", b"2", b"3")
+        write(backend, build, "b", b"4")
+        fork = build.append("f", b"5", behind=backend.read("a")[1], fork=True)
+        accepted(backend, build.commit(fork))
+        asked = ["f", "b", "none", "a", HOSTILE_NAMES[-1], "b"]
+        for limit in (0, 1, 3, 4, 100):
+            found = read_many(backend, asked, limit=limit)
+            assert found == [backend.read(name, limit=limit) for name in asked], limit
+        assert read_many(backend, [], limit=5) == []
 
     def test_clause_15_objects_are_kept_by_kind_and_name(self, backend: Backend) -> None:
         objects = backend.objects

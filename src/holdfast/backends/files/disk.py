@@ -161,16 +161,28 @@ def read_file(disk: Disk, name: str, *, at: int, size_max: int = SMALL_BYTES_MAX
         disk.close(fd)
 
 
-def replace_file(disk: Disk, name: str, data: bytes, *, at: int, temp: str, durable: bool) -> None:
+def replace_file(
+    disk: Disk,
+    name: str,
+    data: bytes,
+    *,
+    at: int,
+    temp: str,
+    durable: bool,
+    piece_bytes: int | None = None,
+) -> None:
     """Puts a whole file in the place of another: a reader finds the old bytes or the new.
 
     Durable, the bytes are synced before the rename and the directory after it: a name that survives
-    a power loss has its content, and what was put survives when this returns.
+    a power loss has its content, and what was put survives when this returns. With `piece_bytes` no
+    write is longer than that.
     """
     fd = disk.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at=at)
     try:
         try:
-            write_all(disk, fd, data, 0)
+            step = piece_bytes or len(data) or 1
+            for offset in range(0, len(data), step):
+                write_all(disk, fd, data[offset : offset + step], offset)
             if durable:
                 disk.sync(fd)
         finally:

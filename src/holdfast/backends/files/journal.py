@@ -70,12 +70,17 @@ from holdfast.errors import FilesTakenError
 #
 # The file is written full of zeros and synced before it is used: no later write changes its size or
 # allocates a block, so fdatasync has no metadata to write, and an old batch can never show through.
+#
+# It is made in pieces of a page. A kernel with large folios keeps what came in one write as few
+# large pieces of memory, and a sync then looks through a whole one for the page that a commit
+# changed: about 15 microseconds of every commit.
 
 
 NAME = "ring"
 RING_BYTES = 1 << 20
 RING_BYTES_MIN = 4096
 SLOT_BYTES = 512
+PIECE_BYTES = 4096
 
 _MAGIC = b"HFR1"
 _HEADER = Layout("<4sIQQQQQ32s")
@@ -140,7 +145,8 @@ def find_batches(data: bytes, seed: int) -> list[RingBatch]:
 
 def create(disk: Disk, *, at: int, size: int) -> None:
     """Makes a ring of zeros, durable before it has its name."""
-    replace_file(disk, NAME, bytes(size), at=at, temp="ring.new", durable=True)
+    zeros = bytes(size)
+    replace_file(disk, NAME, zeros, at=at, temp="ring.new", durable=True, piece_bytes=PIECE_BYTES)
 
 
 def open_ring(disk: Disk, *, at: int) -> int:

@@ -36,6 +36,7 @@ from holdfast.backends.postgresql.rows import (
     NEWEST,
     READ,
     READ_ALL,
+    READ_MANY,
     REVISION_MAX,
     STREAMS,
     decode,
@@ -553,6 +554,22 @@ class PostgresqlBackend:
     ) -> list[Record]:
         last = REVISION_MAX if until is None else min(until, REVISION_MAX)
         rows = self._checkout.ask(READ, (self._checkout.application, stream, after, last, limit))
+        return self._decode_stream(stream, after, rows)
+
+    def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+        self._checkout.pool.check_open()
+        rows: dict[int, list[Row]] = {}
+        values = {"application": self._checkout.application, "streams": list(streams)}
+        values |= {"until": REVISION_MAX, "limit": limit}
+        for row in self._checkout.ask(READ_MANY, values) if streams else ():
+            rows.setdefault(row[0], []).append(row[1:])
+        return [
+            self._decode_stream(stream, 0, rows.get(number, []))
+            for number, stream in enumerate(streams, 1)
+        ]
+
+    def _decode_stream(self, stream: str, after: int, rows: list[Row]) -> list[Record]:
+        """Returns the records of one stream, of which none may be missing."""
         where = self.server_url.shown
         records = [decode(row, where) for row in rows]
         expected = max(after + 1, rows[0][FIRST] or 1) if rows else 0

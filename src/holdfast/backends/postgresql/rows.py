@@ -28,6 +28,10 @@ _COLUMNS = """stream, revision, time, type, actor, convert_to(payload, 'UTF8'), 
 
 READ = "SELECT * FROM holdfast.read(%s, %s, %s, %s, %s)"
 FIRST = 12
+READ_MANY = """SELECT asked.number, found.* FROM unnest(%(streams)s::text[]) WITH ORDINALITY
+  AS asked (stream, number)
+ CROSS JOIN LATERAL holdfast.read(%(application)s, asked.stream, 0, %(until)s, %(limit)s) AS found
+ ORDER BY asked.number, found.revision"""
 
 # Ties are the rest of the last commit.
 READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)

@@ -2,11 +2,18 @@
 
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
-difference  diff, diff_ops, touched
+difference  diff, diff_ops, set_difference, changed_places, touched
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
-from holdfast.core.tree.difference import Difference, diff, diff_ops, touched
+from holdfast.core.tree.difference import (
+    Difference,
+    changed_places,
+    diff,
+    diff_ops,
+    set_difference,
+    touched,
+)
 from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
 from holdfast.core.tree.ops import (
     Kind,
@@ -22,8 +29,10 @@ from holdfast.core.tree.ops import (
     increment_op,
     locate,
     merge_op,
+    missing_ops,
     put,
     raw_op,
+    reach,
     set_op,
     truncate_op,
 )
@@ -43,6 +52,7 @@ __all__ = [
     "append_op",
     "apply",
     "apply_op",
+    "changed_places",
     "decode_ops",
     "delete_op",
     "diff",
@@ -53,8 +63,11 @@ __all__ = [
     "increment_op",
     "locate",
     "merge_op",
+    "missing_ops",
     "put",
     "raw_op",
+    "reach",
+    "set_difference",
     "set_op",
     "thaw",
     "touched",

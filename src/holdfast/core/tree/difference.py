@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.codec import Path
 from holdfast.core.tree import trie, vector
-from holdfast.core.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter_level
-from holdfast.core.tree.ops import Op, delete_op, locate, raw_op, truncate_op
+from holdfast.core.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter, enter_level
+from holdfast.core.tree.ops import Op, delete_op, encode_ops, locate, raw_op, truncate_op
 from holdfast.core.tree.vector import Vector
 
 
@@ -66,6 +66,36 @@ def diff_ops(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Op]:
     ops: list[Op] = []
     _Comparison(is_same_stream).map_ops(old, new, (), ops)
     return ops
+
+
+def set_difference(root: Map, op: Op) -> list[Op]:
+    """Returns ops that have the effect of a `set` on this state, and store what differs.
+
+    None if nothing does; the `set` itself if there is nothing yet, or if it is the shortest.
+    """
+    old = locate(root, op.keys)
+    if old is MISSING:
+        return [op]
+    ops: list[Op] = []
+    _Comparison(False)._value_ops(old, enter(op.value, None, None), op.keys, ops)
+    return ops if len(encode_ops(ops)) < len(encode_ops([op])) else [op]
+
+
+def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
+    """Returns the places at or below a path that differ between two states of one stream.
+
+    None only if a reader of the path sees the same, the order of keys included: where that alone
+    is another, the path itself is returned.
+    """
+    a, b = locate(old, path), locate(new, path)
+    compare = _Comparison(True)
+    if a is MISSING or b is MISSING:
+        return [] if a is b else [path]
+    ops: list[Op] = []
+    compare._value_ops(a, b, path, ops)
+    if not ops:
+        return []
+    return [change.path for change in compare.changes(a, b, path)] or [path]
 
 
 def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Difference]:

@@ -287,6 +287,24 @@ def locate(root: Map, path: Path) -> Any:
     return kept
 
 
+def reach(root: Map, path: Path) -> Path:
+    """Returns the path as far as it leads to something: of what is absent, its container."""
+    for length in range(len(path), 0, -1):
+        if locate(root, path[:length]) is not MISSING:
+            return path[:length]
+    return ()
+
+
+def missing_ops(root: Map, ops: Iterable[Op], blobs: Blobs | None = None) -> tuple[Op, ...]:
+    """Returns those of some `set` ops that find nothing at their path, each after those before."""
+    kept: list[Op] = []
+    for op in ops:
+        if locate(root, op.keys) is MISSING:
+            root = apply_op(root, op, None, blobs)
+            kept.append(op)
+    return tuple(kept)
+
+
 def put(root: Map, path: Path, kept: Any) -> Map:
     """Returns the state with a value that is in a tree already at a path that is there."""
     return _put(root, path, kept)

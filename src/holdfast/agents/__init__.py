@@ -1,0 +1,40 @@
+"""Agents that a run asks: what an executor is, and the three that come with the package.
+
+protocol   what is asked, what is answered, and what can go wrong
+scripted   answers from a file, for tests and rehearsals
+command    a program that reads a prompt and prints an answer
+chat       a server that speaks the OpenAI-compatible protocol
+config     the executor that `[agents]` of holdfast.toml names
+
+Nothing here journals. `ctx.session`, `ctx.decide` and `ctx.summarise` of a run make each question
+a step of it. Who executes is chosen by the caller or by the user's configuration, never by what
+is stored.
+"""
+
+from holdfast.agents.chat import Chat
+from holdfast.agents.command import Command
+from holdfast.agents.config import load_executor
+from holdfast.agents.protocol import (
+    AgentError,
+    Answer,
+    Call,
+    Executor,
+    NotSentError,
+    Question,
+    Usage,
+)
+from holdfast.agents.scripted import Scripted
+
+__all__ = [
+    "AgentError",
+    "Answer",
+    "Call",
+    "Chat",
+    "Command",
+    "Executor",
+    "NotSentError",
+    "Question",
+    "Scripted",
+    "Usage",
+    "load_executor",
+]

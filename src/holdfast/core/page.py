@@ -1,0 +1,101 @@
+"""One page of a list, and the cursors that lead from one page to the next.
+
+Every list of a store is bounded and says whether there is more: scopes, events, runs, decisions,
+tasks, marks, checkpoints, workers. A cursor is text that only the list which gave it can read.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from holdfast.core.arguments import check_whole
+from holdfast.errors import UsageError, show_value
+
+T = TypeVar("T")
+
+PAGE_SIZE = 1000
+"""How many items a list has at most, unless the caller says another number, or None for all."""
+
+Key = tuple[Any, ...]
+"""What a list is sorted by: plain values, different for each of its items."""
+
+
+class Page(list[T]):
+    """Some items of a longer list; a list itself."""
+
+    def __init__(
+        self,
+        items: Iterable[T] = (),
+        *,
+        more: bool = False,
+        cursor: str | None = None,
+        start: str | None = None,
+    ) -> None:
+        super().__init__(items)
+        self.more = more
+        """Whether the list goes on after this page."""
+        self.cursor = cursor
+        """Where this page ends: given to the same call as `after`, it returns the next page. (Of
+        events that are read from the newest on it is given as `before`.)"""
+        self.start = start
+        """Of events, where this page begins: for what lies on its other side."""
+
+
+def check_limit(limit: object) -> int | None:
+    """Returns how many items are asked for, None for all, or raises UsageError."""
+    return None if limit is None else check_whole(limit, "limit", least=1)
+
+
+def write_cursor(kind: str, *parts: object) -> str:
+    """Returns the cursor of a place in a list of that kind."""
+    text = json.dumps([kind, *parts], ensure_ascii=False, separators=(",", ":"))
+    return urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def read_cursor(kind: str, cursor: object) -> Key:
+    """Returns what was written into a cursor, or raises UsageError if it is not of that kind."""
+    try:
+        text = str.__str__(cast("str", cursor))
+        parts = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if parts[0] == kind:
+            return tuple(parts[1:])
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
+        raise _not_a_cursor(kind, cursor) from error
+    raise _not_a_cursor(kind, cursor)
+
+
+def _not_a_cursor(kind: str, cursor: object) -> UsageError:
+    return UsageError(
+        f"{show_value(cursor)} is not a cursor of {kind}",
+        hint="give the cursor of the page before, as it is",
+    )
+
+
+def cut(
+    kind: str,
+    items: Sequence[T],
+    key: Callable[[T], Key],
+    *,
+    after: str | None,
+    limit: int | None,
+) -> Page[T]:
+    """Returns one page of items that are all at hand, sorted by a key that no two of them share.
+
+    It goes on by the key and not by a number, so that what comes or goes between two pages neither
+    repeats nor hides an item.
+    """
+    limit = check_limit(limit)
+    rest = items
+    if after is not None:
+        passed = read_cursor(kind, after)
+        try:
+            rest = [item for item in items if key(item) > passed]
+        except TypeError as error:  # made up by somebody
+            raise _not_a_cursor(kind, after) from error
+    page = list(islice(rest, limit))
+    cursor = write_cursor(kind, *key(page[-1])) if page else after
+    return Page(page, more=len(page) < len(rest), cursor=cursor)

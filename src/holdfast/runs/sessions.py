@@ -1,0 +1,390 @@
+"""Sessions, decisions and summaries of agents as steps of a run.
+
+Each is one step whose inputs are what was asked (prompt, context, model) and whose value is what
+was answered (text, model, usage): the record of a call of a model. A session is `idempotent` unless
+the caller says `effect`; then nothing is asked again without an answer, except after an error that
+proves that nothing was sent, and any other error parks the run. A decision is `idempotent`, so that
+one that is asked again, on other inputs, diverges instead of taking another path. A summary is
+`read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import (
+    AgentError,
+    Answer,
+    Call,
+    Executor,
+    NotSentError,
+    Question,
+    Usage,
+)
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.transaction import PendingCommit
+from holdfast.errors import UsageError, show_value
+from holdfast.runs import processes
+from holdfast.runs.define import ONCE, Retry, Step, check_retry
+from holdfast.runs.events import Effect
+from holdfast.runs.operation import Operation
+from holdfast.runs.processes import Output
+from holdfast.scope import Scope
+
+ASKED_TWICE = Retry(attempts=2, wait_s=0.0, on=(AgentError,))
+"""A decision that is none of its options is asked for once more."""
+_CLASSES = ("idempotent", "effect")
+
+
+class MemoryPlace(Struct, frozen=True):
+    """Where an agent's memory is kept: a scope, and a path in its state."""
+
+    scope: Scope
+    path: tuple[str, ...]
+
+
+class AgentStep(Struct, frozen=True):
+    """A question as a step: the step, its arguments, and what its stored value stands for."""
+
+    step: Step[..., Any]
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    convert: Callable[[Any], Any]
+
+
+class AgentSteps:
+    """Makes steps of questions to executors; a step is made once for all that are alike."""
+
+    def __init__(self) -> None:
+        self.executor: Executor | Command | None = None
+        self._made: dict[tuple[Any, ...], tuple[Any, Step[..., Any]]] = {}
+
+    def chosen(self, executor: Executor | Command | None) -> Executor | Command:
+        """Returns who is asked: whom the call names, else whom the store was given."""
+        found = self.executor if executor is None else executor
+        if found is None:
+            raise UsageError(
+                "nobody answers for agents here",
+                hint="give the store an executor: store.use_executor(Scripted(…)), "
+                "or load_executor() for the one of holdfast.toml",
+            )
+        return found
+
+    def session(
+        self, context: Any, executor: Executor | Command, call: Call, effect: str, retry: Any
+    ) -> AgentStep:
+        """Returns the step of one session."""
+        if effect not in _CLASSES:
+            raise UsageError(f"a session is idempotent or effect, found {show_value(effect)}")
+        tries = check_retry(retry)
+        if isinstance(executor, Command):
+            made = _process(context, executor, call, "session", effect, tries)
+            if effect == "effect":
+                made.step.function = _parking(made.step.function)
+            return AgentStep(made.step, made.args, {}, partial(_answer_of_output, executor, call))
+        named = _asked(call)
+        return AgentStep(self._step(executor, "session", effect, tries), (), named, _answer)
+
+    def decision(self, context: Any, executor: Executor | Command, question: Question) -> AgentStep:
+        """Returns the step of one decision."""
+        if isinstance(executor, Command):
+            made = _process(context, executor, question, "decide", "idempotent", ASKED_TWICE)
+            made.step.function = _choosing(made.step.function, question)
+            return AgentStep(made.step, made.args, {}, partial(_choice_of_output, question))
+        named: dict[str, Any] = {
+            "text": question.text,
+            "kind": question.kind,
+            "options": list(question.options),
+        }
+        if question.context:
+            named["context"] = [list(pair) for pair in question.context]
+        return AgentStep(
+            self._step(executor, "decide", "idempotent", ASKED_TWICE), (), named, _same
+        )
+
+    def summary(
+        self, context: Any, executor: Executor | Command, text: str, limit: int
+    ) -> AgentStep:
+        """Returns the step of one summary."""
+        if isinstance(executor, Command):
+            call = executor.summary_of(text, limit)
+            made = _process(context, executor, call, "summarise", "read", ONCE)
+            return AgentStep(made.step, made.args, {}, partial(_summary_of_output, limit))
+        return AgentStep(self._step(executor, "summarise", "read", ONCE), (text, limit), {}, _same)
+
+    def _step(
+        self, executor: Executor, kind: str, effect: Effect | str, retry: Retry
+    ) -> Step[..., Any]:
+        key = (id(executor), kind, effect, retry)
+        found = self._made.get(key)
+        if found is None:
+            function = _FUNCTIONS[kind](executor)
+            if effect == "effect":
+                function = _parking(function)
+            made: Step[..., Any] = Step(
+                function,
+                effect=cast("Effect", effect),
+                name=kind,
+                verify=None,
+                retry=retry,
+                not_done=(NotSentError,) if effect == "effect" else (),
+                ignore=(),
+            )
+            made.is_async = _is_async(executor, kind)
+            found = self._made[key] = executor, made  # it is kept, so that its id stays its own
+        return found[1]
+
+
+def converted(operation: Operation, convert: Callable[[Any], Any]) -> Operation:
+    """Performs an operation, and returns what its value stands for."""
+    return convert((yield from operation))
+
+
+def closing(place: MemoryPlace | None, asked: AgentStep, context: Any) -> Any:
+    """Returns what writes an agent's memory in the commit that closes its session, if any."""
+    if place is None:
+        return None
+
+    def write(value: Any) -> tuple[PendingCommit, ProposedCommit | None]:
+        answer: Answer = asked.convert(value)
+        pending = PendingCommit(context._execution.log, key=None, lease=None)
+        if answer.memory is not None:
+            pending.scope(place.scope).set(place.path, answer.memory)
+        return pending, pending._proposed()
+
+    return write
+
+
+# --- executors that are objects -------------------------------------------------------------------
+
+
+def _asked(call: Call) -> dict[str, Any]:
+    """Returns what is stored of a call: what was given, and nothing that follows from its place."""
+    found: dict[str, Any] = {"prompt": call.prompt}
+    for name in ("system", "model", "agent", "memory", "permissions"):
+        if (value := getattr(call, name)) is not None:
+            found[name] = value
+    if call.context:
+        found["context"] = [list(pair) for pair in call.context]
+    if call.skills:
+        found["skills"] = list(call.skills)
+    return found
+
+
+def _rebuilt(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Returns stored inputs as the fields that they were made from: lists become tuples."""
+    found = {**asked, **more}
+    for name in ("skills", "options"):
+        if name in found:
+            found[name] = tuple(found[name])
+    if "context" in found:
+        found["context"] = tuple((name, text) for name, text in found["context"])
+    return found
+
+
+def _answering(executor: Executor) -> Callable[..., Any]:
+    def session(ctx: Any, **asked: Any) -> Any:
+        told = {"place": ctx.path, "attempt": ctx.attempt, "key": ctx.key}
+        return _then(executor.answer(Call(**_rebuilt(asked, **told))), _stored)
+
+    return session
+
+
+def _deciding(executor: Executor) -> Callable[..., Any]:
+    def decide(ctx: Any, **asked: Any) -> Any:
+        told = {"place": ctx.path, "attempt": ctx.attempt, "key": ctx.key}
+        question = Question(**_rebuilt(asked, **told))
+        return _then(executor.decide(question), lambda said: _chosen(question, said))
+
+    return decide
+
+
+def _summarising(executor: Executor) -> Callable[..., Any]:
+    def summarise(text: str, limit: int) -> Any:
+        return _then(executor.summarise(text, limit), lambda said: str(said)[:limit])
+
+    return summarise
+
+
+def _then(said: Any, use: Callable[[Any], Any]) -> Any:
+    """Uses what an executor returned, now or when it is awaited."""
+    if not hasattr(said, "__await__"):
+        return use(said)
+
+    async def later() -> Any:
+        return use(await said)
+
+    return later()
+
+
+_FUNCTIONS: dict[str, Callable[[Executor], Callable[..., Any]]] = {
+    "session": _answering,
+    "decide": _deciding,
+    "summarise": _summarising,
+}
+_METHODS = {"session": "answer", "decide": "decide", "summarise": "summarise"}
+
+
+def _is_async(executor: Executor, kind: str) -> bool:
+    return iscoroutinefunction(getattr(executor, _METHODS[kind]))
+
+
+def _stored(said: Any) -> dict[str, Any]:
+    """Returns an answer as the journal keeps it."""
+    answer = Answer(said) if isinstance(said, str) else said
+    if not isinstance(answer, Answer):
+        raise AgentError(f"an executor returned no Answer: {show_value(answer)}")
+    found: dict[str, Any] = {"text": answer.text}
+    if answer.usage is not None:
+        found["usage"] = {name: n for name, n in asdict(answer.usage).items() if n is not None}
+    if answer.memory is not None:
+        found["memory"] = answer.memory
+    if answer.model is not None:
+        found["model"] = answer.model
+    return found
+
+
+def _answer(stored: Any) -> Answer:
+    """Returns a stored answer; one that a dry fork left out, or a person settled, has less."""
+    if not isinstance(stored, dict):
+        return Answer("" if stored is None else str(stored))
+    found = cast("dict[str, Any]", stored)
+    usage = found.get("usage")
+    return Answer(
+        str(found.get("text", "")),
+        None if usage is None else Usage(**usage),
+        found.get("memory"),
+        found.get("model"),
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _chosen(question: Question, said: Any) -> str:
+    found = question.choose(str(said))
+    if found not in question.options:
+        raise AgentError(
+            f'"{question.text}" was answered with {show_value(said)}: expected one of '
+            f"{', '.join(question.options)}"
+        )
+    return found
+
+
+def _parking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose failures park the run, unless nothing was sent.
+
+    The session is of the class effect: nobody knows whether the agent has begun.
+    """
+
+    def session(ctx: Any, *args: Any, **named: Any) -> Any:
+        try:
+            said = function(ctx, *args, **named)
+        except Exception as error:
+            raise _parked(ctx, error) from error
+        return later(ctx, said) if hasattr(said, "__await__") else said
+
+    async def later(ctx: Any, said: Any) -> Any:
+        try:
+            return await said
+        except Exception as error:
+            raise _parked(ctx, error) from error
+
+    return session
+
+
+def _parked(ctx: Any, error: Exception) -> BaseException:
+    if isinstance(error, NotSentError):
+        return error
+    reason = f'nobody knows whether "{ctx.path}" was done: {type(error).__name__}: {error}'
+    return ctx._execution.park(reason, ctx.path)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def _process(
+    context: Any,
+    executor: Command,
+    asked: Call | Question,
+    name: str,
+    effect: str,
+    retry: Retry,
+) -> AgentStep:
+    """Returns a question to a command as a step that is a process."""
+    command = processes.Command(
+        executor.words_for(asked),
+        stdin=executor.input_for(asked),
+        cwd=executor.cwd,
+        env=executor.environment_for(asked),
+        timeout=executor.timeout,
+        grace=processes.GRACE_S,
+        output_max=processes.OUTPUT_BYTES_MAX,
+        check=True,
+    )
+    settings: dict[str, Any] = {"effect": effect, "retry": retry, "name": name}
+    if effect == "effect":
+        settings["not_done"] = NotSentError
+    step = command.as_step(context._execution.log.clock, context._check_wanted, settings)
+    step.function = _reaching(step.function)
+    return AgentStep(step, command.inputs, {}, _same)
+
+
+def _reaching(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that says when its command could not even be started."""
+
+    def session(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Any:
+        try:
+            return function(ctx, argv, stdin, cwd)
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            raise NotSentError(str(error)) from error
+
+    return session
+
+
+def _choosing(function: Callable[..., Any], question: Question) -> Callable[..., Any]:
+    def decide(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Any:
+        output = function(ctx, argv, stdin, cwd)
+        _chosen(question, _printed(output))
+        return output
+
+    return decide
+
+
+def _printed(output: Any) -> str:
+    return output.out if isinstance(output, Output) else ""
+
+
+def _choice_of_output(question: Question, output: Any) -> str:
+    return question.choose(_printed(output))
+
+
+def _summary_of_output(limit: int, output: Any) -> str:
+    return _printed(output)[:limit]
+
+
+def _answer_of_output(executor: Command, call: Call, output: Any) -> Answer:
+    if isinstance(output, Output):
+        return executor.answer_of(call, output.out)
+    return Answer("" if output is None else str(output))
+
+
+def pairs_of(
+    context: Mapping[str, str] | Sequence[Sequence[str]] | None,
+) -> tuple[tuple[str, str], ...]:
+    """Returns names and texts in their order, or raises UsageError."""
+    if context is None:
+        return ()
+    found: list[Any] = list(context.items() if isinstance(context, Mapping) else context)
+    for pair in found:
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise UsageError(f"context has names and texts, found {show_value(pair)}")
+    return tuple((name, text) for name, text in found)
