@@ -64,8 +64,9 @@ def test_a_run_may_be_cut_short(place: str, cli: Any, tiny: Any):
 
 @pytest.mark.parametrize(("alias", "verb"), ALIASES.items())
 def test_a_noun_takes_its_verbs_after_it(alias: str, verb: str, place: str, cli: Any):
-    assert cli(*alias.split(), "--help").out.split("\n", 1)[1] == (
-        cli(*verb.split(), "--help").out.split("\n", 1)[1]
+    assert (
+        cli(*alias.split(), "--help").out.split("\n", 1)[1]
+        == (cli(*verb.split(), "--help").out.split("\n", 1)[1])
     )
 
 
