@@ -58,7 +58,7 @@ def test_a_decision_may_be_cut_short(place: str, cli: Any):
 
 def test_a_run_may_be_cut_short(place: str, cli: Any, tiny: Any):
     cli("runs", "start", "tiny.py:tiny", "4", "--id", "the-first-run")
-    assert cli("runs", "show", "the-f", "--json").document["run"]["id"] == "the-first-run"
+    assert cli("runs", "show", "the-f", "--json").document["run"] == "the-first-run"
     assert 'did you mean "the-first-run"?' in cli("runs", "show", "the-frist-run", code=3).err
 
 
