@@ -11,7 +11,8 @@ from holdfast.core.consumers import Delivery, Group, GroupStatus
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
-from holdfast.core.leases import Worker
+from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.meta import Meta
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -128,6 +129,7 @@ __all__ = [
     "Graph",
     "Group",
     "GroupStatus",
+    "HeldLease",
     "HoldfastError",
     "Holds",
     "Lease",
@@ -142,6 +144,7 @@ __all__ = [
     "MemorySection",
     "Message",
     "Messages",
+    "Meta",
     "NeedsAttentionError",
     "Node",
     "NodeContext",

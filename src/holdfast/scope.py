@@ -38,6 +38,7 @@ from holdfast.core.commit import (
     StreamWrite,
     conflict,
 )
+from holdfast.core.contest import RETRIES, persist
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -45,6 +46,7 @@ from holdfast.core.event import (
     Checkpoint,
     Event,
     Moment,
+    StreamEnd,
     StreamState,
     restored_payload,
     state_of,
@@ -116,8 +118,8 @@ class Subscribers:
     def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
         """Tells them what a part of a commit, durable by now, changed in its scope."""
         listening = self.listening.get(write.stream)
-        if not listening:
-            return
+        if not listening or isinstance(after, StreamEnd):
+            return  # an end: nobody listened when this was prepared
         ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
         for change in tree.touched(ops, before.root, after.root):
             told = Change(write.stream, after.revision, change.path, change.old, change.new)
@@ -450,7 +452,7 @@ class Scope:
         self,
         function: Callable[[Draft], object],
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int: ...
@@ -458,7 +460,7 @@ class Scope:
         self,
         function: Callable[[Draft], object] | None = None,
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> Edit | int:
@@ -466,23 +468,21 @@ class Scope:
 
         `with scope.edit() as draft:` raises ConflictError if somebody did. `scope.edit(function)`
         calls function(draft) again on the newer state, up to `retries` times, and returns the new
-        revision. A block or function that raises writes nothing.
+        revision. One that keeps losing gets its turn: other writers of this process wait for it,
+        and so do edits in other processes. A block or function that raises writes nothing.
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
         check_call(function, "what edit is given")
-        for attempt in range(check_whole(retries, "retries") + 1):
-            try:
-                edit = Edit(self, key=key, checkpoint=checkpoint)
-                with edit as draft:
-                    function(draft)
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("edit is tried again: %s", error)
-            else:
-                return edit.revision
-        raise AssertionError("BUG: an edit neither committed nor raised")
+
+        def attempt() -> int:
+            edit = Edit(self, key=key, checkpoint=checkpoint)
+            with edit as draft:
+                function(draft)
+            return edit.revision
+
+        worker = self._context.lease_keeper.worker
+        return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
     def restore(self, to: Moment, *, expected: int | None = None) -> int:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
@@ -32,16 +32,27 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
+from holdfast.core.contest import RETRIES, persist
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
-from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper, Worker, acquire, release, renew
+from holdfast.core.leases import (
+    HEARTBEAT_S,
+    HeldLease,
+    LeaseKeeper,
+    Worker,
+    acquire,
+    acquire_within,
+    renew,
+)
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
-from holdfast.core.transaction import RETRIES, PendingCommit, View
+from holdfast.core.paging import event_page
+from holdfast.core.transaction import PendingCommit, View
 from holdfast.core.tree import Map
-from holdfast.errors import ConflictError, CorruptError, UsageError, show_value
+from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -77,7 +88,6 @@ from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope, Subscribers
 
-_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -114,6 +124,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._subscribers = Subscribers()
+        log.listened = self._subscribers.listening
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
@@ -244,7 +255,9 @@ class Store:
     # --- several at once -------------------------------------------------------------------------
 
     @overload
-    def commit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit: ...
+    def commit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> PendingCommit: ...
     @overload
     def commit(
         self,
@@ -253,6 +266,7 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> R: ...
     def commit(
         self,
@@ -261,34 +275,32 @@ class Store:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> PendingCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
 
         `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
-        times, and returns what the function returned.
+        times, and returns what the function returned. `meta` is kept with every event of it.
         """
         if function is None:
-            return PendingCommit(self._log, key=key, lease=lease)
+            return PendingCommit(self._log, key=key, lease=lease, meta=meta)
         check_call(function, "what commit is given")
-        for attempt in range(check_whole(retries, "retries") + 1):
-            try:
-                with PendingCommit(self._log, key=key, lease=lease) as tx:
-                    answer = function(tx)
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("a commit is made again: %s", error)
-            else:
-                return answer
-        raise AssertionError("BUG: a commit was neither made nor refused")
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> PendingCommit:
+        def attempt() -> R:
+            with PendingCommit(self._log, key=key, lease=lease, meta=meta) as tx:
+                return function(tx)
+
+        return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
+
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> PendingCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return PendingCommit(self._log, key=key, lease=lease, waits=False)
+        return PendingCommit(self._log, key=key, lease=lease, meta=meta, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""
@@ -301,7 +313,39 @@ class Store:
         """The newest position, to follow from."""
         return self._log.position()
 
-    def events(self, *, after: Position = START, timeout_s: float | None = 0) -> Iterator[Event]:
+    def events(
+        self,
+        *,
+        before: Position | str | None = None,
+        after: Position | str | None = None,
+        limit: int | None = PAGE_SIZE,
+        scope: Scope | str | None = None,
+        type: str | None = None,
+        actor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Event]:
+        """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
+
+        `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
+        returns the next page. `page.start` is where it begins, for what lies on the other side. A
+        position that an event has, or a revision of the scope, can be given too. A page holds whole
+        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
+        look through all events until the page is full.
+        """
+        return event_page(
+            self._log,
+            before=before,
+            after=after,
+            limit=limit,
+            scope=scope,
+            type=type,
+            actor=actor,
+            newest_first=newest_first,
+        )
+
+    def follow_events(
+        self, *, after: Position = START, timeout_s: float | None = 0
+    ) -> Iterator[Event]:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
         for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):
@@ -358,16 +402,28 @@ class Store:
 
     # --- leases and marks ------------------------------------------------------------------------
 
-    def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
+    def lease(
+        self, name: str, *, ttl_s: float = 30.0, keep: bool = False, wait_s: float = 0.0
+    ) -> HeldLease:
         """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
 
-        Pass it to `commit(lease=…)`: such a commit is refused once the lease has passed on. With
-        `keep` it is renewed until it is released or the store closed: ask `lease_keeper.lost`.
+        It waits up to `wait_s` for the lease to be given back, or for its holder to die.
+        `with store.lease(name, wait_s=30):` keeps it until the block ends, and fences every commit
+        that is made in the block. Or pass it to `commit(lease=…)`: such a commit is refused once
+        the lease has passed on. With `keep` it is renewed until it is released or the store closed:
+        ask `lease_keeper.lost`. In one worker a lease is taken once: for its threads it is no lock.
         """
         name = check_name(name, "lease")
-        if check_flag(keep, "keep"):
-            return self.lease_keeper.take(name, ttl_s=ttl_s)
-        return acquire(self._log, name, self.worker, ttl_s=ttl_s)
+        check_flag(keep, "keep")
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        check_seconds(ttl_s, "ttl_s")
+        keeper = self.lease_keeper
+        if keep:
+            take = partial(keeper.take, name, ttl_s=ttl_s)
+        else:
+            take = partial(acquire, self._log, name, self.worker, ttl_s=ttl_s)
+        lease = acquire_within(self._log.clock, take, wait_s)
+        return HeldLease(lease.name, lease.owner, lease.epoch, lease.expires_us, keeper, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
@@ -375,8 +431,7 @@ class Store:
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
-        self.lease_keeper.drop(lease)
-        release(self._log, lease)
+        self.lease_keeper.give_back(lease)
 
     def workers(self) -> list[Worker]:
         """Returns the registered workers that have not ended cleanly, with what they hold."""

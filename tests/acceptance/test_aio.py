@@ -140,7 +140,7 @@ def test_everything_a_store_does(url: str) -> None:
         await hf.release(lease)
         await hf.global_().set("g", 1)
         hf.register_level("deep", below="conversation")
-        assert len(await listed(hf.events())) == 5  # the lease's epoch is an event too
+        assert len(await listed(hf.follow_events())) == 5  # the lease's epoch is an event too
         told = await listed(hf.follow(a, after=0, timeout_s=0))
         assert [(c.old, c.new) for c in told[1:]] == [(1, 2)]
         assert await hf.position > 0

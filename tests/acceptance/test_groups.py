@@ -159,7 +159,7 @@ def test_what_is_passed_over_is_not_read_again_for_ever(
     fill(hf, 30)
     group = hf.group("g", prefix="conversation/")
     assert group.take() == []
-    place = [event.data["done"] for event in hf.events() if event.stream == "group/g"]
+    place = [event.data["done"] for event in hf.follow_events() if event.stream == "group/g"]
     assert len(place) == 2
     assert int(place[1]) >= 30
 

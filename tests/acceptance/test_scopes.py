@@ -424,7 +424,7 @@ def test_follow_yields_changes_with_old_and_new(hf: Store) -> None:
     told = [(c.path, c.old, c.new) for c in hf.follow("team/support", after=start, timeout_s=0)]
     assert told == [(("n",), 1, 2), (("n",), 2, 3)]
     assert list(hf.follow(team, timeout_s=0)) == []
-    assert [e.type for e in hf.events()] == ["changed", "changed", "checkpointed", "changed"]
+    assert [e.type for e in hf.follow_events()] == ["changed", "changed", "checkpointed", "changed"]
 
 
 def test_dict_style_code_goes_on_working_vic_25(hf: Store) -> None:

@@ -59,12 +59,12 @@ def open_store(
 
 
 def types_of(store: Store, stream: str) -> list[str]:
-    return [event.type for event in store.events() if event.stream == stream]
+    return [event.type for event in store.follow_events() if event.stream == stream]
 
 
 def test_only_what_others_must_know_of_registers_a_worker(hf: Store) -> None:
     hf.team("a").set("n", 1)
-    list(hf.events())
+    list(hf.follow_events())
     lease = hf.lease("plain")
     hf.renew(lease)
     hf.release(lease)
@@ -120,13 +120,13 @@ def test_a_heart_that_beats_keeps_its_leases_and_writes_no_events(
 ) -> None:
     one, other = open_store(), open_store()
     lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
-    before = len(list(one.events()))
+    before = len(list(one.follow_events()))
     for _ in range(20):
         clock.advance(BEAT_S)
         assert one.lease_keeper.tend() == pytest.approx(BEAT_S)
     assert not one.lease_keeper.lost(lease)
     assert [worker.alive for worker in other.workers()] == [True]
-    assert len(list(one.events())) == before
+    assert len(list(one.follow_events())) == before
     with one.commit(lease=lease) as tx:
         tx.scope(one.team("a")).set("n", 1)
     one.lease_keeper.drop(lease)

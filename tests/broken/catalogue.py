@@ -61,6 +61,9 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.RefusesWhatIsAhead: ("clause_22", False),
     memory.EndsPagesEarly: ("clause_23", True),
     memory.AnswersByName: ("clause_23", True),
+    memory.ReadsBackHalfACommit: ("clause_24", True),
+    memory.ReadsPastTheEnd: ("clause_24", True),
+    memory.DropsMeta: ("clause_27", True),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

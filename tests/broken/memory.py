@@ -60,6 +60,21 @@ class EndsPagesEarly(MemoryBackend):
         return super().streams(prefix=prefix, after=after, limit=max(limit - 1, min(limit, 1)))
 
 
+class ReadsBackHalfACommit(MemoryBackend):
+    """Begins a page that is read from the end in the middle of a commit."""
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        return super().read_back(until=until, limit=limit)[-limit:] if limit else []
+
+
+class ReadsPastTheEnd(MemoryBackend):
+    """Takes the position to read back from for one that is read already."""
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        end = None if until is None else Position(max(until - 1, 0))
+        return super().read_back(until=end, limit=limit)
+
+
 class AnswersByName(MemoryBackend):
     """Reads many streams in the order of their names, not in the order asked."""
 
@@ -409,3 +424,14 @@ class MergesByClock(MemoryBackend):
             link = record_link(link, record)
             linked.append(replace(record, link=link))
         return linked
+
+
+class DropsMeta(MemoryBackend):
+    """Says that it keeps meta, and has no column for it."""
+
+    def _commit(self, commit: Commit) -> Receipt | Refusal:
+        appends = [
+            replace(append, records=tuple(replace(one, meta=None) for one in append.records))
+            for append in commit.appends
+        ]
+        return super()._commit(replace(commit, appends=tuple(appends)))

@@ -186,7 +186,7 @@ def watch_twins(store: Store, name: str, number: int) -> None:
     halves: list[Any] = []
     position = 0
     streams: list[str] = []
-    for event in [*store.events(), None]:
+    for event in [*store.follow_events(), None]:
         if event is None or event.position != position:
             if position and sorted(streams) != sorted([LEFT, RIGHT]):
                 halves.append([position, streams])

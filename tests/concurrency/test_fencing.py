@@ -66,5 +66,5 @@ def test_guarantee_4_a_holder_that_was_stopped_is_refused_when_it_wakes(url: str
         holder.tell("write")
         assert holder.hear() == [f"refused in epoch {epoch}"] * 2 + ["not renewed"]
         assert (scope.revision, scope.get("boss")) == (before, "b")
-        epochs = [event.data["epoch"] for event in store.events() if event.type == "lease"]
+        epochs = [event.data["epoch"] for event in store.follow_events() if event.type == "lease"]
         assert epochs[-2:] == [epoch, lease.epoch]

@@ -132,7 +132,7 @@ def test_from_its_end_on_it_is_gone(world: World, store: Store) -> None:
 async def _streams_of_feed(store: Store) -> list[str]:
     with ThreadPoolExecutor(1) as executor:
         skin = holdfast.aio.AsyncStore(store, executor)
-        return [event.stream async for event in skin.events()]
+        return [event.stream async for event in skin.follow_events()]
 
 
 def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
@@ -143,11 +143,11 @@ def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
     store.conversation("c1").set("a", 2)
     team.set("n", 2)
     world.clock.advance(61)
-    assert [event.stream for event in store.events()] == ["team/red", "team/red"]
+    assert [event.stream for event in store.follow_events()] == ["team/red", "team/red"]
     assert asyncio.run(_streams_of_feed(store)) == ["team/red", "team/red"]
     with world.open() as other:
         if world.kind != "memory":
-            assert [event.stream for event in other.events(after=middle)] == ["team/red"]
+            assert [event.stream for event in other.follow_events(after=middle)] == ["team/red"]
     assert store.check().findings == []
 
 

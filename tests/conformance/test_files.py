@@ -16,6 +16,7 @@ from holdfast.testing.contract import BackendContract
 from holdfast.testing.durable import DurableContract, MultiProcessContract
 from holdfast.testing.machine import machine_for
 
+_scan = json.JSONDecoder().raw_decode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,7 +48,7 @@ class TestFiles(BackendContract, DurableContract, MultiProcessContract):
 
     def make_newer(self, place: Path) -> None:
         path = place / "store" / "holdfast.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
 
 
 def _section(append: Append) -> str:
@@ -55,10 +56,13 @@ def _section(append: Append) -> str:
     for record in append.records:
         link = base64.urlsafe_b64encode(record.link).decode().rstrip("=")
         event = f'[{json.dumps(record.type)},{record.payload.decode()},"{link}"'
-        if record.checkpoint is not None or record.subject is not None:
+        has_meta = record.meta is not None
+        if record.checkpoint is not None or record.subject is not None or has_meta:
             event += f",{json.dumps(record.checkpoint)}"
-        if record.subject is not None:
+        if record.subject is not None or has_meta:
             event += f",{json.dumps(record.subject)}"
+        if has_meta:
+            event += f",null,{record.meta}"
         events.append(event + "]")
     key = json.dumps(append.records[0].key)
     tail = f",{key},1" if append.fork else f",{key}"
@@ -75,15 +79,22 @@ def _records(encoded: bytes) -> list[Record]:
     for stream, first, events, *more in line["in"]:
         key = more[0] if more else None
         for revision, (kind, value, link, *names) in enumerate(events, first):
-            checkpoint, subject, padding = (*names, *(None, None, ["", ""])[len(names) :])
+            checkpoint, subject, padding, meta = (*names, *[None] * (4 - len(names)))
+            before, after = padding or ("", "")
             # The payload's own bytes: from after its type to before its link.
             rest = rest.split(json.dumps(kind).encode() + b",", 1)[1]
             payload, rest = rest.split(b',"' + link.encode(), 1)
             assert json.loads(payload) == value
-            payload = padding[0].encode() + payload + padding[1].encode()
+            payload = before.encode() + payload + after.encode()
+            # And those of meta: whatever reads as this one object before the next event.
+            text = None
+            if meta is not None:
+                start = rest.index(b"{")
+                _, length = _scan(rest[start:].decode())
+                text = rest[start:].decode()[:length]
             digest = base64.urlsafe_b64decode(link + "=")
             position = Position(line["n"])
-            fields = (kind, line["by"], payload, digest, key, checkpoint, subject, position)
+            fields = (kind, line["by"], payload, digest, key, checkpoint, subject, position, text)
             records.append(Record(stream, revision, time, *fields))
             key = None
     return records

@@ -26,8 +26,9 @@ from tests.servers.postgresql import NEWEST, OLDEST
 from tests.servers.silence import SilentOwners
 
 _RAW = """SELECT revision, time, type, actor, convert_to(payload, 'UTF8'), link, key, checkpoint,
- subject, position FROM holdfast.events WHERE application = %s AND stream = %s ORDER BY revision"""
-_PLANT = f"INSERT INTO holdfast.events VALUES ({'%s,' * 13}%s)"
+ subject, position, meta FROM holdfast.events
+ WHERE application = %s AND stream = %s ORDER BY revision"""
+_PLANT = f"INSERT INTO holdfast.events VALUES ({'%s,' * 14}%s)"
 
 
 class _Contract(SilentOwners, BackendContract, DurableContract):
@@ -55,7 +56,7 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
                 row = _application(place), record.stream, record.revision, number * 4096 + 1
                 row += (ordinal, record.time, record.type, record.actor, record.key)
                 row += (record.checkpoint, record.subject, _crc(record), record.link)
-                database.rows(_PLANT, (*row, record.payload.decode()))
+                database.rows(_PLANT, (*row, record.payload.decode(), record.meta))
                 ordinal += 1
 
     def damage(self, place: Path, payload: bytes) -> None:
@@ -70,7 +71,7 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
 
     def make_newer(self, place: Path) -> None:
         self._database(place).rows(
-            "UPDATE holdfast.stores SET format = 2 WHERE application = %s", (_application(place),)
+            "UPDATE holdfast.stores SET format = 3 WHERE application = %s", (_application(place),)
         )
 
     def wait_out(self, seconds: float) -> None:
@@ -105,6 +106,7 @@ def _application(place: Path) -> str:
 def _crc(record: Record) -> int:
     fields = (record.stream, record.revision, record.time, record.type, record.actor)
     fields += (record.key, record.checkpoint, record.subject)
+    fields += () if record.meta is None else (record.meta,)
     covered = "".join(f"{field} " for field in fields).encode() + record.link + record.payload
     return int.from_bytes(zlib.crc32(covered).to_bytes(4, "big"), "big", signed=True)
 

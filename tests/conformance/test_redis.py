@@ -87,7 +87,7 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
         assert found == 1
 
     def make_newer(self, place: Path) -> None:
-        self._client(place).hset(_root(place), "format", 2)
+        self._client(place).hset(_root(place), "format", 3)
 
     def wait_out(self, seconds: float) -> None:
         shared_ground(self.server).pass_time(seconds)
@@ -124,8 +124,10 @@ def _root(place: Path) -> str:
 
 def _fields(record: Record, position: int) -> dict[str, str | bytes | int]:
     optional = {"key": record.key, "checkpoint": record.checkpoint, "subject": record.subject}
+    optional["meta"] = record.meta
     covered = (record.stream, record.revision, record.time, record.type, record.actor)
     covered += (record.key, record.checkpoint, record.subject)
+    covered += () if record.meta is None else (record.meta,)
     text = "".join(f"{field} " for field in covered).encode()
     return {
         "position": position,
@@ -155,6 +157,7 @@ def _record(stream: str, id: bytes, fields: dict[bytes, bytes]) -> Record:
         text(b"checkpoint"),
         text(b"subject"),
         Position(int(fields[b"position"])),
+        text(b"meta"),
     )
 
 

@@ -15,7 +15,7 @@ from holdfast.testing.durable import DurableContract, MultiProcessContract
 from holdfast.testing.machine import machine_for
 
 _RAW = """SELECT revision, time, type, actor, payload, link, key, checkpoint, subject,
- ifnull(position, ordinal) FROM events
+ ifnull(position, ordinal), meta FROM events
  WHERE stream = (SELECT id FROM streams WHERE name = ?) ORDER BY revision"""
 
 
@@ -43,7 +43,7 @@ class TestSqlite(BackendContract, DurableContract, MultiProcessContract):
 
     def make_newer(self, place: Path) -> None:
         connection = apsw.Connection(str(place / "state.db"), flags=apsw.SQLITE_OPEN_READWRITE)
-        connection.pragma("user_version", 2)
+        connection.pragma("user_version", 3)
         connection.close()
 
 
@@ -56,11 +56,13 @@ def _plant(connection: apsw.Connection, record: Record, ordinal: int, position: 
     stream = connection.execute(number, (record.stream,)).get
     fields = (ordinal, position, record.stream, record.revision, record.time, record.type)
     fields += (record.actor, record.key, record.checkpoint, record.subject)
+    fields += () if record.meta is None else (record.meta,)
     covered = "".join(f"{field} " for field in fields).encode() + record.link + record.payload
     crc = int.from_bytes(zlib.crc32(covered).to_bytes(4, "big"), "big", signed=True)
-    row = (ordinal, position if position != ordinal else None, stream, *fields[3:], crc)
+    row = (ordinal, position if position != ordinal else None, stream, *fields[3:10], crc)
     connection.execute(
-        f"INSERT INTO events VALUES ({'?,' * 12}?)", (*row, record.link, record.payload)
+        f"INSERT INTO events VALUES ({'?,' * 13}?)",
+        (*row, record.link, record.payload, record.meta),
     )
     if record.key is not None:
         connection.execute(

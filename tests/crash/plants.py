@@ -114,7 +114,7 @@ def _replays_twice(backend: str) -> None:
     """After a crash the newest operation is done again, without looking whether it was."""
 
     def opened(store: Any, was_left: bool) -> None:
-        events = list(store.events()) if was_left else []
+        events = list(store.follow_events()) if was_left else []
         for event in events[-1:]:
             for id in _ID.findall(str(event.data))[:1]:
                 store.scope(event.stream).append("log", id)

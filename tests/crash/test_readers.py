@@ -38,7 +38,9 @@ def fill(store: Store) -> list[tuple[str, int, str, str]]:
     with store.commit() as tx:
         tx.scope(chat).set("b", 1)
         tx.clear("todo", "two")
-    return [(event.stream, event.revision, event.type, event.link) for event in store.events()]
+    return [
+        (event.stream, event.revision, event.type, event.link) for event in store.follow_events()
+    ]
 
 
 def found(events: list[Event]) -> list[tuple[str, int, str, str]]:

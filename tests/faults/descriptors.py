@@ -34,7 +34,7 @@ def main(url: str, place: str) -> None:
         "status": store.status,
         "check": store.check,
         "scopes": lambda: list(store.scopes()),
-        "events": lambda: list(store.events()),
+        "events": lambda: list(store.follow_events()),
         "group": lambda: store.group("g").take(1),
         "groups": store.groups,
         "say": lambda: red.say("hello"),

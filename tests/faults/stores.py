@@ -53,7 +53,9 @@ def content(store: Store) -> list[Any]:
         state = scope.state.to_dict()
         found.append((scope.name, parent, state, states, history, checkpoints, scope.is_closed))
     found.append([(mark.index, mark.key, mark.priority) for mark in store.marks()])
-    found.append([(event.position, event.stream, event.revision) for event in store.events()])
+    found.append(
+        [(event.position, event.stream, event.revision) for event in store.follow_events()]
+    )
     return found
 
 

@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "commit": lambda s: commit(s, s.commit()),
     "submit": lambda s: commit(s, s.submit()),
     "view": lambda s: s.view(),
-    "events": lambda s: list(s.events()),
+    "events": lambda s: list(s.follow_events()),
     "follow": lambda s: list(s.follow("team/red", timeout_s=0)),
     "scopes": lambda s: list(s.scopes()),
     "lease": lambda s: s.lease("late"),

@@ -65,9 +65,9 @@ def test_a_plan_says_what_a_walk_would_do_and_writes_nothing(hf: Store, calls: C
     chat, graph = hf.conversation("c"), chain(calls)
 
     def verdicts(**inputs):
-        before = len(list(hf.events()))
+        before = len(list(hf.follow_events()))
         plan = hf.plan(graph, None, chat, **inputs)
-        assert len(list(hf.events())) == before
+        assert len(list(hf.follow_events())) == before
         assert calls.take() == []
         return {one.node: one.verdict for one in plan.nodes}
 

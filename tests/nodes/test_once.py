@@ -129,7 +129,7 @@ def test_a_result_is_not_stored_by_a_worker_that_lost_its_lease(mem: Store, call
         return len(calls.names)
 
     assert mem.process(Graph("lost", [slow]), "conversation/c", x=1).value("slow") == 2
-    kept = [event.data["value"] for event in mem.events() if event.type == "node.computed"]
+    kept = [event.data["value"] for event in mem.follow_events() if event.type == "node.computed"]
     assert kept == [2]
 
 
@@ -170,11 +170,11 @@ def test_a_walk_can_be_a_run(hf: Store, calls: Calls):
     ]
     again = hf.process(graph, chat, run="r1", x=1)
     assert (again.value("pay"), calls.take()) == (101, [])
-    before = len([e for e in hf.events() if e.stream.startswith("node/")])
+    before = len([e for e in hf.follow_events() if e.stream.startswith("node/")])
     hit = hf.process(graph, chat, run="r2", x=1)  # hits are steps, and nothing is stored twice
     assert (hit.counts["hit"], calls.take()) == (3, [])
     assert len(hf.run("r2").journal.entries) == 3
-    assert len([e for e in hf.events() if e.stream.startswith("node/")]) == before
+    assert len([e for e in hf.follow_events() if e.stream.startswith("node/")]) == before
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite"])

@@ -347,7 +347,7 @@ def test_the_environment_and_messages_count(hf: Store, calls: Calls, monkeypatch
     chat["elsewhere"] = 1
     hf.process(graph, chat)
     assert calls.take() == ["one", "one"]
-    stored = [event.data for event in hf.events() if event.type == "node.computed"]
+    stored = [event.data for event in hf.follow_events() if event.type == "node.computed"]
     assert "on" not in str(
         [read for one in stored for read in one["reads"] if read["kind"] == "env"]
     )
@@ -504,11 +504,11 @@ def test_the_cache_can_be_off_and_a_node_forced(hf: Store, calls: Calls):
     """NODE-12, NODE-23: rebuilt from scratch, the same artifacts, and nothing written."""
     graph, chat = pair(calls), hf.conversation("c")
     on = hf.process(graph, chat, thread=["hi"])
-    events = len(list(hf.events()))
+    events = len(list(hf.follow_events()))
     off = hf.process(graph, chat, cache=False, thread=["hi"])
     assert off.sequence == on.sequence
     assert calls.take() == ["flags", "picker"] * 2
-    assert len(list(hf.events())) == events
+    assert len(list(hf.follow_events())) == events
     hf.process(graph, chat, force=["picker"], thread=["hi"])
     assert calls.take() == ["picker"]
     hf.process(graph, chat, force=True, thread=["hi"])
@@ -520,10 +520,10 @@ def test_the_cache_can_be_off_and_a_node_forced(hf: Store, calls: Calls):
 def test_a_hit_writes_nothing(hf: Store, calls: Calls):
     graph, chat = pair(calls), hf.conversation("c")
     hf.process(graph, chat, thread=["hi"])
-    events = list(hf.events())
+    events = list(hf.follow_events())
     for _ in range(3):
         hf.process(graph, chat, thread=["hi"])
-    assert len(list(hf.events())) == len(events)
+    assert len(list(hf.follow_events())) == len(events)
     results = [event for event in events if event.stream.startswith("node/")]
     assert [event.stream for event in results] == ["node/planner/conversation/c"] * 2
     assert [event.type for event in results] == ["node.computed"] * 2
@@ -725,7 +725,9 @@ def test_large_values_are_blobs(hf: Store, calls: Calls):
         walk = hf.process(graph, chat, n=1)
         assert walk.value("size") == 100_000
         assert len(walk.sequence[0].value["content"]) == 100_000
-    [event] = [e for e in hf.events() if e.type == "node.computed" and e.data["node"] == "large"]
+    [event] = [
+        e for e in hf.follow_events() if e.type == "node.computed" and e.data["node"] == "large"
+    ]
     assert len(event.record.payload) < 4000
     assert hf.check().ok
 
@@ -849,7 +851,7 @@ def test_nothing_is_written_of_a_walk_that_is_refused(hf: Store):
         hf.process("one", chat, x=1)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         hf.process(graph, "nowhere/x", x=1)
-    assert not [event for event in hf.events() if event.stream.startswith("node/")]
+    assert not [event for event in hf.follow_events() if event.stream.startswith("node/")]
     with pytest.raises(UsageError, match="no level"):
         hf.scope("node/one/conversation/c")
 
@@ -907,7 +909,7 @@ def test_a_long_stream_is_not_read_as_a_whole(hf: Store, calls: Calls, monkeypat
     hf.invalidate(graph, chat)
     hf.process(graph, chat, thread=["0"])
     assert calls.take() == ["flags", "picker"]
-    keys = [event.key for event in hf.events() if event.type == "node.computed"]
+    keys = [event.key for event in hf.follow_events() if event.type == "node.computed"]
     assert len(keys) == len({*keys}) == 24
     monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))
     hf.invalidate(graph, chat, "picker")

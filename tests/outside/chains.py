@@ -34,6 +34,7 @@ class Event(NamedTuple):
     key: str | None
     checkpoint: str | None
     subject: str | None
+    meta: str | None = None
 
     @property
     def data(self) -> Any:
@@ -55,6 +56,7 @@ class Event(NamedTuple):
 
 def next_link(previous: bytes, event: Event) -> bytes:
     """Returns the link that an event must have behind `previous` (0002, links and time)."""
+    meta = () if event.meta is None else (event.meta,)
     envelope = json.dumps(
         [
             event.stream,
@@ -65,6 +67,7 @@ def next_link(previous: bytes, event: Event) -> bytes:
             event.key,
             event.checkpoint,
             event.subject,
+            *meta,
         ],
         ensure_ascii=False,
         separators=(",", ":"),

@@ -17,7 +17,7 @@ from tests.outside.chains import Damage, Event, check_chains
 
 _EVENTS = """
 SELECT s.name, e.revision, coalesce(e.position, e.ordinal), e.time, e.type, e.actor, e.payload,
-       e.link, e.key, e.checkpoint, e.subject
+       e.link, e.key, e.checkpoint, e.subject, {meta}
   FROM events e LEFT JOIN streams s ON s.id = e.stream
  WHERE e.stream IS NOT NULL ORDER BY e.ordinal
 """
@@ -55,7 +55,9 @@ def _read(path: Path) -> Reading:
             if problems != ["ok"]:
                 raise Damage(f"integrity_check of {path.name}: {problems}")
             tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema")}
-            events = [Event(*row) for row in db.execute(_EVENTS)]
+            columns = {row[1] for row in db.execute("PRAGMA table_info(events)")}
+            meta = "e.meta" if "meta" in columns else "NULL"  # format 1 has no such column
+            events = [Event(*row) for row in db.execute(_EVENTS.format(meta=meta))]
             marks: set[tuple[str, str]] = set()
             if "marks" in tables:
                 marks = set(db.execute("SELECT about, key FROM marks"))

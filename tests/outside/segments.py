@@ -166,7 +166,7 @@ def _read_line(raw: bytes) -> _Line:
     text = raw.decode()
     line = json.loads(text)
     time = (datetime.fromisoformat(line["at"]) - _EPOCH) // timedelta(microseconds=1)
-    payloads = iter(_payloads(text))
+    texts = iter(_texts(text))
     events: list[Event] = []
     links: list[bytes] = []
     for stream, revision, written, *rest in line["in"]:
@@ -175,23 +175,25 @@ def _read_line(raw: bytes) -> _Line:
             checkpoint = more[0] if more else None
             subject = more[1] if len(more) > 1 else None
             links_to = urlsafe_b64decode(link + "=")
-            payload = next(payloads).encode()
-            envelope = (line["n"], time, type, line["by"], payload, links_to)
-            events.append(Event(stream, number, *envelope, key, checkpoint, subject))
+            payload, meta = next(texts)
+            envelope = (line["n"], time, type, line["by"], payload.encode(), links_to)
+            events.append(Event(stream, number, *envelope, key, checkpoint, subject, meta))
             key = None
         links.append(events[-1].link)
     return _Line(line["n"], events, links, line.get("set", []), line.get("clear", []), crc)
 
 
-def _payloads(text: str) -> list[str]:
-    """Returns the text of every payload of a line as it stands there: links are made of bytes."""
-    found: list[str] = []
+def _texts(text: str) -> list[tuple[str, str | None]]:
+    """Returns every payload of a line and its meta as they stand there: links are made of bytes."""
+    found: list[tuple[str, str | None]] = []
     at = text.index('"in":') + len('"in":')
     for section in _items(text, at):
         _, _, events = list(_items(text, section))[:3]
         for event in _items(text, events):
-            _, payload = list(_items(text, event))[:2]
-            found.append(text[payload : _scan(text, payload)[1]])
+            items = _items(text, event)
+            payload = text[items[1] : _scan(text, items[1])[1]]
+            meta = text[items[6] : _scan(text, items[6])[1]] if len(items) > 6 else None
+            found.append((payload, meta))
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 
 import holdfast
-from holdfast.prose import parse, syntax
+from holdfast.prose import check, parse, syntax
 
 
 def only(text: str) -> syntax.Statement:
@@ -117,3 +120,43 @@ def test_a_program_with_errors_is_refused_with_all_of_them():
     assert places == [(1, 5, "syntax"), (3, 7, "syntax"), (4, 1, "empty-body")]
     assert "p.prose:3:7: error:" in str(caught.value)
     assert "    let x 2\n          ^" in str(caught.value)
+
+
+def test_line_ends_of_other_systems_and_a_byte_order_mark_change_nothing():
+    text = 'session """\n  a\n  b\n  """\n  model: opus\nlet x = 1\n'
+    for other in (text.replace("\n", "\r\n"), text.replace("\n", "\r"), f"\ufeff{text}"):
+        assert parse(other) == parse(text)
+
+
+def test_a_program_may_be_given_as_bytes():
+    assert parse('session "Grüße"'.encode()) == parse('session "Grüße"')
+    with pytest.raises(holdfast.ProgramError) as caught:
+        parse(b'session "a"\n session "\xff"')
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column, problem.code) == (2, 11, "encoding")
+
+
+def test_inside_brackets_a_session_has_no_properties_of_its_own():
+    both = only('let x = [session "a",\n  session "b"]')
+    assert isinstance(both, syntax.Bind)
+    assert isinstance(both.value, syntax.Array)
+    assert len(both.value.items) == 2
+
+
+def test_in_heads_of_for_and_loop_a_name_before_a_bracket_is_no_call():
+    loop = only('loop until done (max: 3):\n  session "a"')
+    assert isinstance(loop, syntax.Loop)
+    assert isinstance(loop.condition, syntax.Name)
+    assert loop.max == 3
+
+
+def test_the_parser_works_from_a_stack_that_is_nearly_full():
+    """Where the limits on nesting do not suffice, the end of the stack is a problem, no crash."""
+    text = "let x = " + "(" * 60 + "1" + ")" * 60
+
+    def deep(left: int) -> set[str]:
+        return deep(left - 1) if left else {one.code for one in check(text)}
+
+    frames = len(inspect.stack())
+    found = [deep(sys.getrecursionlimit() - frames - left) for left in (40, 60, 100)]
+    assert {"too-deep"} in found

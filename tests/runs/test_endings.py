@@ -55,7 +55,7 @@ def test_nothing_is_recorded_after_the_end(durable_url: str):
     with holdfast.open(durable_url) as hf:
         hf._log._backend = Late(hf, durable_url)  # type: ignore[assignment]
         assert hf.start(ending, id="r").result() == "done"
-        types = [event.type for event in hf.events() if event.stream == "run/r"]
+        types = [event.type for event in hf.follow_events() if event.stream == "run/r"]
         assert types[-1] == "run.ended"
         assert "run.cancelling" not in types
 

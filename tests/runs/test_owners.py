@@ -89,7 +89,7 @@ def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness
         assert late.result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
     with holdfast.open(durable_url) as three:
-        types = [event.type for event in three.events() if event.stream == "run/r"]
+        types = [event.type for event in three.follow_events() if event.stream == "run/r"]
         assert types.count("run.claimed") == 2
         assert types[-1] == "run.ended"
         assert three.check().ok
@@ -147,7 +147,7 @@ def test_an_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(
         assert 'run "r" was left by this worker' in error.message
         assert "ask for its result again" in str(error.hint)
         assert run.result() == ["posted first", "slow", "posted last"]
-        types = [event.type for event in one.events() if event.stream == "run/r"]
+        types = [event.type for event in one.follow_events() if event.stream == "run/r"]
         assert types.count("run.claimed") == 2
     assert witness.acts == {"post first": 1, "post last": 1}
 
@@ -264,7 +264,7 @@ def test_a_killed_owner_is_taken_over(durable_url: str, witness: Witness):
             hf._log._backend.leases.release(hf._log._backend.leases.holder("run/r"))
         assert run.result() == [1, "survived", 2]
         assert witness.acts == {"pay 2": 1}  # the first was paid by the process that died
-        claims = [event.data for event in hf.events() if event.type == "run.claimed"]
+        claims = [event.data for event in hf.follow_events() if event.type == "run.claimed"]
         assert [claim["worker"] == hf.worker for claim in claims] == [False, True]
 
 

@@ -100,7 +100,7 @@ def test_it_knows_its_key_and_its_environment_is_not_journalled(hf: Store):
 
     run = hf.start(told, id="r")
     assert run.result() == "r/told s3\n"
-    inputs = [e.data for e in hf.events() if e.type == "run.intended"]
+    inputs = [e.data for e in hf.follow_events() if e.type == "run.intended"]
     assert len(inputs) == 1
     assert "s3" not in str(inputs)
 

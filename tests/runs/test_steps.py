@@ -433,7 +433,7 @@ def test_what_nothing_takes_along_is_written_soon(hf: Store):
     LOOKED.clear()
     run = hf.start(waiting_for_a_look, id="r")
     try:
-        for change in hf.events(timeout_s=120):
+        for change in hf.follow_events(timeout_s=120):
             if change.stream == "run/r" and change.type == "run.done":
                 break
         else:

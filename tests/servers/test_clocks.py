@@ -55,7 +55,7 @@ def test_a_server_s_clock_bounds_the_times_of_its_clients(kind: str, tmp_path: P
             tx.scope(two).set("n", 2)
         fork = one.fork("c", at=1)
         store.conversation("c", ttl_s=3600).set("n", 3)
-        for event in store.events():
+        for event in store.follow_events():
             assert abs(event.time - began) < timedelta(hours=1), event
         reports = store.status()["reports"]
         assert any("days ahead of the server's" in report for report in reports)

@@ -83,7 +83,7 @@ def test_followers_hear_of_both_from_another_process(store: Store, urls: dict[st
     ready = threading.Event()
 
     def follow() -> None:
-        events = store.events(after=start, timeout_s=None)
+        events = store.follow_events(after=start, timeout_s=None)
         ready.set()
         for event in events:
             heard.append(event.stream)
@@ -101,7 +101,7 @@ def test_followers_hear_of_both_from_another_process(store: Store, urls: dict[st
     assert sorted(heard) == ["conversation/c1"] * 3 + ["team/red"] * 3
     later = Position(int(store.position))
     store.team("red").increment("n")
-    assert [event.stream for event in store.events(after=later)] == ["team/red"]
+    assert [event.stream for event in store.follow_events(after=later)] == ["team/red"]
 
 
 WRITER = """

@@ -62,7 +62,7 @@ def test_a_store_in_use_is_partitioned_by_application(url: str, line: psycopg.Co
         assert store.conversation("c1").set("n", 1, key="k") == 1
         assert store.conversation("c1").at("before") == {"n": 1}
         assert store.check().findings == []
-        assert len(list(store.events())) == 2
+        assert len(list(store.follow_events())) == 2
     with holdfast.open(f"{url}&application=shop") as shop:
         for n in range(5):
             shop.conversation(f"c{n}").append("said", n)

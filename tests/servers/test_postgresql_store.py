@@ -368,12 +368,12 @@ def test_a_newer_or_foreign_schema_is_refused(database: str) -> None:
     running = server(NEWEST)
     url = running.url(database)
     _open(url).close()
-    running.psql(database, "INSERT INTO holdfast.migrations VALUES (2, 'later')")
-    with pytest.raises(FormatError, match="has format 2"):
+    running.psql(database, "INSERT INTO holdfast.migrations VALUES (3, 'later')")
+    with pytest.raises(FormatError, match="has format 3"):
         _open(url)
     running.psql(
         database,
-        "DELETE FROM holdfast.migrations WHERE number = 2",
+        "DELETE FROM holdfast.migrations WHERE number = 3",
         "UPDATE holdfast.migrations SET digest = 'other'",
     )
     with pytest.raises(CorruptError, match="another version of SQL file 1"):
@@ -423,7 +423,8 @@ def test_the_tables_can_be_partitioned_by_their_keys(
     key = (
         "  PRIMARY KEY (application, stream, revision)\n) PARTITION BY HASH (application, stream);"
     )
-    monkeypatch.setattr(opening, "file_text", lambda number: f"{table}{key}\n{parts}{rest}")
+    texts = {1: f"{table}{key}\n{parts}{rest}", 2: opening.file_text(2)}
+    monkeypatch.setattr(opening, "file_text", texts.__getitem__)
     running = server(NEWEST)
     backend = _open(running.url(database))
     build = RecordBuilder()

@@ -96,7 +96,7 @@ def test_what_was_evicted_is_lost_and_never_expired(own_server: Server) -> None:
                 with pytest.raises(LostCommitsError, match="volatile-lru"):
                     chat.get("n")
             with pytest.raises(LostCommitsError):
-                list(store.events())
+                list(store.follow_events())
             assert store.conversation("lasts").state == {"n": 1}
             assert any("evicted" in report for report in store.status()["reports"])
             assert not store.check().ok

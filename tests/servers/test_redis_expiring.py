@@ -45,8 +45,8 @@ def test_redis_lets_go_by_itself(name: str) -> None:
             with pytest.raises(ExpiredError):
                 store._log._backend.read("conversation/c1")
             assert store._log._backend.find("conversation/c1", key="k") == []
-            assert [event.stream for event in store.events()] == ["conversation/lasts"]
-            assert list(store.events(after=position)) == []
+            assert [event.stream for event in store.follow_events()] == ["conversation/lasts"]
+            assert list(store.follow_events(after=position)) == []
             assert store.check().findings == []
             assert lasting.state == {"n": 1}
             [head] = store._log._backend.heads(["conversation/c1"])
@@ -72,7 +72,7 @@ def test_what_was_dropped_hides_nothing_after_it() -> None:
             store._log._backend._checkout.clock = CLOCK  # type: ignore[attr-defined]
             client.set("test:clock", 3_601_000_000)
             client.delete(f"holdfast:{{{application}}}:events:conversation/c1")  # as at its end
-            seen = [event.stream for event in store.events()]
+            seen = [event.stream for event in store.follow_events()]
             assert seen == ["conversation/before", "conversation/behind"]
             assert store._log._backend.read_all(after=store.position, limit=1) == []
             first = store._log._backend.read_all(limit=1)

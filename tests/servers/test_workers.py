@@ -107,7 +107,7 @@ def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: st
         assert store.suspects() == []
         hung.tell("late again")
         assert hung.hear() == ["refused", True]
-        types = [event.type for event in store.events() if event.stream == "store/workers"]
+        types = [event.type for event in store.follow_events() if event.stream == "store/workers"]
         assert types == ["worker.registered", "worker.returned"]
 
 
@@ -161,7 +161,7 @@ def test_killed_consumers_skip_nothing_and_redelivery_is_bounded_and_marked(url:
         assert store.workflow("ledger").get("n") == total
         [status] = store.groups()
         assert (status.member, status.lag_events) == (None, 0)
-        moves = [event for event in store.events() if event.stream == "group/billing"]
+        moves = [event for event in store.follow_events() if event.stream == "group/billing"]
         assert moves[0].data["done"] == "0"
 
 
@@ -263,6 +263,6 @@ def _workers(store: Store) -> list[Worker]:
 
 def _events(store: Store) -> list[Event]:
     try:
-        return [event for event in store.events() if event.stream == "store/workers"]
+        return [event for event in store.follow_events() if event.stream == "store/workers"]
     except UnavailableError:
         return []

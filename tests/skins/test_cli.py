@@ -171,9 +171,9 @@ def test_log_pages_meet_without_gap_or_overlap(place: str, cli: Any):
     while True:
         page = cli("log", "team/a", "--limit", 4, "--json", *words).document
         seen += [event["revision"] for event in page["events"]]
-        if page["before"] is None:
+        if not page["more"]:
             break
-        words = ["--before", page["before"]]
+        words = ["--before", page["cursor"]]
     assert seen == list(range(14, 0, -1))
     events: list[tuple[int, str]] = []
     words = []
@@ -181,9 +181,9 @@ def test_log_pages_meet_without_gap_or_overlap(place: str, cli: Any):
         page = cli("log", "--limit", 4, "--json", *words).document
         assert len(page["events"]) >= min(4, 21 - len(events))
         events += [(event["position"], event["scope"]) for event in page["events"]]
-        if page["before"] is None:
+        if not page["more"]:
             break
-        words = ["--before", page["before"]]
+        words = ["--before", page["cursor"]]
     assert len(events) == len(set(events)) == 21
     assert [position for position, _ in events] == sorted((p for p, _ in events), reverse=True)
 

@@ -104,7 +104,7 @@ def test_the_log_of_a_mixed_store_is_merged_by_time(mix: str, cli: Any) -> None:
         cli("set", "conversation/c1", "n", n, "--store", mix)
         cli("set", "team/red", "n", n, "--store", mix)
     document = cli("log", "--limit", "4", "--store", mix, "--json").document
-    assert document["before"] is None
+    assert document["more"]
     named = [(event["scope"], event["revision"]) for event in document["events"]]
     assert named == [
         ("team/red", 3),
@@ -114,7 +114,14 @@ def test_the_log_of_a_mixed_store_is_merged_by_time(mix: str, cli: Any) -> None:
     ]
     assert "no common order" in cli("log", "--before", "3", "--store", mix, code=2).err
     page = cli("log", "team/red", "--limit", "1", "--store", mix, "--json").document
-    assert page["before"] == 3
+    assert page["more"]
+    words = ["--before", page["cursor"], "--limit", "1", "--json"]
+    page = cli("log", "team/red", "--store", mix, *words).document
+    assert [event["revision"] for event in page["events"]] == [2]
+    words = ["--before", document["cursor"], "--store", mix, "--json"]
+    rest = cli("log", *words).document
+    assert [event["revision"] for event in rest["events"]] == [1, 1]
+    assert not rest["more"]
     followed = cli(
         "follow", "--all", "--after", "0", "--timeout", "0", "--store", mix, "--json"
     ).out

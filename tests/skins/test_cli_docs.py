@@ -104,6 +104,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     Path("commands.toml").write_text('[verify.branch_exists]\ncommand = ["true"]\n')
     Path("commands.toml").chmod(0o600)
+    Path("endless.prose").write_text('loop:\n  session "again"\n')
     cli("init")
     cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
     cli("set", SCOPE, "stage", "done")
@@ -203,6 +204,7 @@ COMMANDS = {
     "runs settle": ["runs", "settle", "uncertain", "act", "--done", "1"],
     "runs adopt": ["runs", "adopt", "parked"],
     "runs fork": ["runs", "fork", "ended", "look", "--new-id", "what-if"],
+    "prose check": ["prose", "check", "endless.prose"],
     "nodes list": ["nodes", "list"],
     "nodes show": ["nodes", "show", "planner", "flags", SCOPE],
     "nodes why": ["nodes", "why", "planner", "picker", SCOPE],

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import holdfast
-
 from holdfast.cli import main
 from holdfast.core import intent
 

@@ -88,7 +88,7 @@ def forks(scene: Scene) -> None:
 
 
 def follow(scene: Scene) -> None:
-    scene.read(lambda store: len(list(store.events())) > 10, True)
+    scene.read(lambda store: len(list(store.follow_events())) > 10, True)
     scene.read(lambda store: len(list(store.follow("team/red", after=0, timeout_s=0))), 3)
     scene.write("followed", lambda store: store.team("new").append("x", "followed"))
     scene.read(lambda store: len(list(store.follow("team/red", after=1, timeout_s=0))), 1)

@@ -75,7 +75,7 @@ class World:
             "submit": submit,
             "blob": blob,
             "read": lambda: (red.get("list"), list(red.history()), red.checkpoints()),
-            "follow": lambda: list(store.events(after=store.position, timeout_s=0.01)),
+            "follow": lambda: list(store.follow_events(after=store.position, timeout_s=0.01)),
             "lease": lease,
         }[kind]
 

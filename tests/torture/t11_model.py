@@ -307,7 +307,7 @@ class LockStep(RuleBasedStateMachine):
         """Everything: every event with its link, every name, every mark."""
 
         def do(store: Store) -> Any:
-            events = [(e.stream, e.revision, e.type, e.link, e.key) for e in store.events()]
+            events = [(e.stream, e.revision, e.type, e.link, e.key) for e in store.follow_events()]
             names = [found for scope in store.scopes() for found in scope.checkpoints()]
             return events, names, store.marks()
 

@@ -2,9 +2,9 @@
 
 A point is one look at one fixture (`tests/fixtures`): opened on a copy, read, verified and compared
 with what it must hold, also read-only and as the killed store it was; written to and read again;
-looked at through the command line; or changed into something that this code cannot know (a greater
-format number, a cipher, an op, a tag of a value), which must be refused by an error that names it,
-with every byte on disk left as it was.
+looked at through the command line; one of format 1 given its first event with meta; or changed into
+something that this code cannot know (a greater format number, a strange meta, an op, a tag of a
+value), which must be refused by an error that names it, with every byte on disk left as it was.
 
 Planted and found: a reader that forgets the last event, one that drops what it does not know, and
 an opener that does not look at the format number.
@@ -16,6 +16,7 @@ import contextlib
 import io
 import json
 import math
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -34,7 +35,7 @@ from holdfast.core import event
 from holdfast.errors import HoldfastError
 from holdfast.testing import FakeClock
 from holdfast.testing.records import RecordBuilder
-from tests.fixtures import content
+from tests.fixtures import content, content_2
 from tests.fixtures.make import FORMATS, describe, unpack
 from tests.torture.programme import Broken, Point, Programme
 
@@ -63,6 +64,8 @@ def reads(name: str, which: str, place: Path, *, read_only: bool = False) -> int
             if found[part] != wanted:
                 raise Broken(f"{part} of {name} differ:\n  found {found[part]}\n  not {wanted}")
         _compare_by_hand(store)
+        if not name.endswith("-1"):
+            _compare_meta(store)
     return len(expected["events"])
 
 
@@ -91,6 +94,64 @@ def _compare_by_hand(store: holdfast.Store) -> None:
     }
     if wrong := [what for what, is_so in holds.items() if not is_so]:
         raise Broken(f"not as it was written: {', '.join(wrong)}")
+
+
+def _compare_meta(store: holdfast.Store) -> None:
+    """Compares the meta of events with what was written by hand."""
+    events = {(event.stream, event.revision): event for event in store.events()}
+    later, everyone = events["person/q", 1], store.global_()
+    holds = {
+        "all keys": events["team/meta", 1].meta == content_2.META,
+        "none": events["team/meta", 2].meta is None,
+        "beside another": events[everyone.name, everyone.revision].meta == content_2.META,
+        "of later": later.meta == holdfast.Meta(source="later  "),
+        "as stored": later.record.meta == events["person/q", 2].record.meta == content_2.LATER,
+    }
+    if wrong := [what for what, is_so in holds.items() if not is_so]:
+        raise Broken(f"meta is not as it was written: {', '.join(wrong)}")
+
+
+def upgrades(name: str, which: str, place: Path) -> int:
+    """Writes to a store of format 1: it keeps its number until the first event with meta."""
+    url = unpack(name, which, place)
+    expected = expected_of(name)["events"]
+    with (
+        holdfast.open(url, clock=FakeClock(seed=3), create=False) as store,
+        holdfast.open(url, clock=FakeClock(seed=4), create=False) as open_before,
+    ):
+        store.team("new").set("n", 1)
+        formats = [_format(name, place, store)]
+        with store.commit(meta=content_2.META) as tx:
+            tx.scope(store.team("new")).set("n", 2)
+        formats.append(_format(name, place, store))
+        # The one that had it open as format 1 reads it and writes to it.
+        open_before.team("new").set("n", 3)
+        with open_before.commit(meta=content_2.META) as tx:
+            tx.scope(open_before.team("new")).set("n", 4)
+        metas = [event.meta for event in open_before.team("new").history()]
+        if metas != [None, content_2.META, None, content_2.META]:
+            raise Broken(f"meta reads as {metas}")
+    if formats != [1, 2]:
+        raise Broken(f"the formats were {formats}: expected 1 before meta and 2 after")
+    with holdfast.open(url, clock=FakeClock(seed=5), create=False) as store:
+        found = json.loads(json.dumps(describe(store)["events"]))
+        if found[: len(expected)] != expected:
+            raise Broken("an event of format 1 has changed")
+    return len(expected)
+
+
+def _format(name: str, place: Path, store: holdfast.Store) -> int:
+    """Returns the format by what an opener looks at, which must be what the store says."""
+    if name.startswith("files"):
+        number = json.loads((place / "store" / "holdfast.json").read_text())["format"]
+    else:
+        # By another process: closing the file here would drop the locks of the open store.
+        header = subprocess.run(["head", "-c", "64", place / "store.db"], capture_output=True)
+        number = int.from_bytes(header.stdout[60:], "big")
+    said = store._log.describe()["format"]
+    if said != number:
+        raise Broken(f"the store says format {said}, its files say {number}")
+    return number
 
 
 def writes(name: str, which: str, place: Path) -> int:
@@ -167,7 +228,7 @@ def refuses(url: str, place: Path, *, error: type[HoldfastError], says: str) -> 
 
 def newer_format(name: str, which: str, place: Path) -> int:
     url = unpack(name, which, place)
-    for number in (2, 99):
+    for number in (3, 99):
         if name.startswith("files"):
             path = place / "store" / "holdfast.json"
             identity = json.loads(path.read_text())
@@ -180,8 +241,8 @@ def newer_format(name: str, which: str, place: Path) -> int:
     return 4
 
 
-def unknown_cipher(name: str, which: str, place: Path) -> int:
-    """Encrypts a payload, as a format to come may: format 1 refuses anything in that place."""
+def unknown_meta(name: str, which: str, place: Path) -> int:
+    """Puts what is no object in the place of meta, as a format to come may: it is refused."""
     url = unpack(name, which, place)
     path = place / "store" / "log" / ("0" * 16 + ".jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
@@ -199,7 +260,7 @@ def unknown_cipher(name: str, which: str, place: Path) -> int:
         except holdfast.CorruptError:
             _compare_logs(before, snapshot(place))
         else:
-            raise Broken("an encrypted payload was read: expected CorruptError")
+            raise Broken("an event with a strange meta was read: expected CorruptError")
     return 2
 
 
@@ -284,7 +345,10 @@ def looks() -> Iterator[tuple[str, str, Callable[[str, str, Path], int]]]:
             yield name, "closed", lambda *given, payload=payload: unknown_content(payload, *given)
         yield name, "closed", unknown_tag
         if name.startswith("files"):
-            yield name, "closed", unknown_cipher
+            yield name, "closed", unknown_meta
+        if name.endswith("-1"):
+            yield name, "closed", upgrades
+            yield name, "killed", upgrades
 
 
 LOOKS = list(looks())
@@ -338,19 +402,9 @@ def unknown_dropped() -> AbstractContextManager[None]:
     return _put((event, "decode_ops", lenient))
 
 
-class _Every(int):
-    """A number that no other differs from."""
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __eq__ = object.__eq__
-    __hash__ = int.__hash__
-
-
 def any_format_taken() -> AbstractContextManager[None]:
     """An opener that takes every number for its own."""
-    return _put((directory, "FORMAT", _Every(1000)), (opening, "FORMAT", 1000))
+    return _put((directory, "FORMAT", 1000), (opening, "FORMAT", 1000))
 
 
 PLANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {

@@ -246,7 +246,7 @@ class Walk:
             if not report.ok:
                 raise Broken(f"check finds {report.findings}")
             expected = [event for commit in self.commits for event in commit]
-            seen = [(event.stream, event.revision) for event in store.events()]
+            seen = [(event.stream, event.revision) for event in store.follow_events()]
             if seen != expected:
                 raise Broken(f"events come in the order {seen}: expected {expected}")
             if self.kind in SERVERS:
@@ -257,7 +257,7 @@ class Walk:
     def _judge_times(self, store: Store) -> None:
         """The server is on this host, so this is its clock too."""
         latest_us = SystemClock().now_us() + AHEAD_US
-        for event in store.events():
+        for event in store.follow_events():
             if event.record.time > latest_us:
                 raise Broken(f"{event} has the time {event.time}, which is ahead of the server's")
 

@@ -252,7 +252,7 @@ def _visit(what: str, url: str, *, read_only: bool) -> None:
                 only_ours(what, look)
         for look in (
             lambda: list(store.scopes()),
-            lambda: list(store.events()),
+            lambda: list(store.follow_events()),
             lambda: store.marks(),
             lambda: store.status(),
             lambda: store.check(),

@@ -247,11 +247,12 @@ def no_crc() -> None:
     from holdfast.backends.sqlite import backend, inspection, rows
 
     def decode_row(row: Any, stream: str, where: str) -> Record:
-        ordinal, position, revision, time, kind, actor, key, name, subject, _, link, payload = row[
-            :12
-        ]
+        ordinal, position, _, revision, time, kind, actor, key, name, subject, _, link, payload = (
+            row[:13]
+        )
         at = Position(ordinal if position is None else position)
-        return Record(stream, revision, time, kind, actor, payload, link, key, name, subject, at)
+        fields = stream, revision, time, kind, actor, payload, link, key, name, subject, at
+        return Record(*fields, meta=row[13] if len(row) > 13 else None)
 
     def decode_line(encoded: bytes) -> text.LogLine:
         try:

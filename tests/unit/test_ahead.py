@@ -68,17 +68,17 @@ def test_a_client_whose_clock_is_ahead_writes_the_server_s_time(server: Server) 
     store = server.client(wrong)
     store.scope("team/a").set("n", 1)
     store.scope("team/b").set("n", 1)
-    assert [event.record.time for event in store.events()] == [START_US] * 2
+    assert [event.record.time for event in store.follow_events()] == [START_US] * 2
     assert server.backend.refused == 1  # what the server said is kept in mind
     assert [r for r in store.status()["reports"] if "3650 days ahead of the server's" in r] != []
     server.clock.advance(90)
     wrong.advance(90)
     store.scope("team/a").set("n", 2)
-    assert list(store.events())[-1].record.time == START_US + 90_000_000
+    assert list(store.follow_events())[-1].record.time == START_US + 90_000_000
     # Somebody sets the clock right: the time is this host's again.
     wrong.set(server.clock.now_us() - 1_000_000)
     store.scope("team/c").set("n", 3)
-    assert list(store.events())[-1].record.time == START_US + 89_000_000
+    assert list(store.follow_events())[-1].record.time == START_US + 89_000_000
     assert server.backend.refused == 1
 
 
@@ -88,7 +88,7 @@ def test_a_clock_that_goes_wrong_twice_is_told_once(server: Server) -> None:
     store.scope("team/a").set("n", 1)
     server.clock.set(START_US - YEARS_US)  # the server's own is set back
     store.scope("team/b").set("n", 1)
-    assert list(store.events())[-1].record.time == START_US - YEARS_US
+    assert list(store.follow_events())[-1].record.time == START_US - YEARS_US
     assert len([r for r in store.status()["reports"] if "ahead of the server's" in r]) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_stream_that_is_ahead_is_written_alone(server: Server) -> None:
     with pytest.raises(UsageError, match='"team/a" has a time'):
         ahead.fork("c")
     assert (ahead.state, other.state) == ({"n": 2}, {"n": 1})
-    times = {event.stream: event.record.time for event in store.events()}
+    times = {event.stream: event.record.time for event in store.follow_events()}
     assert times == {"team/a": START_US + YEARS_US, "team/b": START_US}
 
 

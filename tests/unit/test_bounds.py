@@ -9,6 +9,7 @@ import pytest
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Lease, Position
+from holdfast.core.folds import FOLD_BYTES
 from holdfast.testing.clock import FakeClock
 from tests.unit.mixture import memories, store_on
 
@@ -22,7 +23,7 @@ def test_memory_does_not_grow_with_the_scopes_that_were_met(
     monkeypatch.setattr("holdfast.core.expiry._KNOWN_MAX", 50)
     with holdfast.open("memory:") as store:
         log: Any = store._log
-        log._states_max = 50
+        log.folds.bytes_max = 50 * FOLD_BYTES
         for number in range(300):
             chat = store.conversation(f"c{number}", ttl_s=3600)
             chat.set("text", f"{number:09d}" * 8000)

@@ -52,7 +52,7 @@ def test_a_copy_that_stops_before_the_marks_knows_what_ends(
         clock.advance(61)
         with pytest.raises(ExpiredError):
             list(target.conversation("short").history())
-        assert [event.stream for event in target.events()] == ["team/t"]
+        assert [event.stream for event in target.follow_events()] == ["team/t"]
 
 
 def test_what_has_ended_is_not_said_to_be_there() -> None:

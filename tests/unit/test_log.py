@@ -9,7 +9,9 @@ import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.core.event import EMPTY
+from holdfast.core.folds import FOLD_BYTES
 from holdfast.core.log import BACK_CHUNK, Log
+from holdfast.core.tree import Map, footprint
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock, FaultyBackend
@@ -134,10 +136,10 @@ def test_a_missing_or_wrong_blob_is_corrupt(clock: FakeClock) -> None:
 
 def test_the_cache_of_folds_is_bounded(clock: FakeClock) -> None:
     hf = store_on(MemoryBackend(clock=clock), clock)
-    hf._log._states_max = 10  # pyright: ignore[reportPrivateUsage]
+    hf._log.folds.bytes_max = 10 * (FOLD_BYTES + footprint(Map({"n": 1})))
     for n in range(50):
         hf.conversation(str(n)).set("n", n)
-    assert len(hf._log._states) == 10  # pyright: ignore[reportPrivateUsage]
+    assert len(hf._log.folds.states) == 10
     assert [hf.conversation(str(n)).state["n"] for n in range(50)] == list(range(50))
 
 

@@ -40,7 +40,7 @@ def test_events_come_once_in_each_streams_order_and_go_on_from_any_of_them(store
     names = ["team/red", "conversation/c1", "workflow/w", "conversation/c2"] * 5
     for name in names:
         store.scope(name).increment("n")
-    events = list(store.events())
+    events = list(store.follow_events())
     assert [event.stream for event in events] == names  # merged by time
     positions = [event.position for event in events]
     for earlier, later in pairwise(positions):
@@ -52,7 +52,7 @@ def test_events_come_once_in_each_streams_order_and_go_on_from_any_of_them(store
     for count, event in enumerate(events, 1):
         # As an int it can be stored; it is the same place.
         after = Position(int(event.position))
-        assert [one.stream for one in store.events(after=after)] == names[count:]
+        assert [one.stream for one in store.follow_events(after=after)] == names[count:]
 
 
 def test_of_two_positions_neither_need_be_the_later_one(backend: MixedBackend) -> None:
@@ -111,7 +111,7 @@ def test_small_pages_pass_nothing_over(backend: MixedBackend) -> None:
 )
 def test_a_position_of_another_store_is_refused(store: Store, bad: Any) -> None:
     with pytest.raises(UsageError, match="position"):
-        list(store.events(after=bad))
+        list(store.follow_events(after=bad))
 
 
 def test_a_position_of_other_routes_is_refused(store: Store) -> None:
@@ -121,7 +121,7 @@ def test_a_position_of_other_routes_is_refused(store: Store) -> None:
     other = store_on(MixedBackend(routes, shown, kept_with()))
     other.team("red").set("a", 1)
     with pytest.raises(UsageError, match="not a position of this store"):
-        list(store.events(after=other.position))
+        list(store.follow_events(after=other.position))
 
 
 def test_a_view_never_straddles_a_commit(store: Store) -> None:
@@ -154,7 +154,7 @@ def test_followers_wake_for_every_backend(store: Store, name: str) -> None:
         heard.append(next(store.follow(name, after=0)).new)
 
     def follow_store() -> None:
-        events = store.events(timeout_s=None)
+        events = store.follow_events(timeout_s=None)
         started.wait(PATIENCE_S)
         heard.append(next(events).stream)
 
@@ -244,12 +244,12 @@ def test_asyncio_has_the_same(backend: MixedBackend) -> None:
                 tx.scope(chat).set("a", 1)
                 tx.scope(team).set("a", 1)
         await team.set("a", 1)
-        streams = [event.stream async for event in store.events()]
+        streams = [event.stream async for event in store.follow_events()]
         start = int(await store.position)
         await team.set("a", 2)
-        streams += [event.stream async for event in store.events(after=Position(start))]
+        streams += [event.stream async for event in store.follow_events(after=Position(start))]
         with pytest.raises(UsageError, match="position"):
-            [event async for event in store.events(after=Position(3))]
+            [event async for event in store.follow_events(after=Position(3))]
         assert await team.state == {"a": 2}
         return streams
 

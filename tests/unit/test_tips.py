@@ -12,7 +12,7 @@ from holdfast.backends.protocol import Commit, Receipt, Record, Refusal
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.log import Log
 from holdfast.core.snapshot import REPLAYED_EVENTS_MIN
-from holdfast.core.tree import set_op
+from holdfast.core.tree import increment_op
 from holdfast.errors import ClosedError, ConflictError, CorruptError, NotFoundError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
@@ -199,14 +199,14 @@ def test_a_change_waits_for_a_neighbour_that_folded_nothing() -> None:
 
     wanted = [
         ProposedCommit((StreamWrite("conversation/c", (NOTE,)),)),
-        ProposedCommit((StreamWrite("conversation/c", (changed([set_op("n", 9)]),)),)),
+        ProposedCommit((StreamWrite("conversation/c", (changed([increment_op("n", 9)]),)),)),
         ProposedCommit((StreamWrite("conversation/c", (NOTE,)),)),
     ]
     requests = [Request(one) for one in wanted]
     log._run(requests)  # pyright: ignore[reportPrivateUsage]
     assert [request.outcome().revision for request in requests] == [4, 5, 6]
     assert backend.batches == [1, 2]
-    assert log.newest("conversation/c").root["n"] == 9
+    assert log.newest("conversation/c").root["n"] == 11
 
 
 def test_commits_that_are_put_in_line_together_are_one_batch() -> None:

@@ -190,8 +190,10 @@ def test_a_state_that_the_store_no_longer_has_is_no_base(hf: Store, other: Store
     assert hf._log.state_at("team/red", moment, newest).revision == stale.revision
 
 
-def test_what_is_known_of_busy_streams_is_bounded(hf: Store, other: Store) -> None:
-    hf._log._states_max = 2
+def test_what_is_known_of_busy_streams_is_bounded(
+    hf: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.core.log.BUSY_MAX", 2)
     for name in ("a", "b", "c"):
         other.team(name).set("n", 1)
         base = hf._log.newest(f"team/{name}")

@@ -15,14 +15,17 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Position
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request
+from holdfast.core.contest import PAUSE_S, Contest
 from holdfast.core.watch import PositionWaiter
-from holdfast.errors import UsageError
+from holdfast.errors import ConflictError, UsageError
 from holdfast.store import Store
 
 T = TypeVar("T")
@@ -78,8 +81,11 @@ class Loop:
         many writers that is a tenth of everything. A cancellation takes the future away from the
         caller, not the commit from the queue; another future then waits for the outcome.
         """
+        log = self.store._log
+        if log.turns.held:
+            await self.await_turn(proposed)
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store._log.submit(proposed, waker=self.wake, context=future)
+        request = log.submit(proposed, waker=self.wake, context=future)
         try:
             await future
         except asyncio.CancelledError:
@@ -91,6 +97,40 @@ class Loop:
                 then(request.result)
             raise
         return then(request.outcome())
+
+    async def await_turn(self, proposed: ProposedCommit) -> None:
+        """Waits until nobody else of this process has a turn on a stream of the commit."""
+        await self._await_turn([write.stream for write in proposed.writes])
+
+    async def _await_turn(self, streams: Sequence[str]) -> None:
+        turns = self.store._log.turns
+        while (turn := turns.ahead(streams)) is not None:
+            over = asyncio.Event()
+            tell = partial(self._tell, over)
+            turn.when_over(tell)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), max(turn.until - monotonic(), 0))
+            finally:
+                turn.forget(tell)
+
+    async def persist(self, retries: int, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Makes an attempt, in the caller's task, until it succeeds; see `core.contest`."""
+        contest = Contest(self.store._log, self.store.worker, retries)
+        try:
+            while True:
+                while not contest.take_turn():
+                    await self._await_turn(contest.streams)
+                while contest.wants_leases and not await self.hop_shielded(contest.take_leases):
+                    await asyncio.sleep(PAUSE_S)
+                try:
+                    return await attempt()
+                except ConflictError as error:
+                    contest.lost(error)
+        finally:
+            contest.end_turn()
+            if contest.holds_leases:
+                await self.hop_shielded(contest.end)
 
     def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""

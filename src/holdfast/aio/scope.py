@@ -21,11 +21,11 @@ from holdfast.aio.record import (
 from holdfast.core import tree
 from holdfast.core.arguments import Path, check_call, check_path, check_whole, update_ops
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
+from holdfast.core.contest import RETRIES
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
 from holdfast.core.past import StateAt
 from holdfast.core.tree import Map, Op
-from holdfast.errors import ConflictError
 from holdfast.names import check_name
 from holdfast.record.decisions import check_effect
 from holdfast.record.message_events import Message
@@ -245,7 +245,7 @@ class AsyncScope:
         self,
         function: Callable[[Draft], object],
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> Awaitable[int]: ...
@@ -253,7 +253,7 @@ class AsyncScope:
         self,
         function: Callable[[Draft], object] | None = None,
         *,
-        retries: int = 3,
+        retries: int = RETRIES,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> AsyncEdit | Awaitable[int]:
@@ -269,18 +269,13 @@ class AsyncScope:
         key: str | None,
         checkpoint: str | None,
     ) -> int:
-        while True:
+        async def attempt() -> int:
             edit = AsyncEdit(self, key=key, checkpoint=checkpoint)
-            try:
-                async with edit as draft:
-                    function(draft)
-            except ConflictError as conflict:
-                if retries <= 0:
-                    raise
-                _logger.debug("an edit is made again: %s", conflict)
-                retries -= 1
-            else:
-                return edit.revision
+            async with edit as draft:
+                function(draft)
+            return edit.revision
+
+        return await self._loop.persist(retries, attempt)
 
     async def restore(self, to: Moment, *, expected: int | None = None) -> int:
         return await self._loop.hop_shielded(self.sync.restore, to, expected=expected)

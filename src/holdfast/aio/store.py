@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -17,7 +16,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.agents.command import Command
@@ -29,24 +28,32 @@ from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
-from holdfast.core.arguments import Path, check_call, check_path, check_timeout, check_whole
+from holdfast.core.arguments import (
+    Path,
+    check_call,
+    check_path,
+    check_seconds,
+    check_timeout,
+    check_whole,
+)
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
+from holdfast.core.contest import RETRIES
 from holdfast.core.event import Change, Event
-from holdfast.core.leases import Worker
+from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
+from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.transaction import RETRIES, PendingCommit, PendingScope, View
+from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import Map
-from holdfast.errors import ConflictError
+from holdfast.errors import LeaseLostError
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
-_logger = logging.getLogger("holdfast.aio")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -138,6 +145,7 @@ class AsyncPendingCommit:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
+            await self._loop.await_turn(self._proposed)
             self._outcome = self._loop.enqueue(self._proposed)
             if self._waits:
                 await self.wait()
@@ -154,6 +162,44 @@ class AsyncPendingCommit:
             is_answered = self._outcome.done() and not self._outcome.cancelled()
             if is_answered and self._outcome.exception() is None and self.result is None:
                 self._pending._finish(self._proposed, self._outcome.result())
+
+
+class AsyncLease:
+    """What `store.lease(…)` returns: to be awaited, or a block; see `HeldLease`."""
+
+    def __init__(self, loop: Loop, take: Callable[[], HeldLease], wait_s: float) -> None:
+        self._loop = loop
+        self._take = take
+        self._wait_s = wait_s
+        self._held: HeldLease | None = None
+
+    def __await__(self) -> Generator[Any, None, HeldLease]:
+        return self._taken().__await__()
+
+    async def _taken(self) -> HeldLease:
+        """Takes the lease; waits in the loop, so that nobody else's calls are kept waiting."""
+        until = self._loop.loop.time() + self._wait_s
+        pause_s = PAUSE_S
+        while True:
+            try:
+                return await self._loop.hop_shielded(self._take)
+            except LeaseLostError:
+                left_s = until - self._loop.loop.time()
+                if left_s <= 0:
+                    raise
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+
+    async def __aenter__(self) -> HeldLease:
+        self._held = await self._taken()
+        await self._loop.hop_shielded(self._held.keep)
+        self._held.fence()
+        return self._held
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._held is not None, "BUG: a block that was not entered ends"
+        self._held.unfence()
+        await self._loop.hop_shielded(self._held.give_back)
 
 
 class AsyncView:
@@ -258,7 +304,7 @@ class AsyncStore:
 
     @overload
     def commit(
-        self, *, key: str | None = None, lease: Lease | None = None
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -268,6 +314,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -277,6 +324,7 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -285,11 +333,14 @@ class AsyncStore:
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
+        meta: Meta | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
-            return AsyncPendingCommit(self._loop, self._store.commit(key=key, lease=lease))
+            return AsyncPendingCommit(
+                self._loop, self._store.commit(key=key, lease=lease, meta=meta)
+            )
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease)
+        return self._commit(function, check_whole(retries, "retries"), key, lease, meta)
 
     async def _commit(
         self,
@@ -297,24 +348,20 @@ class AsyncStore:
         retries: int,
         key: str | None,
         lease: Lease | None,
+        meta: Meta | None,
     ) -> Any:
-        for attempt in range(retries + 1):
-            try:
-                pending = self._store.commit(key=key, lease=lease)
-                async with AsyncPendingCommit(self._loop, pending) as tx:
-                    answer = function(tx)
-                    if inspect.isawaitable(answer):
-                        answer = await answer
-            except ConflictError as error:
-                if attempt == retries:
-                    raise
-                _logger.debug("a commit is made again: %s", error)
-            else:
-                return answer
-        raise AssertionError("BUG: a commit was neither made nor refused")
+        async def attempt() -> Any:
+            pending = self._store.commit(key=key, lease=lease, meta=meta)
+            async with AsyncPendingCommit(self._loop, pending) as tx:
+                answer = function(tx)
+                return await answer if inspect.isawaitable(answer) else answer
 
-    def submit(self, *, key: str | None = None, lease: Lease | None = None) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease)
+        return await self._loop.persist(retries, attempt)
+
+    def submit(
+        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+    ) -> AsyncPendingCommit:
+        pending = self._store.submit(key=key, lease=lease, meta=meta)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     async def view(self) -> AsyncView:
@@ -325,6 +372,28 @@ class AsyncStore:
         return Reading(lambda: self._loop.hop(lambda: self._store.position))
 
     async def events(
+        self,
+        *,
+        before: Position | str | None = None,
+        after: Position | str | None = None,
+        limit: int | None = PAGE_SIZE,
+        scope: AsyncScope | str | None = None,
+        type: str | None = None,
+        actor: str | None = None,
+        newest_first: bool = False,
+    ) -> Page[Event]:
+        return await self._loop.hop(
+            self._store.events,
+            before=before,
+            after=after,
+            limit=limit,
+            scope=scope.sync if isinstance(scope, AsyncScope) else scope,
+            type=type,
+            actor=actor,
+            newest_first=newest_first,
+        )
+
+    async def follow_events(
         self, *, after: Position = START, timeout_s: float | None = 0
     ) -> AsyncIterator[Event]:
         newest = after = self._log.routes.position(after)
@@ -391,8 +460,13 @@ class AsyncStore:
     async def groups(self) -> list[GroupStatus]:
         return await self._loop.hop(self._store.groups)
 
-    async def lease(self, name: str, *, ttl_s: float = 30.0, keep: bool = False) -> Lease:
-        return await self._loop.hop_shielded(self._store.lease, name, ttl_s=ttl_s, keep=keep)
+    def lease(
+        self, name: str, *, ttl_s: float = 30.0, keep: bool = False, wait_s: float = 0.0
+    ) -> AsyncLease:
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return AsyncLease(
+            self._loop, partial(self._store.lease, name, ttl_s=ttl_s, keep=keep), wait_s
+        )
 
     async def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
         return await self._loop.hop_shielded(self._store.renew, lease, ttl_s=ttl_s)

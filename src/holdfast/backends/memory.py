@@ -59,6 +59,8 @@ class _Committed(Struct, frozen=True):
 class MemoryBackend:
     """A store that lives as long as this object. `durability` is stated, not provided."""
 
+    keeps_meta = True
+
     def __init__(
         self, *, clock: Clock, durability: Durability = "none", read_only: bool = False
     ) -> None:
@@ -145,6 +147,15 @@ class MemoryBackend:
                 if len(records) >= limit:
                     break
                 records.extend(entry.records)
+            return records
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        with self._checkout.reading():
+            records: list[Record] = []
+            for entry in reversed(self._log[:until]):
+                if len(records) >= limit:
+                    break
+                records[:0] = entry.records
             return records
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
@@ -394,7 +405,7 @@ class _MemoryInspection:
             "kind": "memory",
             "place": "memory:",
             "store": self._backend.store,
-            "format": 1,
+            "format": 2,
             "durability": self._backend.durability,
             "size_bytes": self._backend.size(),
             "reports": [],

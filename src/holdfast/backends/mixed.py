@@ -49,6 +49,8 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
+    read_back,
     read_many,
     renew_many,
 )
@@ -269,6 +271,7 @@ class MixedBackend:
         self._watch = Watch(self.parts)
         weakest = min(_WEAKEST.index(part.durability) for part in parts)
         self.durability: Durability = _WEAKEST[weakest]
+        self.keeps_meta = all(map(keeps_meta, parts))  # the log asks the part of each stream
         self.routing: Routing = self
         self._marks = _MixedMarks(self)
         self.objects: Objects = _MixedObjects(self)
@@ -439,6 +442,45 @@ class MixedBackend:
         records = self.parts[place].read_all(after=Position(after), limit=limit)
         for _, commit in groupby(records, lambda record: record.position):
             yield place, tuple(commit)
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        """Returns the newest commits of all parts, those of each in its order, merged by times.
+
+        A record's position here is the newest place that the reader has not passed with it: for
+        its own part that of the record, for the others how far back the reader has come.
+        """
+        numbers = self._watch.now() if until is None else list(self._vectors.split(until))
+        waiting = [
+            [
+                tuple(commit)
+                for _, commit in groupby(
+                    read_back(part, until=Position(number), limit=limit), lambda one: one.position
+                )
+            ]
+            for part, number in zip(self.parts, numbers, strict=True)
+        ]
+        newest_first: list[Record] = []
+        while len(newest_first) < limit and any(waiting):
+            place = max(
+                (place for place, commits in enumerate(waiting) if commits),
+                key=lambda place: waiting[place][-1][0].time,
+            )
+            commit = waiting[place].pop()
+            numbers[place] = commit[0].position
+            position = self._vectors.join(numbers)
+            newest_first += [replace(record, position=position) for record in reversed(commit)]
+            numbers[place] -= 1
+        return newest_first[::-1]
+
+    def before(self, record: Record) -> Position:
+        numbers = list(self._vectors.split(record.position))
+        numbers[self.place_of(record.stream)] -= 1
+        return self._vectors.join(numbers)
+
+    def is_after(self, record: Record, position: Position) -> bool:
+        place = self.place_of(record.stream)
+        split = self._vectors.split
+        return split(record.position)[place] > split(position)[place]
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         found: dict[str, Head | None] = {}
@@ -685,7 +727,7 @@ class _MixedInspection:
                 for place, mine in enumerate(levels)
                 for level in mine
             ),
-            "format": 1,
+            "format": max(one["format"] for one in facts),
             "store": " ".join(str(one["store"]) for one in facts),
             "durability": mixed.durability,
             "size_bytes": sum(one["size_bytes"] for one in facts),

@@ -57,6 +57,14 @@ never computes a link, and never reads the wall clock but to judge leases and du
      costs grows with what it returns, not with how many streams there are. `read_many`, which a
      backend need not have, returns for each stream what `read` would, in the order asked; where a
      call is a round trip, it costs one, however many streams there are.
+(24) `read_back`, which a backend need not have, returns what `read_all` would, from the end: the
+     newest records at or before a position, in the order of `read_all`, whole commits only, about
+     `limit` of them, and fewer only if there are no more. What it costs grows with what it returns,
+     not with how many records there are.
+(27) A backend that says `keeps_meta` stores a record's `meta` and returns it, every character, as
+     it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
+     record without it costs nothing and reads as None. A backend that does not say so is never
+     sent one: the log refuses the commit and writes nothing of it.
 """
 
 from __future__ import annotations
@@ -90,6 +98,7 @@ class Record(Struct, frozen=True, gc=False):
     checkpoint: str | None = None  # the name that this revision was given
     subject: str | None = None  # a random id of the person whose data this is
     position: Position = START
+    meta: str | None = None  # JSON text of one object on one line, without space around it
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -166,6 +175,11 @@ class Commit(Struct, frozen=True):
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
     is_copy: bool = False
+
+
+def has_meta(commit: Commit) -> bool:
+    """Returns whether an event of a commit has meta (clause 27)."""
+    return any(record.meta is not None for append in commit.appends for record in append.records)
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -321,6 +335,65 @@ def read_many(backend: Backend, streams: Sequence[str], *, limit: int) -> list[l
     return [backend.read(stream, limit=limit) for stream in streams]
 
 
+@runtime_checkable
+class ReadsBack(Protocol):
+    """What a backend has besides, if it can read the store from its end (clause 24)."""
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        """Returns the newest records at or before `until`, None: of all, oldest first."""
+        ...
+
+
+def read_back(
+    backend: Backend, *, until: Position | None = None, limit: int = 1000
+) -> list[Record]:
+    """Reads from the end, with `read_all` in a backend that has no `read_back` of its own.
+
+    That reads a window before the end. A commit may have many records or none, so the window is
+    widened until it holds enough. It may begin inside a commit, whose records are then left out.
+    """
+    if isinstance(backend, ReadsBack):
+        return backend.read_back(until=until, limit=limit)
+    newest = backend.wait(START, timeout_s=0)
+    end = newest if until is None else min(newest, until)
+    if not end or limit <= 0:
+        return []
+    width = limit + 1
+    while True:
+        start = Position(max(0, end - width))
+        records = _between(backend, start, Position(end))
+        if start:
+            records = [one for one in records if one.position != records[0].position]
+        if len(records) >= limit or not start:
+            return last_commits(records, limit)
+        width *= 4
+
+
+def _between(backend: Backend, start: Position, end: Position) -> list[Record]:
+    """Returns the records after one position up to another."""
+    records: list[Record] = []
+    while page := backend.read_all(after=start):
+        records += [record for record in page if record.position <= end]
+        start = page[-1].position
+        if start >= end:
+            break
+    return records
+
+
+def last_commits(records: list[Record], limit: int) -> list[Record]:
+    """Returns the last `limit` of some records, and those before them of the same commit."""
+    cut = max(0, len(records) - limit)
+    while 0 < cut < len(records) and records[cut - 1].position == records[cut].position:
+        cut -= 1
+    return records[cut:]
+
+
+def position_before(backend: Backend, record: Record) -> Position:
+    """Returns the position right before a record's commit, as `read_back` gave it: to go on."""
+    routing: Routing | None = getattr(backend, "routing", None)
+    return Position(record.position - 1) if routing is None else routing.before(record)
+
+
 class Objects(Protocol):
     """Named bytes beside the log: snapshots (disposable) and blobs. Names are our own digests.
 
@@ -336,12 +409,19 @@ class Objects(Protocol):
     def delete(self, kind: str, name: str) -> None: ...
 
 
+def keeps_meta(backend: Backend) -> bool:
+    """Returns whether a backend stores `meta` (clause 27); one that does not say so does not."""
+    return bool(getattr(backend, "keeps_meta", False))
+
+
 class Routing(Protocol):
     """What a backend has as `routing` that keeps its streams in several others, and only then.
 
     `position` reads a position that was stored as a number. `place_of_all` returns the number of
     the one part that keeps the streams and the lease, None if nothing is named, and raises
-    UsageError if they are kept apart: such a commit could not be atomic.
+    UsageError if they are kept apart: such a commit could not be atomic. `before` returns the
+    position right before a record that `read_back` gave, and `is_after` whether a record comes
+    after a position, in the order of the part that keeps it.
     """
 
     parts: Sequence[Backend]
@@ -349,6 +429,8 @@ class Routing(Protocol):
     def objects_of(self, stream: str) -> Objects: ...
     def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None: ...
     def position(self, number: object) -> Position: ...
+    def before(self, record: Record) -> Position: ...
+    def is_after(self, record: Record, position: Position) -> bool: ...
 
 
 class Leases(Protocol):

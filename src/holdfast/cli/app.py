@@ -20,6 +20,7 @@ from holdfast.cli import (
     history,
     messages,
     nodes,
+    prose,
     runs,
     salvage,
     selftest,
@@ -105,6 +106,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("runs settle", runs.settle, _CHANGE),
     ("runs adopt", runs.adopt, _CHANGE),
     ("runs fork", runs.fork, _CHANGE),
+    ("prose check", prose.check_programs, _LOOK),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -128,6 +130,7 @@ _FAMILIES = {
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
+    "prose": "Check programs of the .prose language.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }

@@ -8,8 +8,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
-from holdfast.cli.parsing import find_revision, find_scope
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    command,
+    open_reading,
+    open_writing,
+    print_more,
+)
+from holdfast.cli.parsing import find_revision, find_scope, parse_limit, parse_place
 from holdfast.cli.printing import (
     is_terminal,
     print_json,
@@ -19,7 +27,6 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.core.event import Change, Event, Position
-from holdfast.core.paging import newest_in_store, newest_in_stream
 from holdfast.errors import UsageError
 from holdfast.names import split_name
 from holdfast.render.history import (
@@ -44,7 +51,10 @@ def log(
     /,
     *,
     limit: int = 20,
-    before: int | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    type: str | None = None,
+    actor: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """List events, newest first: of a scope, or of the whole store.
@@ -56,28 +66,37 @@ def log(
     limit
         How many events at most.
     before
-        Only events before this revision, or before this position without a scope.
+        Only events before this revision, without a scope before this position; or a page's cursor.
+    after
+        Only events after it.
+    type
+        Only events of this type, such as changed.
+    actor
+        Only events of this actor.
     """
-    if limit < 1:
-        raise UsageError(f"--limit must be at least 1, found {limit}")
+    place = {"before": parse_place(before), "after": parse_place(after)}
     with open_reading(options) as store:
-        if scope is None:
-            page = newest_in_store(store._log, limit=limit, before=before)
-        else:
-            scope = find_scope(store, scope).name
-            page = newest_in_stream(store._log, scope, limit=limit, before=before)
+        scope = None if scope is None else find_scope(store, scope).name
+        page = store.events(
+            **place,
+            limit=parse_limit(limit),
+            scope=scope,
+            type=type,
+            actor=actor,
+            newest_first=True,
+        )
         if options.json:
-            print_json(events_document(scope, page.events, page.before))
+            print_json(events_document(scope, page))
             return
         show_row = terminal_row if is_terminal() else event_row
-        rows = [show_row(event, with_scope=scope is None) for event in page.events]
+        rows = [show_row(event, with_scope=scope is None) for event in page]
     if rows:
         print_table(LOG_COLUMNS, rows)
     else:
         print_note("no events")
-    if page.before is not None:
-        words = f"log {shlex.quote(scope)}" if scope else "log"
-        print_note(f"older ones: {command(f'{words} --before {page.before}', options.place)}")
+    given = {"--after": after, "--type": type, "--actor": actor}
+    words = [word for pair in given.items() if pair[1] is not None for word in pair]
+    print_more(page, ["log", *([scope] if scope else []), *map(str, words)], options, "--before")
 
 
 def event_row(event: Event, *, with_scope: bool) -> list[str]:
@@ -316,7 +335,7 @@ def follow(
 def follow_store(store: Store, after: int | None, timeout: float | None, options: Options) -> None:
     start = store.position if after is None else Position(after)
     print_note(f"following every scope from position {start}; Ctrl-C ends it")
-    for event in store.events(after=start, timeout_s=timeout):
+    for event in store.follow_events(after=start, timeout_s=timeout):
         if options.json:
             print_json_line(event_document(event))
         else:

@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
+from holdfast.backends.protocol import Position
 from holdfast.core import codec
 from holdfast.core.listing import adopt_levels
 from holdfast.errors import CorruptError, NotFoundError, UsageError
@@ -133,6 +134,11 @@ def parse_limit(limit: int) -> int:
     if not 1 <= limit < 1 << 62:
         raise UsageError(f"--limit must be at least 1, found {limit}")
     return limit
+
+
+def parse_place(word: str | None) -> Position | str | None:
+    """Returns a place among events: a revision or a position as a number, or a page's cursor."""
+    return Position(int(word)) if word is not None and _INTEGER.match(word) else word
 
 
 def parse_priority(word: str) -> int | str:

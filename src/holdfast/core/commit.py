@@ -23,7 +23,7 @@ from holdfast.backends.protocol import (
 from holdfast.core import tree
 from holdfast.core.codec import Path
 from holdfast.core.commit_queue import Request
-from holdfast.core.event import CHANGED, StreamState
+from holdfast.core.event import CHANGED, RESTORED, StreamState
 from holdfast.core.tree import Op, encode_ops
 from holdfast.core.tree.ops import describe
 from holdfast.errors import (
@@ -58,6 +58,7 @@ __all__ = [
     "exists",
     "expires",
     "lasts",
+    "meta_not_kept",
 ]
 
 
@@ -71,6 +72,7 @@ class NewEvent(Struct, frozen=True):
     payload: bytes
     ops: tuple[Op, ...] = ()
     defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
+    meta: str | None = None  # what is known of this one; see `meta.encode_meta`
 
 
 class StreamWrite(Struct, frozen=True):
@@ -91,6 +93,18 @@ class StreamWrite(Struct, frozen=True):
         for new_event in self.new_events:  # noqa: SIM110 -- a generator costs more than all of this
             if new_event.ops or new_event.defaults:
                 return False
+        return True
+
+    @property
+    def fits_any_state(self) -> bool:
+        """Says whether its events can follow whatever state is there: they set keys of it, or
+        change nothing. Then the end of the stream is all that must be known."""
+        for new_event in self.new_events:
+            if new_event.defaults or new_event.type == RESTORED:
+                return False
+            for op in new_event.ops:
+                if op.kind != "set" or type(op.path) is not str:
+                    return False
         return True
 
 
@@ -133,6 +147,7 @@ class ProposedCommit(Struct, frozen=True):
     abort_if: Callable[[], HoldfastError | None] | None = None
     failed: Callable[[BaseException], object] | None = None
     guards: tuple[ReadGuard, ...] = ()
+    meta: str | None = None  # of every event of it; what an event says of itself counts before it
 
 
 class CommitResult(Struct, frozen=True):
@@ -201,6 +216,14 @@ def lasts(stream: str) -> UsageError:
     return UsageError(
         f'scope "{stream}" lasts: it was begun without ttl_s, and cannot be given one now',
         hint="begin a scope with another id, or close this one with keep=False",
+    )
+
+
+def meta_not_kept(stream: str) -> UsageError:
+    """Returns the error for an event with meta where the backend would lose it (clause 27)."""
+    return UsageError(
+        f'scope "{stream}" is in a backend that does not keep meta: nothing was written',
+        hint="commit without meta, or keep this level in a backend that has it",
     )
 
 

@@ -33,8 +33,11 @@ from holdfast.backends.protocol import (
     Position,
     Record,
     Refusal,
+    has_meta,
+    keeps_meta,
 )
 from holdfast.core import codec
+from holdfast.core.commit import meta_not_kept
 from holdfast.core.event import record_link
 from holdfast.core.expiry import EXPIRING
 from holdfast.core.log import Log
@@ -259,6 +262,10 @@ def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int
 
 
 def _send(target: Backend, wanted: list[Commit]) -> None:
+    if not keeps_meta(target):
+        for commit in wanted:
+            if has_meta(commit):
+                raise meta_not_kept(commit.appends[0].stream)
     for commit, answer in zip(wanted, target.commit(wanted) if wanted else [], strict=True):
         if isinstance(answer, Refusal) and answer.reason != "expired":  # meanwhile
             actual = answer.head.revision if answer.head else 0

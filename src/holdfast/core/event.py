@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import Position, Record
 from holdfast.core import codec
+from holdfast.core.meta import Meta, decode_meta
 from holdfast.core.tree import Map, Op, OpBatch, apply, apply_op, decode_ops
 from holdfast.errors import ClosedError, CorruptError, UsageError
 
@@ -52,9 +53,11 @@ def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None])
     """Returns the digest that binds an event to everything before it in its stream.
 
     The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
-    and as one JSON array, so that no two envelopes have the same bytes. Position is left out, so a
-    copy in another backend has equal links. The payload goes in as its own digest: erasure may
-    later replace the bytes and keep the digest, and the chain still verifies.
+    and as one JSON array, so that no two envelopes have the same bytes. The text of `meta` comes
+    last in it, where there is one: so an event without it has the link that format 1 gave it.
+    Position is left out, so a copy in another backend has equal links. The payload goes in as its
+    own digest: erasure may later replace the bytes and keep the digest, and the chain still
+    verifies.
     """
     digest = sha256(payload).digest()
     return sha256(previous + digest + codec.encode_plain(envelope)).digest()
@@ -72,6 +75,8 @@ def record_link(previous: bytes, record: Record) -> bytes:
         record.checkpoint,
         record.subject,
     ]
+    if record.meta is not None:
+        envelope.append(record.meta)
     return next_link(previous, record.payload, envelope)
 
 
@@ -156,6 +161,11 @@ class Event:
     @property
     def link(self) -> str:
         return self.record.link.hex()
+
+    @property
+    def meta(self) -> Meta | None:
+        """What is known of the event beside its data; None if nothing is."""
+        return None if self.record.meta is None else decode_meta(self.record.meta)
 
     @property
     def data(self) -> Any:

@@ -18,21 +18,24 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import Token
 from datetime import datetime
 from weakref import ReferenceType, ref
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Flag
 from holdfast.backends.handle import Handle
 from holdfast.backends.protocol import Fence, Held, Lease, renew_many
+from holdfast.clock import Clock
 from holdfast.core import codec, event
 from holdfast.core.arguments import check_seconds
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
 from holdfast.core.event import to_datetime
 from holdfast.core.layers import Layer, register_layer
-from holdfast.core.log import Log
+from holdfast.core.log import FENCE, Log
 from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError, UsageError
 from holdfast.names import check_name
 
@@ -66,6 +69,25 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
     return lease
 
 
+def acquire_within(clock: Clock, take: Callable[[], Lease], wait_s: float) -> Lease:
+    """Takes a lease as soon as it is free; raises LeaseLostError if it is not within `wait_s`.
+
+    Whoever has it may die: on one host that is known at once, on a server when its time is over.
+    """
+    until = monotonic() + wait_s
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return take()
+        except LeaseLostError as error:
+            left_s = until - monotonic()
+            if left_s <= 0:
+                raise
+            _logger.debug("a lease is asked for again: %s", error)
+        clock.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+
+
 def renew(log: Log, lease: Lease, *, ttl_s: float) -> Lease | None:
     """Returns the lease with a later end, None if it was lost."""
     return log.leases.renew(check_lease(lease), ttl_s=check_seconds(ttl_s, "ttl_s"))
@@ -88,6 +110,8 @@ HEARTBEAT_S = 10.0
 FORGET_S = 24 * 3600.0
 """How long a lapsed lease is shown. The next worker that registers removes older ones."""
 
+PAUSE_S = 0.005
+PAUSE_S_MAX = 0.25
 _BEATS_PER_LEASE = 3
 _RETRY_US_MAX = 1_000_000
 _CLOSE_S = 5.0
@@ -96,6 +120,57 @@ _REGISTERS = 5
 _BATCH_MAX = 250
 """How many leases one call renews: a server locks each of them until it has written all."""
 _PAGE = 1000
+
+
+class HeldLease(Lease, frozen=True, gc=True):
+    """A lease that this worker has. As a block it is kept, fences every commit, and is given back.
+
+    `with store.lease("nightly", wait_s=30):` renews it in the background until the block ends. What
+    this thread or task commits in the block carries its fence: once the lease has passed on,
+    nothing of it is written (guarantee 4).
+    """
+
+    keeper: LeaseKeeper
+    ttl_s: float
+    entered: list[Token[Fence | None]] = field(default_factory=list[Token[Fence | None]])
+
+    def __enter__(self) -> HeldLease:
+        self.keep()
+        self.fence()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unfence()
+        self.give_back()
+
+    def keep(self) -> None:
+        """Has the lease renewed until it is given back."""
+        if not self.keeper.keeps(self):
+            self.keeper.keep(self, ttl_s=self.ttl_s)
+
+    def fence(self) -> None:
+        """Fences what this thread or task commits from here on."""
+        self.entered.append(FENCE.set(Fence(self.name, self.owner, self.epoch)))
+
+    def unfence(self) -> None:
+        FENCE.reset(self.entered.pop())
+
+    def give_back(self) -> None:
+        """Renews the lease no more, and releases it; one that was lost is left alone."""
+        self.keeper.give_back(self)
+
+    def __repr__(self) -> str:
+        return f"<HeldLease {self.name} in epoch {self.epoch}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lease) and _identity(self) == _identity(other)
+
+    def __hash__(self) -> int:
+        return hash(_identity(self))
+
+
+def _identity(lease: Lease) -> tuple[str, str, int, int]:
+    return lease.name, lease.owner, lease.epoch, lease.expires_us
 
 
 class Worker(Struct, frozen=True):
@@ -210,6 +285,11 @@ class LeaseKeeper(Handle):
         self.check_open()
         with self._mutex:
             self._kept.pop(_key(check_lease(lease)), None)
+
+    def give_back(self, lease: Lease) -> None:
+        """Renews the lease no more, and releases it."""
+        self.drop(lease)
+        release(self._log, lease)
 
     def keeps(self, lease: Lease) -> bool:
         """Says whether the lease was given to this heart and not dropped since."""

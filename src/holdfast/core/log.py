@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
@@ -26,6 +26,7 @@ from holdfast.backends.protocol import (
     Append,
     Backend,
     Commit,
+    Fence,
     Finding,
     Found,
     Head,
@@ -39,6 +40,9 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    keeps_meta,
+    position_before,
+    read_back,
     read_many,
 )
 from holdfast.clock import Clock
@@ -58,6 +62,7 @@ from holdfast.core.commit import (
     exists,
     expires,
     lasts,
+    meta_not_kept,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -74,9 +79,12 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
+from holdfast.core.meta import joined
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.turns import Turns
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -123,6 +131,10 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
+FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
+"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
+
+
 def is_replayed() -> bool:
     """Says whether the code that writes here may be run again, and must then write the same.
 
@@ -143,6 +155,7 @@ class Routes:
     """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._objects = backend.objects
         self._routing = cast("Routing | None", getattr(backend, "routing", None))
 
@@ -194,11 +207,27 @@ class Routes:
         places = [self.place_of(name) for name in names if name]
         return next((place for place in places if place != rest), rest)
 
+    def keeps_meta(self, stream: str) -> bool:
+        """Returns whether the backend of a stream stores what is known beside the data."""
+        if self._routing is None:
+            return keeps_meta(self._backend)
+        return keeps_meta(self._routing.parts[self.place_of(stream)])
+
     def position(self, after: object) -> Position:
         """Returns a position that a caller gave, or raises UsageError."""
         if self._routing is None:
             return Position(check_whole(after, "after"))
         return self._routing.position(after)
+
+    def before(self, record: Record) -> Position:
+        """Returns the position right before a record's commit, to read on from backwards."""
+        return position_before(self._backend, record)
+
+    def is_after(self, record: Record, position: Position) -> bool:
+        """Returns whether a record comes after a position, in the backend that keeps it."""
+        if self._routing is None:
+            return record.position > position
+        return self._routing.is_after(record, position)
 
     def parts(self) -> list[Backend]:
         """Returns the backends that the store is made of; none if it is one itself."""
@@ -208,6 +237,7 @@ class Routes:
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
+BUSY_MAX = 4096
 LEVELS = "scope.level"
 """The index that has a mark for each registered level: its name, the one above it as the group, and
 priority 1 if closing a scope of it keeps its state."""
@@ -236,6 +266,8 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
+        self.listened: Mapping[str, object] = {}
+        """The streams whose changes somebody in this process wants to hear of."""
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
@@ -248,12 +280,13 @@ class Log:
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
-        self._states: dict[str, StreamState] = {}
-        self._states_max = 4096
-        self._ends: dict[str, StreamEnd] = {}
+        self.folds = Folds()
+        self._states, self._ends = self.folds.states, self.folds.ends
+        self._used = self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
         self.snapshots = Snapshots(
@@ -322,6 +355,11 @@ class Log:
 
         UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
         """
+        if self.turns.held:
+            self.turns.wait([write.stream for write in proposed.writes])
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -336,6 +374,9 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
+        fence = FENCE.get()
+        if fence is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=fence)
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
@@ -463,7 +504,7 @@ class Log:
         try:
             if isinstance(error, UsageError | ClosedError):
                 for write in proposed.writes:
-                    self._remember(write.stream, self._refreshed(write))
+                    self.folds.keep(write.stream, self._refreshed(write))
                 return self._prepare(request, {})
         except HoldfastError as again:
             error = again
@@ -515,7 +556,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time)
+            append, state = self._prepare_write(write, base, time, proposed.meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -541,7 +582,7 @@ class Log:
         return PreparedCommit(request, commit, tuple(before), tuple(after))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int
+        self, write: StreamWrite, base: StreamState, time: int, common: str | None
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
@@ -560,16 +601,24 @@ class Log:
         last = new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
-            if one.defaults:
+            if isinstance(base, StreamEnd):
+                ops = ()  # they fit any state, and this one is not known
+            elif one.defaults:
                 ops = (*missing_ops(state.root, one.defaults, blobs), *ops)
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
-            link = event.next_link(
-                state.link, payload, [stream, revision, time, type, actor, key, checkpoint, None]
-            )
+            envelope = [stream, revision, time, type, actor, key, checkpoint, None]
+            meta = common if one.meta is None else joined(common, one.meta)
+            if meta is not None:
+                if not self.routes.keeps_meta(stream):
+                    raise meta_not_kept(stream)
+                envelope.append(meta)
+            link = event.next_link(state.link, payload, envelope)
             state = advance(state, link, time, type, payload, ops, blobs)
-            record = Record(stream, revision, time, type, actor, payload, link, key, checkpoint)
+            record = Record(
+                stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
+            )
             records.append(record)
             key = None
         is_fork = write.origin is not None
@@ -584,13 +633,17 @@ class Log:
             if base.expires_us:
                 raise expires(write.origin[0])
             return base
-        base = overlay.get(stream) or self._states.get(stream) or self._unfolded(write)
+        base = overlay.get(stream) or self._states.get(stream)
+        if base is None:
+            base = self._unfolded(write)
+        else:
+            self._used.add(stream)
         if write.expected is not None and write.expected != base.revision:
             # The cached state may be out of date: ask before refusing.
             base = overlay.get(stream) or self._refreshed(write)
             if write.expected != base.revision:
                 raise conflict(stream, write.expected, base.revision)
-        if isinstance(base, StreamEnd) and not write.keeps_state:
+        if isinstance(base, StreamEnd) and not self._needs_end_only(write):
             # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at:
@@ -629,10 +682,10 @@ class Log:
     def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
 
-        Events that change no state need revision, link and time of the stream's end, and whether
-        it is closed: its newest record has all of that, however long the stream is.
+        Events that fit any state need revision, link and time of the stream's end, and whether it
+        is closed: its newest record has all of that, however long the stream is.
         """
-        if not write.keeps_state:
+        if not self._needs_end_only(write):
             return self.newest(write.stream)
         end = self._ends.get(write.stream)
         if end is None:
@@ -641,7 +694,7 @@ class Log:
                 return EMPTY
             ends = self.expiry.end(write.stream, head)
             end = end_of(self.record(write.stream, head.revision), ends)
-            self._remember(write.stream, end)
+            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
@@ -652,6 +705,19 @@ class Log:
                 return self.newest(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
+
+    def _needs_end_only(self, write: StreamWrite) -> bool:
+        """Says whether a write can be prepared without the state that it follows.
+
+        A change whose snapshot is due is folded: so no state is far from a snapshot. Validators
+        and subscribers look at states.
+        """
+        if write.keeps_state:
+            return True
+        if self._validators or write.stream in self.listened or not write.fits_any_state:
+            return False
+        growth = self.snapshots.growth.get(write.stream)
+        return growth is None or growth.bytes < growth.due_at_bytes
 
     def _refreshed(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write, read anew: what was in memory is out of date."""
@@ -675,19 +741,23 @@ class Log:
             if stream in self._states and type(state) is StreamState:
                 self._states[stream] = state
             else:
-                self._remember(stream, state)
+                self.folds.keep(stream, state)
             if append.expires_us:
                 self.expiry.know(stream, append.expires_us)
-            if isinstance(state, StreamEnd):
-                continue  # its state is not known: there is nothing to write a snapshot of
             size = EVENT_OVERHEAD_BYTES
             for record in append.records:
                 size += len(record.payload)
+            if isinstance(state, StreamEnd):
+                # Its state is not known: there is nothing to write a snapshot of, as yet.
+                if append.records[-1].type == event.CHANGED:
+                    self.snapshots.unfolded(stream, size)
+                continue
             growth = self.snapshots.growth.get(stream)
             if growth is not None and growth.bytes + size < growth.due_at_bytes:
                 growth.bytes += size
             else:
                 self.snapshots.grown(stream, state, size)
+                self.folds.keep(stream, state, is_grown=True)
         if self.unrecorded:
             for mark in one.commit.marks:
                 if mark.index == LEVELS:
@@ -819,6 +889,8 @@ class Log:
         state = self._states.get(stream)
         if state is None or (state.revision, state.link) != (head.revision, head.link):
             state = self._load(stream, head, head.revision)
+        else:
+            self._used.add(stream)
         if state.expires_us:
             self.expiry.check(stream, state.expires_us)
         return state
@@ -858,7 +930,7 @@ class Log:
         if head is None:
             return EMPTY
         if read is not None and read.link == head.link:
-            self._remember(stream, read)
+            self.folds.keep(stream, read)
         state = self._states.get(stream)
         try:
             if state is None or (state.revision, state.link) != (head.revision, head.link):
@@ -876,6 +948,7 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == head.revision and state.link == head.link:
+            self._used.add(stream)
             if state.expires_us:
                 self.expiry.check(stream, state.expires_us)
             return state
@@ -923,7 +996,7 @@ class Log:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
                 raise self.contradicted(stream, head, found, revision)
-            self._remember(stream, state)
+            self.folds.keep(stream, state)
             self.snapshots.replayed(stream, revision - began)
         return state
 
@@ -934,16 +1007,6 @@ class Log:
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
-
-    def _remember(self, stream: str, state: StreamState) -> None:
-        states: dict[str, Any] = self._states
-        if isinstance(state, StreamEnd):
-            states = self._ends
-        else:
-            self._ends.pop(stream, None)
-        if stream not in states and len(states) >= self._states_max:
-            states.pop(next(iter(states)), None)
-        states[stream] = state
 
     def _source(self, stream: str) -> Callable[[int, int], bytes]:
         """Returns the reader of list items that a snapshot holds as references to events."""
@@ -984,7 +1047,7 @@ class Log:
             state = self._loaded_at(stream, moment)
         known = self._states.get(stream)
         if state.revision > (0 if known is None else known.revision):
-            self._remember(stream, state)
+            self.folds.keep(stream, state)
         return state
 
     def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
@@ -1002,7 +1065,7 @@ class Log:
                 return None
             if head.link == base.link and moment.has(head.position):
                 return base
-            if len(self._busy) >= self._states_max:
+            if len(self._busy) >= BUSY_MAX:
                 self._busy.clear()
         records = self._backend.read(stream, after=base.revision - 1, limit=READ_CHUNK)
         if not records or records[0].link != base.link or not moment.has(records[0].position):
@@ -1226,6 +1289,10 @@ class Log:
     def read_all(self, *, after: Position, limit: int) -> list[Record]:
         """Returns records of the whole store after a position, in order."""
         return self._backend.read_all(after=after, limit=limit)
+
+    def read_back(self, *, until: Position | None, limit: int) -> list[Record]:
+        """Returns the newest records of the whole store at or before a position, oldest first."""
+        return read_back(self._backend, until=until, limit=limit)
 
     def follow(self, *, after: Position, timeout_s: float | None) -> Iterator[Record]:
         """Yields every record of the store after `after`, in order, as it comes (guarantee 5).

@@ -1,84 +1,208 @@
-"""Events from the newest backwards, page by page: of a stream, of a store, of a mixed store."""
+"""Events page by page, in either direction: of a stream, of a store, of a mixed store.
+
+A cursor is a place between two commits of the store, or between two revisions of a stream: all
+events lie before it or after it, so the same cursor leads both ways. A page holds whole commits,
+because nothing lies between the events of one; so it may hold a few events more than its limit.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
 
-from holdfast.core.event import Event, Position
+from holdfast.backends.protocol import START, Position, Record
+from holdfast.core.arguments import check_flag, check_whole, name_of
+from holdfast.core.event import Event
 from holdfast.core.log import Log
-from holdfast.errors import UsageError
+from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
+from holdfast.errors import UsageError, show_value
+
+_KIND = "events"
+_CHUNK = 1000
+"""How many events are looked through at once where not all of them are wanted."""
 
 
-class EventPage(Struct, frozen=True):
-    """Events, newest first."""
+class EventFilter(NamedTuple):
+    """Which events are wanted."""
 
-    events: list[Event]
-    before: int | None
-    """What to give as `before` for the next page; None after the last one."""
+    type: str | None
+    actor: str | None
 
+    def matches(self, record: Record) -> bool:
+        return self.type in (None, record.type) and self.actor in (None, record.actor)
 
-def newest_in_stream(log: Log, stream: str, *, limit: int, before: int | None = None) -> EventPage:
-    """Returns the newest events of a stream, of those before a revision if one is given."""
-    head = log.head(stream)
-    newest = 0 if head is None else head.revision
-    last = newest if before is None else max(0, min(newest, before - 1))
-    start = max(0, last - limit)
-    records = log.records(stream, after=start, until=last) if last else []
-    events = [Event(record) for record in records]
-    return EventPage(events[::-1], start + 1 if start else None)
+    def chunk(self, limit: int | None) -> int:
+        """Returns how many events to ask for at once, to find so many."""
+        return _CHUNK if limit is None or any(self) else min(limit + 1, _CHUNK)
 
 
-def newest_in_store(log: Log, *, limit: int, before: int | None = None) -> EventPage:
-    """Returns the newest events of a store, of those before a position if one is given.
-
-    A page holds whole commits, so it may hold more events than `limit`. A commit may have many
-    events or none, so the window is widened until it holds enough. The window may begin inside a
-    commit; the events of that commit are left to the next page, which has them all.
-    """
-    if log.routes.is_split:
-        return _newest_in_mixed(log, limit, before)
-    end = log.position() if before is None else Position(min(log.position(), before - 1))
-    width = limit
-    while True:
-        start = Position(max(0, end - width))
-        events = _events_between(log, start, end)
-        if start and events:
-            first = events[0].position
-            events = [event for event in events if event.position != first]
-        if len(events) >= limit or start == 0:
+def event_page(
+    log: Log,
+    *,
+    before: Position | str | None,
+    after: Position | str | None,
+    limit: int | None,
+    scope: object,
+    type: str | None,
+    actor: str | None,
+    newest_first: bool,
+) -> Page[Event]:
+    """Returns the events between two places, the oldest or the newest of them."""
+    limit = check_limit(limit)
+    for value, what in ((type, "type"), (actor, "actor")):
+        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{what} is text, found {show_value(value)}")
+    wanted = EventFilter(type, actor)
+    place: _Whole | _Stream = _Whole(log) if scope is None else _Stream(log, name_of(scope))
+    low = place.start() if after is None else place.after(after)
+    high = None if before is None else place.before(before)
+    walk = place.backward if check_flag(newest_first, "newest_first") else place.forward
+    found: list[Record] = []
+    size, more = 0, False
+    for commit in walk(low, high, wanted.chunk(limit)):
+        matching = [record for record in commit if wanted.matches(record)]
+        if matching and limit is not None and size >= limit:
+            more = True  # looked for to its end: a page that says so has another one after it
             break
-        width *= 4
-    cut = max(0, len(events) - limit)
-    while cut > 0 and events[cut - 1].position == events[cut].position:
-        cut -= 1
-    more = events[cut].position if cut or start else None
-    return EventPage(events[cut:][::-1], more)
+        size += len(matching)
+        found += reversed(matching) if newest_first else matching
+    if not found:
+        # Not the newest place: what comes while this is read must not be passed over.
+        above = high if newest_first and high is not None else low
+        return Page(cursor=place.cursor(low), start=place.cursor(above))
+    upper, lower = (found[0], found[-1]) if newest_first else (found[-1], found[0])
+    ends = place.cursor(place.upper(upper)), place.cursor(place.lower(lower))
+    start, cursor = ends if newest_first else ends[::-1]
+    return Page(map(Event, found), more=more, cursor=cursor, start=start)
 
 
-def _events_between(log: Log, start: Position, end: Position) -> list[Event]:
-    """Returns the events after one position up to another, oldest first."""
-    events: list[Event] = []
-    for record in log.follow(after=start, timeout_s=0):
-        if record.position > end:
-            break
-        events.append(Event(record))
-    return events
+class _Whole:
+    """Places in a whole store: positions."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def start(self) -> int:
+        return START
+
+    def cursor(self, place: int) -> str:
+        return write_cursor(_KIND, int(place))
+
+    def after(self, given: int | str) -> int:
+        """Returns the place that is meant by a cursor, or by the position that an event has."""
+        number: object = given
+        if isinstance(given, str):
+            [number] = _parts(given, 1)
+        return self._log.routes.position(number)
+
+    def before(self, given: int | str) -> int:
+        if isinstance(given, str):
+            return self.after(given)
+        if self._log.routes.is_split:
+            raise UsageError(
+                "a mixed store has no events before a position: its backends have no common order",
+                hint="give the cursor of a page",
+            )
+        return check_whole(given, "before", least=1) - 1
+
+    def upper(self, record: Record) -> int:
+        return record.position
+
+    def lower(self, record: Record) -> int:
+        return self._log.routes.before(record)
+
+    def forward(self, low: int, high: int | None, chunk: int) -> Iterator[list[Record]]:
+        is_after = self._log.routes.is_after
+        while records := self._log.read_all(after=Position(low), limit=chunk):
+            low = records[-1].position
+            for commit in self._commits(records):
+                if high is not None and is_after(commit[0], Position(high)):
+                    if not self._log.routes.is_split:
+                        return
+                    continue  # of one backend: another may have events before that place
+                yield commit
+
+    def backward(self, low: int, high: int | None, chunk: int) -> Iterator[list[Record]]:
+        is_after = self._log.routes.is_after
+        until = None if high is None else Position(high)
+        while records := self._log.read_back(until=until, limit=chunk):
+            until = self._log.routes.before(records[0])
+            for commit in reversed(self._commits(records)):
+                if is_after(commit[0], Position(low)):
+                    yield commit
+                elif not self._log.routes.is_split:
+                    return
+
+    def _commits(self, records: list[Record]) -> list[list[Record]]:
+        """Returns whole commits, without the events of streams whose end has come."""
+        kept = self._log.expiry.kept(records)
+        return [list(commit) for _, commit in groupby(kept, lambda record: int(record.position))]
 
 
-def _newest_in_mixed(log: Log, limit: int, before: int | None) -> EventPage:
-    """Returns the newest events of every backend of a mixed store, merged by their times.
+class _Stream:
+    """Places in one stream: revisions. What it was forked from is part of it."""
 
-    The backends have no common order, so there is no position to go on from.
-    """
-    if before is not None:
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self._name = name
+
+    def start(self) -> int:
+        return 0
+
+    def end(self) -> int:
+        head = self._log.head(self._name)
+        return 0 if head is None else head.revision
+
+    def cursor(self, place: int) -> str:
+        return write_cursor(_KIND, self._name, place)
+
+    def after(self, given: int | str) -> int:
+        """Returns the place that is meant by a cursor of this scope, or by a revision."""
+        if not isinstance(given, str):
+            return check_whole(given, "after")
+        name, revision = _parts(given, 2)
+        if name != self._name:
+            raise UsageError(
+                f'the cursor is one of the events of {show_value(name)}, not of "{self._name}"',
+                hint="give the cursor of the page before, as it is",
+            )
+        return check_whole(revision, "after")
+
+    def before(self, given: int | str) -> int:
+        if isinstance(given, str):
+            return self.after(given)
+        return check_whole(given, "before", least=1) - 1
+
+    def upper(self, record: Record) -> int:
+        return record.revision
+
+    def lower(self, record: Record) -> int:
+        return record.revision - 1
+
+    def forward(self, low: int, high: int | None, chunk: int) -> Iterator[list[Record]]:
+        while records := self._log.records(self._name, after=low, until=high, limit=chunk):
+            low = records[-1].revision
+            for record in records:
+                yield [record]
+
+    def backward(self, low: int, high: int | None, chunk: int) -> Iterator[list[Record]]:
+        newest = self.end()
+        last = newest if high is None else min(newest, high)
+        while last > low:
+            start = max(low, last - chunk)
+            for record in reversed(self._log.records(self._name, after=start, until=last)):
+                yield [record]
+            last = start
+
+
+def _parts(cursor: str, count: int) -> tuple[object, ...]:
+    parts = read_cursor(_KIND, cursor)
+    if len(parts) != count:
         raise UsageError(
-            "a mixed store has no events before a position: its backends have no common order",
-            hint="name a scope, or raise the limit",
+            "the cursor is one of the events of a scope"
+            if count == 1
+            else "the cursor is one of the events of the whole store, not of a scope",
+            hint="give the cursor of the page before, with the same scope or none",
         )
-    events: list[Event] = []
-    for backend in log.routes.parts():
-        part = Log(backend, clock=log.clock, actor=log.actor)
-        events += newest_in_store(part, limit=limit).events
-    # Sorted from oldest to newest and reversed, so that events of one time keep their order.
-    events = sorted(reversed(events), key=lambda event: event.time)
-    return EventPage(events[-limit:][::-1], None)
+    return parts

@@ -447,6 +447,11 @@ class Snapshots:
         if growth.bytes >= growth.due_at_bytes:
             self._write(stream, state, growth)
 
+    def unfolded(self, stream: str, size: int) -> None:
+        """Notes that the stream grew by a commit on a state that is not known here."""
+        growth = self.growth.get(stream) or self._begin(stream)
+        growth.bytes += size
+
     def replayed(self, stream: str, events: int) -> None:
         """Notes that so many events were folded to get at a state: worth a snapshot at close.
 

@@ -28,12 +28,10 @@ from holdfast.core.commit import (
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
 from holdfast.core.log import Log, is_replayed
+from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
-
-RETRIES = 3
-"""How often a commit that somebody was faster than is made again, unless the caller says so."""
 
 
 @runtime_checkable
@@ -72,13 +70,20 @@ class PendingCommit:
     """
 
     def __init__(
-        self, log: Log, *, key: str | None, lease: Lease | None, waits: bool = True
+        self,
+        log: Log,
+        *,
+        key: str | None,
+        lease: Lease | None,
+        meta: Meta | None = None,
+        waits: bool = True,
     ) -> None:
         self._log = log
         self._waits = waits
         self._request: Request | None = None
         self._key = None if key is None else check_name(key, "key")
         self._lease = lease
+        self._meta = encode_meta(meta)
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._watch: list[str] = []
@@ -123,6 +128,8 @@ class PendingCommit:
             if self._waits:
                 self._finish(proposed, self._log.commit(proposed))
             else:
+                if self._log.turns.held:
+                    self._log.turns.wait([write.stream for write in proposed.writes])
                 self._request = self._log.submit(proposed)
         return False
 
@@ -157,7 +164,10 @@ class PendingCommit:
             return None
         marks = tuple(self._marks.values())
         watch = tuple(self._watch)
-        return ProposedCommit(tuple(parts), tuple(reads), fence, marks, watch, guards=tuple(guards))
+        guarded = tuple(guards)
+        return ProposedCommit(
+            tuple(parts), tuple(reads), fence, marks, watch, guards=guarded, meta=self._meta
+        )
 
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer, and tells the subscribers of every scope."""

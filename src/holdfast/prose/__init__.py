@@ -1,6 +1,7 @@
 """The `.prose` language: programs whose steps are sessions of agents.
 
 check     parse, check and load: the entrance
+checker   names, scopes, and blocks in the wrong place
 syntax    the syntax tree, and how its parts are named in the journal
 parser    tokens into a tree, by recursive descent
 tokens    text into tokens

@@ -435,14 +435,16 @@ class _Parser:
     def _names(self, closing: str, what: str) -> tuple[str, ...]:
         """Reads names up to a closing bracket."""
         names: list[str] = []
+        seen: set[str] = set()
         while self._kinds[self._at] != closing:
             place = self._here()
             name = self._name(what)
-            if name in names:
+            if name in seen:
                 said = f'"{name}" is given twice'
                 code = "duplicate-parameter" if what == "a parameter" else "duplicate-variable"
                 self._report(place, code, said)
             names.append(name)
+            seen.add(name)
             if not self._take(","):
                 break
         self._expect(closing)
@@ -654,8 +656,10 @@ class _Parser:
         elif all(isinstance(part, str) and not part.strip() for part in text.parts):
             self._report(place, "empty-prompt", "a prompt has no text")
 
-    def _model_property(self) -> str | None:
-        return self._one_of({"model": self._value()}, "model", MODELS, "unknown-model")
+    def _model_property(self) -> str:
+        value = self._value()
+        self._one_of({"model": value}, "model", MODELS, "unknown-model")
+        return str(value.value)
 
     def _context_property(self) -> Expression:
         line, column = self._here()

@@ -5,7 +5,7 @@ A code never changes its meaning, and is never used again for another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -122,21 +122,22 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(set(problems), key=lambda one: (one.line, one.column, one.code, one.message))
 
 
-def show_problem(problem: Problem, text: str, file: str) -> str:
-    """Returns a problem for people: where, what, and the line with a caret.
+def show_problems(problems: Iterable[Problem], text: str, file: str) -> Iterator[str]:
+    """Yields each problem for people: where, what, and the line with a caret.
 
     The part of a long line around the place is shown. Characters that a terminal would act on
     are replaced, and a tab counts as one column, as it does for `column`.
     """
-    said = f"{file}:{problem.line}:{problem.column}: {problem.severity}: {problem.message}"
-    said += f" [{problem.code}]"
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    if problem.line > len(lines):
-        return said
-    line = "".join(one if one.isprintable() else " " for one in lines[problem.line - 1])
-    begin = max(0, problem.column - 1 - _SHOWN // 2) if len(line) > _SHOWN else 0
-    caret = " " * (problem.column - 1 - begin) + "^"
-    return f"{said}\n    {line[begin : begin + _SHOWN].rstrip()}\n    {caret}"
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n")
+    for one in problems:
+        said = f"{file}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.code}]"
+        written = lines[one.line - 1] if one.line <= len(lines) else ""
+        begin = max(0, one.column - 1 - _SHOWN // 2) if len(written) > _SHOWN else 0
+        part = written[begin : begin + _SHOWN]
+        shown = "".join(letter if letter.isprintable() else " " for letter in part)
+        caret = " " * (one.column - 1 - begin) + "^"
+        yield f"{said}\n    {shown.rstrip()}\n    {caret}"
 
 
 _SHOWN = 120

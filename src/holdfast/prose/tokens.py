@@ -133,6 +133,7 @@ class _Reader:
         self.brackets: list[tuple[int, int, int]] = []  # line, column, indentation of its line
         self._line, self._begin = 0, 0  # the line, and where it begins in the text
         self._indent = 0
+        self._unclosed: set[int] = set()  # lines with texts that are not closed
 
     def read(self) -> None:
         """Reads every token."""
@@ -203,6 +204,8 @@ class _Reader:
     def _add_bad(self, found: re.Match[str], written: str, start: int) -> None:
         """Adds one token for a character that begins none, and says why it does not."""
         self._add(BROKEN, written[:40], start)
+        if written[0] in '"*':
+            self._unclosed.add(self._line)
         if written.startswith('"""'):
             self._report("unclosed-text", 'a text that begins with """ is not closed by """')
         elif written.startswith('"'):
@@ -238,11 +241,11 @@ class _Reader:
 
     def _report_open_bracket(self) -> None:
         line, column, _ = self.brackets[-1]
-        problems = self.tokens.problems
         # A text that is not closed has the rest of its line in it, brackets included.
-        if not any(one.line == line and one.code.startswith("unclosed-") for one in problems):
+        if line not in self._unclosed:
             said = "this bracket is not closed"
-            problems.append(make_problem(line, column, "unclosed-bracket", said))
+            problem = make_problem(line, column, "unclosed-bracket", said)
+            self.tokens.problems.append(problem)
         self.brackets.clear()
         self._add(BROKEN, "", self._begin + 1)
 

@@ -9,14 +9,20 @@ from msgspec import Raw
 
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, Map
 from holdfast.record.audit import AuditItem
-from holdfast.render.text import encode_value, time_text
+from holdfast.render.text import encode_value, page_document, time_text
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Returns an event; `data` is its payload as stored, large values as references to blobs."""
-    event.data  # noqa: B018  a payload that cannot be decoded raises here, not at the reader's
+    """Returns an event; `data` is its payload as stored, large values as references to blobs.
+
+    `meta` is as stored too, with the keys that this version does not know.
+    """
+    # What cannot be decoded raises here, not at the reader's.
+    event.data  # noqa: B018
+    event.meta  # noqa: B018
     return {
         "scope": event.stream,
         "revision": event.revision,
@@ -27,19 +33,15 @@ def event_document(event: Event) -> dict[str, Any]:
         "checkpoint": event.checkpoint,
         "key": event.key,
         "link": event.link,
+        "meta": None if event.record.meta is None else Raw(event.record.meta.encode()),
         "data": Raw(event.record.payload),
     }
 
 
-def events_document(
-    scope: str | None, events: Sequence[Event], before: int | None
-) -> dict[str, Any]:
-    """Returns a page of events; `before` is where the next page goes on, None after the last."""
-    return {
-        "scope": scope,
-        "events": [event_document(event) for event in events],
-        "before": before,
-    }
+def events_document(scope: str | None, events: Page[Event]) -> dict[str, Any]:
+    """Returns a page of events, newest first; its cursor is what to give as `before` to go on."""
+    documents = [event_document(event) for event in events]
+    return {"scope": scope, "events": documents, **page_document(events)}
 
 
 def change_document(change: Change) -> dict[str, Any]:

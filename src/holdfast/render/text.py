@@ -120,12 +120,19 @@ def page_document(page: Page[Any]) -> dict[str, Any]:
 
 
 def show_summary(event: Event) -> str:
-    """Returns what an event did, in short; an unknown type shows its data."""
+    """Returns what an event did, in short; an unknown type shows its data.
+
+    What is known beside the data stands at the end, as it is stored.
+    """
     try:
-        return _summary(event)
+        did = _summary(event)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Not what we write under that type: another program wrote it, so it is shown as it is.
-        return preview(event.data)
+        did = preview(event.data)
+    meta = event.record.meta
+    return (
+        did if meta is None else f"{did} {preview(codec.decode_as(meta.encode(), dict[str, Any]))}"
+    )
 
 
 def _summary(event: Event) -> str:

@@ -18,20 +18,35 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.backends.protocol import START, Backend, Lease, Mark, renew_many
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Lease,
+    Mark,
+    read_back,
+    read_many,
+    renew_many,
+)
 from holdfast.errors import UsageError
 from holdfast.testing.ahead import AheadClauses
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import CommitClauses
 from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
+from holdfast.testing.meta import MetaClauses
 from holdfast.testing.reads import ReadClauses
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
 class BackendContract(
-    CommitClauses, ReadClauses, LeaseClauses, MarkClauses, ExpiryClauses, AheadClauses
+    CommitClauses,
+    ReadClauses,
+    LeaseClauses,
+    MarkClauses,
+    ExpiryClauses,
+    AheadClauses,
+    MetaClauses,
 ):
     """What every backend keeps."""
 
@@ -117,6 +132,8 @@ def _every_call(
         "commit": lambda: backend.commit([commit]),
         "read": lambda: backend.read("a"),
         "read_all": lambda: backend.read_all(),
+        "read_many": lambda: read_many(backend, ["a"], limit=1),
+        "read_back": lambda: read_back(backend),
         "heads": lambda: backend.heads(["a"]),
         "streams": lambda: backend.streams(),
         "find": lambda: backend.find("a", key="k"),

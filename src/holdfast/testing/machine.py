@@ -35,11 +35,15 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    keeps_meta,
+    position_before,
+    read_back,
     read_many,
     renew_many,
 )
 from holdfast.clock import Clock
 from holdfast.testing.clock import FakeClock
+from holdfast.testing.meta import METAS
 from holdfast.testing.records import RecordBuilder
 
 Make = Callable[[Path, Clock], Backend]
@@ -56,6 +60,7 @@ STEADY = settings(
 _STREAMS = st.sampled_from(["a", "b", "a/b", "%", "é", "'\U0001f600"])
 _KEYS = st.sampled_from([None, None, None, None, "k1", "k2", "K1"])
 _CHECKPOINTS = st.sampled_from([None, "p", "q"])
+_METAS = st.sampled_from([None, None, *METAS])
 _OWNERS = st.sampled_from(["w1", "w2", "w3"])
 _LEASES = st.sampled_from(["l1", "l2"])
 _INDEXES = st.sampled_from(["i", "j"])
@@ -93,10 +98,12 @@ class BackendMachine(RuleBasedStateMachine):
         self.real.close()
         shutil.rmtree(self.place)
 
-    @rule(stream=_STREAMS, size=st.integers(1, 3), key=_KEYS, checkpoint=_CHECKPOINTS)
-    def append(self, stream: str, size: int, key: str | None, checkpoint: str | None) -> None:
+    @rule(stream=_STREAMS, size=st.integers(1, 3), key=_KEYS, checkpoint=_CHECKPOINTS, meta=_METAS)
+    def append(
+        self, stream: str, size: int, key: str | None, checkpoint: str | None, meta: str | None
+    ) -> None:
         """One commit of one stream, as most are."""
-        append = self._append(None, stream, 0, size, key, checkpoint)
+        append = self._append(None, stream, 0, size, key, checkpoint, meta)
         self._commit([self.build.commit(append)])
 
     @rule(
@@ -180,13 +187,17 @@ class BackendMachine(RuleBasedStateMachine):
         size: int,
         key: str | None,
         checkpoint: str | None,
+        meta: str | None = None,
     ) -> Append:
         behind = tail or self.model.heads([stream])[0]
         if offset:
             revision = max(0, self._revision(stream) + offset)
             behind = Head(revision, bytes(32), 0, START, 1) if revision else None
         payloads = [b'"%d"' % (self.build.time + n) for n in range(size)]
-        return self.build.append(stream, *payloads, behind=behind, key=key, checkpoint=checkpoint)
+        known = meta if keeps_meta(self.real) else None
+        return self.build.append(
+            stream, *payloads, behind=behind, key=key, checkpoint=checkpoint, meta=known
+        )
 
     def _commit(self, commits: list[Commit], real: list[Commit] | None = None) -> None:
         expected = self.model.commit(commits)
@@ -234,6 +245,19 @@ class BackendMachine(RuleBasedStateMachine):
             found += page
         expected = self.model.read_all(limit=1_000_000)
         assert found == [self._placed(record) for record in expected]
+
+    @rule(limit=st.integers(1, 7))
+    def read_back(self, limit: int) -> None:
+        """Page by page from the end; each holds whole commits."""
+        found: list[Record] = []
+        until: Position | None = None
+        while page := read_back(self.real, until=until, limit=limit):
+            found = page + found
+            until = position_before(self.real, page[0])
+        expected = self.model.read_all(limit=1_000_000)
+        assert [(one.stream, one.link) for one in found] == [
+            (one.stream, one.link) for one in expected
+        ]
 
     @rule(after=st.sampled_from(["", "%", "a", "a/b", "f1"]), limit=st.integers(0, 5))
     def streams(self, after: str, limit: int) -> None:

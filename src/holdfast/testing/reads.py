@@ -1,4 +1,4 @@
-"""Clauses 10, 11, 14, 15, 20 and 23: what is read is what was committed, whatever it was called."""
+"""Clauses 10, 11, 14, 15, 20, 23 and 24: what is read is what was committed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from holdfast.backends.protocol import (
     Moment,
     Position,
     Record,
+    position_before,
+    read_back,
     read_many,
 )
 from holdfast.testing.records import RecordBuilder
@@ -370,6 +372,48 @@ class ReadClauses(Trial):
             found = read_many(backend, asked, limit=limit)
             assert found == [backend.read(name, limit=limit) for name in asked], limit
         assert read_many(backend, [], limit=5) == []
+
+    def test_clause_24_the_newest_are_read_first_in_whole_commits(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        assert read_back(backend) == []
+        for n in range(6):
+            appends = [
+                build.append(stream, b"1", b"2", behind=backend.heads([stream])[0])
+                for stream in ("b", "a", f"c{n}")
+            ]
+            accepted(backend, build.commit(*appends))
+            accepted(backend, build.commit(marks=[Mark("i", f"m{n}")]))
+        everything = [(record.stream, record.link) for record in backend.read_all()]
+        for limit in (1, 5, 6, 7, 12, 35, 36, 37, 1000):
+            found: list[tuple[str, bytes]] = []
+            until: Position | None = None
+            while page := read_back(backend, until=until, limit=limit):
+                assert len(page) % 6 == 0, "half a commit"
+                assert limit <= len(page) + len(found) or len(page) + len(found) == 36
+                assert len(page) < limit + 6, f"far more than {limit}"
+                found = [*((record.stream, record.link) for record in page), *found]
+                until = position_before(backend, page[0])
+            assert found == everything, limit
+        assert read_back(backend, limit=0) == []
+
+    def test_clause_24_what_is_read_back_is_what_was_committed(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        first = write(backend, build, "a", b"1", b"2", key="k", checkpoint="p").position
+        second = write(backend, build, "b").position
+        last = write(backend, build, "a").position
+        [*_, newest] = read_back(backend, limit=1)
+        assert (newest.link, newest.position) == (head_of(backend, "a").link, last)
+        assert revisions(read_back(backend, until=first)) == [1, 2]
+        assert [record.stream for record in read_back(backend, until=second, limit=1)] == ["b"]
+        found = {(one.stream, one.revision): one for one in read_back(backend)}
+        for stream in ("a", "b"):
+            for record in backend.read(stream):
+                other = found.pop((stream, record.revision))
+                for field in ("time", "type", "actor", "payload", "link", "key", "checkpoint"):
+                    assert getattr(other, field) == getattr(record, field), field
+        assert not found
 
     def test_clause_15_objects_are_kept_by_kind_and_name(self, backend: Backend) -> None:
         objects = backend.objects

@@ -27,6 +27,7 @@ class RecordBuilder:
         key: str | None = None,
         checkpoint: str | None = None,
         subject: str | None = None,
+        meta: str | None = None,
         type: str = CHANGED,
         expires_us: int = 0,
     ) -> Append:
@@ -34,7 +35,7 @@ class RecordBuilder:
 
         With `fork` it begins a new stream behind a record of another one. Without payloads it has
         one record, with a payload that no other has. The key goes to the first record, the
-        checkpoint to the last.
+        checkpoint to the last, subject and meta to each.
         """
         last = behind.records[-1] if isinstance(behind, Append) else behind
         expected, link = (0, ORIGIN) if last is None else (last.revision, last.link)
@@ -53,6 +54,7 @@ class RecordBuilder:
                 key=key if number == 1 else None,
                 checkpoint=checkpoint if number >= len(payloads) else None,
                 subject=subject,
+                meta=meta,
             )
             record = linked(record, link)
             link = record.link

@@ -8,6 +8,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.backends.files.journal import encode_batch, find_batches, room
 from holdfast.backends.files.text import (
@@ -38,8 +39,12 @@ JSON = st.recursive(
 )
 VALUES = JSON.map(json.dumps) | JSON.map(lambda v: json.dumps(v, ensure_ascii=False)) | ESCAPES
 PAYLOADS = st.tuples(SPACE, VALUES, SPACE).map(lambda parts: "".join(parts).encode())
+ESCAPED = st.sampled_from(['{"a":"\\ud800 \\u0020"}', '{ "\\udfff" : "\\u0020" }'])
+METAS = st.none() | ESCAPED | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps)
 EVENTS = st.lists(
-    st.tuples(TEXT, PAYLOADS, LINK, st.none() | TEXT, st.none() | TEXT), min_size=1, max_size=3
+    st.tuples(TEXT, PAYLOADS, LINK, st.none() | TEXT, st.none() | TEXT, METAS),
+    min_size=1,
+    max_size=3,
 )
 SECTIONS = st.lists(st.tuples(TEXT, EVENTS, st.none() | TEXT, st.booleans()), max_size=3)
 MARKS = st.lists(
@@ -57,8 +62,19 @@ def test_clause_10_a_line_says_what_was_committed(
     appends: list[Append] = []
     for stream, events, key, fork in sections:
         records = [
-            Record(stream, 1 + n, time, kind, actor, payload, link, key if n == 0 else None, *names)
-            for n, (kind, payload, link, *names) in enumerate(events)
+            Record(
+                stream,
+                1 + n,
+                time,
+                kind,
+                actor,
+                payload,
+                link,
+                key if n == 0 else None,
+                *names,
+                meta=meta,
+            )
+            for n, (kind, payload, link, *names, meta) in enumerate(events)
         ]
         appends.append(Append(stream, 0, tuple(records), fork))
     encoded, line = encode_line(Commit(time, actor, tuple(appends), marks=tuple(marks)), position)
@@ -70,7 +86,7 @@ def test_clause_10_a_line_says_what_was_committed(
         found = records_of(line, section)
         assert [r.position for r in found] == [position] * len(found)
         for written, record in zip(append.records, found, strict=True):
-            assert record == Record(*[getattr(written, f) for f in FIELDS], Position(position))
+            assert record == replace(written, position=Position(position))
         assert bool(section.fork) == append.fork
     kept = [Mark(m.index, m.key, m.due, m.priority, m.group) for m in line.set]
     assert kept == [mark for mark in marks if isinstance(mark, Mark)]
@@ -78,14 +94,47 @@ def test_clause_10_a_line_says_what_was_committed(
     assert gone == [mark for mark in marks if isinstance(mark, Cleared)]
 
 
-FIELDS = [field for field in Record.__struct_fields__ if field != "position"]
-
-
 def _commit(*payloads: bytes, stream: str = "s") -> Commit:
     records = [
         Record(stream, n, 5, "t", "w", payload, bytes(32)) for n, payload in enumerate(payloads, 1)
     ]
     return Commit(5, "w", (Append(stream, 0, tuple(records)),))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    ["", "null", "[]", '"x"', " {}", "{} ", "{", '{},"more"', '{"a":\n1}', '{}],["t",2', "{}{}"],
+)
+def test_a_meta_that_is_no_object_on_one_line_is_refused_before_it_is_written(meta: str) -> None:
+    record = Record("s", 1, 5, "t", "w", b"1", bytes(32), meta=meta)
+    with pytest.raises(UsageError):
+        encode_line(Commit(5, "w", (Append("s", 0, (record,)),)), 1)
+    padded = replace(record, payload=b" 1")
+    with pytest.raises(UsageError):
+        encode_line(Commit(5, "w", (Append("s", 0, (padded,)),)), 1)
+
+
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [(b'"aes"', "expected an object"), (b"[1]", "expected an object"), (b'{"a":"\xff"}', "UTF-8")],
+)
+def test_a_line_of_somebody_else_with_another_meta_is_bad(meta: bytes, says: str) -> None:
+    line = decode_line(_line(meta))
+    with pytest.raises(BadLine, match=says):
+        records_of(line, line.sections[0])
+
+
+def test_a_meta_that_is_null_is_none() -> None:
+    line = decode_line(_line(b"null"))
+    assert [record.meta for record in records_of(line, line.sections[0])] == [None]
+
+
+def _line(meta: bytes) -> bytes:
+    """Returns a line by the description of the format."""
+    link = b"A" * 43
+    body = b'{"n":1,"at":"2026-11-16T00:14:47.123456Z","by":"w","in":[["s",1,[["t",1,"%b",'
+    body = (body + b"null,null,null,%b]]]]") % (link, meta)
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +188,7 @@ def test_a_checked_line_of_another_shape_is_bad() -> None:
             decode_line(b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body)))
 
 
-def test_the_places_reserved_for_a_cipher_and_its_key_must_be_null() -> None:
+def test_the_place_after_meta_must_be_null() -> None:
     encoded, _ = encode_line(_commit(b"1"), 7)
     body = encoded[:-19]
     assert body.endswith(b'"]]]]')
@@ -149,7 +198,7 @@ def test_the_places_reserved_for_a_cipher_and_its_key_must_be_null() -> None:
         return b'%b,"crc":"%08x"}\n' % (changed, zlib.crc32(changed))
 
     assert decode_line(with_more(b",null,null,null,null,null")).n == 7
-    for more in (b',null,null,null,"aes"', b',null,null,null,null,"k1"'):
+    for more in (b',null,null,null,null,"k1"', b',null,null,null,{"source":"x"},1'):
         with pytest.raises(BadLine):
             decode_line(with_more(more))
 

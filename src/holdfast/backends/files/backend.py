@@ -58,6 +58,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    has_meta,
 )
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -211,6 +212,8 @@ _POLL_S_MAX = 0.025
 
 class FilesBackend(Handle):
     """A store in a directory, shared by all processes and threads of one host."""
+
+    keeps_meta = True
 
     def __init__(
         self,
@@ -439,6 +442,8 @@ class FilesBackend(Handle):
             if refusal is not None:
                 outcomes.append(refusal)
                 continue
+            if opened.directory.format == 1 and has_meta(commit):
+                opened.directory.upgrade(self.clock)
             position += 1
             text, line = encode_line(commit, position)
             texts.append(text)

@@ -40,7 +40,8 @@ from holdfast.backends.files.text import (
 from holdfast.backends.protocol import Commit, Found, Head, Mark, Position, Record
 from holdfast.errors import CorruptError
 
-HEADS_MAX = 8192
+HEADS_MAX = 1 << 17
+"""As many as the log keeps ends of: beyond it each write asks the index where its stream is."""
 
 
 class Tail:

@@ -1,6 +1,6 @@
 """The store's directory: what makes it one, and who may open it.
 
-    holdfast.json   {"format":1,"store":"<id>","created":"…"}, written once, last of all
+    holdfast.json   {"format":2,"store":"<id>","created":"…"}, written last of all
     head.json       {"end":N,"position":N,"digest":"…","closed":true}, written at a clean close;
                     `closed` is taken back before the first write after it
     .gitignore      what is of this machine and this moment only
@@ -128,7 +128,8 @@ def _boot_word(boot_id: str) -> int:
     return int.from_bytes(sha256(boot_id.encode()).digest()[:8], "little")
 
 
-FORMAT = 1
+FORMAT = 2
+"""Format 2 has meta. A store of format 1 gets this number before its first event with meta."""
 _IDENTITY = "holdfast.json"
 _HEAD = "head.json"
 _IGNORED = (
@@ -161,6 +162,7 @@ class Directory:
         self.disk = disk
         self.fd = fd
         self.store = ""
+        self.format = 0  # what this handle knows; another one may have raised it since
         self.identity = b""  # what holdfast.json says
         self._fds = [fd]
 
@@ -196,14 +198,33 @@ class Directory:
             if not create:
                 raise self.not_a_store()
             data = self._create(clock)
-        found = self._decode(data, dict[str, Any], _IDENTITY)
-        if found.get("format") != FORMAT:
+        format = self._decode(data, dict[str, Any], _IDENTITY).get("format")
+        if type(format) is not int or not 1 <= format <= FORMAT:
             raise FormatError(
-                f'"{self.path}" has format {found.get("format")!r}: this holdfast reads {FORMAT}',
+                f'"{self.path}" has format {format!r}: this holdfast reads up to {FORMAT}',
                 hint="upgrade holdfast",
             )
         self.store = self._decode(data, _Identity, _IDENTITY).store
-        self.identity = data
+        self.identity, self.format = data, format
+
+    def read_format(self) -> int:
+        """Returns the format that the store has now."""
+        data = read_file(self.disk, _IDENTITY, at=self.fd)
+        return self.format if data is None else self._decode(data, _Identity, _IDENTITY).format
+
+    def upgrade(self, clock: Clock) -> None:
+        """Gives a store of format 1 the format of today, durably; the caller has the store lock.
+
+        Done before the first line that format 1 cannot hold is written: a holdfast that reads
+        format 1 alone then refuses the store when it opens it, by its number. Read as format 1,
+        such a line would be damage; and after a crash, an end that may be cut off.
+        """
+        self.identify(clock, create=False)
+        if self.format < FORMAT:
+            identity = self._decode(self.identity, dict[str, Any], _IDENTITY)
+            data = json_codec.encode({**identity, "format": FORMAT}) + b"\n"
+            self.replace(_IDENTITY, data, durable=True)
+            self.identity, self.format = data, FORMAT
 
     def _create(self, clock: Clock) -> bytes:
         self._sync_way()

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from holdfast.backends.files import journal, taken
 from holdfast.backends.files.damaged import NO_LINE, DamagedCatalog, LostLines, TextScan
-from holdfast.backends.files.directory import FORMAT
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
 from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_existing
@@ -53,7 +52,7 @@ class FileInspection:
                 "kind": "files",
                 "place": path,
                 "path": path,
-                "format": FORMAT,
+                "format": backend.directory.read_format(),
                 "store": backend.directory.store,
                 "durability": backend.durability,
                 "size_bytes": sum(found.st_size for _, found in _files(path)),

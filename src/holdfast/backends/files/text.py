@@ -3,12 +3,13 @@
     {"n":17,"at":"2026-11-16T00:14:47.123456Z","by":"w1","in":[[stream,revision,[event,…],key,fork],
      …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
     event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
-            [space before the payload, space after it]; then two places are reserved for the
-            cipher and the key id of an encrypted payload, and are null in format 1
+            [space before the payload, space after it]|null, meta; the place after it is null
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
-payload stands in the line verbatim. Whatever is encoded is decoded again before it is written, by
-the very decoder that will read it: a payload that is no JSON would make its line unreadable.
+payload stands in the line verbatim, and so does meta, which is an object. Format 1 has no meta: its
+reader refuses a line with anything in that place. Whatever is encoded is decoded again before it is
+written, by the very decoder that will read it: a payload that is no JSON would make its line
+unreadable.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class BadLine(ValueError):
     """A line that cannot be what was written; the text says why."""
 
 
+_NO_META = Raw()
+
+
 class LineEvent(Struct, array_like=True, gc=False):
     type: str
     payload: Raw
@@ -48,8 +52,8 @@ class LineEvent(Struct, array_like=True, gc=False):
     checkpoint: str | None = None
     subject: str | None = None
     padding: tuple[str, str] | None = None
-    cipher: None = None
-    key_id: None = None
+    meta: Raw = _NO_META
+    reserved: None = None  # what a later format puts here is refused, never passed over
 
     def stored(self) -> bytes:
         """Returns the payload, every byte of it."""
@@ -139,6 +143,10 @@ def _add_section(parts: list[bytes], append: Append) -> None:
         # No JSON value begins or ends with a control character: what is below is space around it.
         if payload[:1] <= b" " or payload[-1:] <= b" ":
             parts += (separator, *_padded(record, link))
+        elif record.meta is not None:
+            rest = [record.checkpoint, record.subject, None]
+            parts += (separator, _encode(record.type), b",", payload, b',"', link, b'",')
+            parts += (_encode(rest)[1:-1], b",", record.meta.encode())
         elif record.checkpoint is None and record.subject is None:
             parts += (separator, _encode(record.type), b",", payload, b',"', link, b'"')
         else:
@@ -161,7 +169,8 @@ def _padded(record: Record, link: bytes) -> list[bytes]:
     value = record.payload.strip(b" \t\r")
     before, _, after = record.payload.partition(value) if value else (b"", b"", b"")
     rest = [record.checkpoint, record.subject, [before.decode(), after.decode()]]
-    return [_encode(record.type), b",", value, b',"', link, b'",', _encode(rest)[1:-1]]
+    meta = b"" if record.meta is None else b"," + record.meta.encode()
+    return [_encode(record.type), b",", value, b',"', link, b'",', _encode(rest)[1:-1], meta]
 
 
 def _encode_marks(commit: Commit) -> bytes:
@@ -209,6 +218,8 @@ def _parse(encoded: bytes) -> LogLine:
     for section in line.sections:
         for event in section.events:
             event.payload = Raw(_ESCAPE.sub(show, bytes(event.payload)))
+            if event.meta:
+                event.meta = Raw(_ESCAPE.sub(show, bytes(event.meta)))
     return line
 
 
@@ -227,7 +238,8 @@ def _read_back(encoded: bytes, commit: Commit) -> LogLine:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
         raise UsageError(
-            f"a payload for {commit.appends[0].stream!r} is not one JSON value on one line"
+            f"a payload for {commit.appends[0].stream!r} is not one JSON value on one line, or its "
+            "meta not one JSON object"
         )
     return line
 
@@ -244,6 +256,9 @@ def _says(line: LogLine, commit: Commit) -> bool:
         for number, record in enumerate(records):
             event = events[number]
             if len(event.payload) != len(record.payload) and event.stored() != record.payload:
+                return False
+            meta = record.meta
+            if meta is not None and (meta[:1] != "{" or bytes(event.meta) != meta.encode()):
                 return False
     return True
 
@@ -275,6 +290,19 @@ def decode_link(text: str) -> bytes:
     return link
 
 
+def meta_of(event: LineEvent) -> str | None:
+    """Returns the meta of an event as text, every character of it; None if it has none."""
+    meta = bytes(event.meta)
+    if meta in (b"", b"null"):
+        return None
+    if meta[:1] != b"{":
+        raise BadLine(f"the meta of an event is {meta[:20]!r}, expected an object")
+    try:
+        return meta.decode()
+    except UnicodeDecodeError as exc:
+        raise BadLine("the meta of an event is not UTF-8") from exc
+
+
 def section_of(line: LogLine, stream: str) -> Section:
     """Returns what the line adds to a stream; raises BadLine if that is nothing."""
     for section in line.sections:
@@ -295,7 +323,7 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
         records.append(
             Record(
                 stream, revision, time, event.type, actor, payload, link, key, checkpoint, subject,
-                position,
+                position, meta_of(event) if event.meta else None,
             )
         )  # fmt: skip
         revision += 1

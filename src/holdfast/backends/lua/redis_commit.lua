@@ -3,7 +3,7 @@
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
 -- append {stream, expected, fork, previous link, key, records, end}, a record {type, number of its
--- payload in ARGV, link, checkpoint, subject, crc}; what there is none of is false. Every key that
+-- payload in ARGV, link, checkpoint, subject, crc, meta}; what there is none of is false. Every key that
 -- is written is in KEYS, so that a cluster that moves them to another server refuses the script
 -- before it begins.
 --
@@ -136,6 +136,15 @@ local function receipt(at, commit)
   return answer
 end
 
+local function has_meta(commit)
+  for _, append in ipairs(commit[1]) do
+    for _, record in ipairs(append[6]) do
+      if record[7] then return true end
+    end
+  end
+  return false
+end
+
 -- Another server process than the one that gave the last position may never have seen the newest
 -- ones: it goes on above all that can have been given, which the time is.
 local function next_position(commit)
@@ -154,6 +163,11 @@ local function next_position(commit)
   if streams ~= before then
     change[#change + 1] = 'streams'
     change[#change + 1] = int(streams)
+  end
+  -- The first event with meta raises the format: who knows format 1 alone refuses the store.
+  if has_meta(commit) then
+    change[#change + 1] = 'format'
+    change[#change + 1] = '2'
   end
   -- To the second, which is as exact as what is let go of.
   if now > seen + 1000000 then
@@ -196,6 +210,7 @@ local function add_events(append, commit, at)
     if number == 1 then add('key', append[5]) end
     add('checkpoint', record[4])
     add('subject', record[5])
+    add('meta', record[7])
     add('payload', ARGV[record[2]])
     redis.call('XADD', store .. ':events:' .. stream, int(revision) .. '-0', unpack(entry))
     if record[4] then

@@ -26,7 +26,7 @@ from holdfast.backends.postgresql.connection import (
     parse_url,
 )
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
-from holdfast.backends.postgresql.opening import open_pool
+from holdfast.backends.postgresql.opening import SchemaFormat, open_pool
 from holdfast.backends.postgresql.rows import (
     BY_CHECKPOINT,
     BY_KEY,
@@ -36,6 +36,7 @@ from holdfast.backends.postgresql.rows import (
     NEWEST,
     READ,
     READ_ALL,
+    READ_BACK,
     READ_MANY,
     REVISION_MAX,
     STREAMS,
@@ -64,6 +65,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    has_meta,
 )
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
@@ -416,6 +418,8 @@ class PostgresqlObjects:
 class PostgresqlBackend:
     """A store in a PostgreSQL database, for many processes on many machines."""
 
+    keeps_meta = True
+
     def __init__(
         self,
         url: str,
@@ -428,7 +432,7 @@ class PostgresqlBackend:
     ) -> None:
         self.durability: Durability = durability
         server_url = parse_url(url)
-        pool, server, store = open_pool(
+        pool, server, store, format = open_pool(
             server_url,
             clock,
             durability=durability,
@@ -440,6 +444,7 @@ class PostgresqlBackend:
         self._clock = clock
         self._reach = reach
         self._checkout = checkout = PostgresqlCheckout(server_url, pool, read_only=read_only)
+        self._schema_format = SchemaFormat(checkout, format)
         self._ack_tracker = PostgresqlAckTracker(server_url, is_full=durability == "full")
         if not read_only:
             pool.on_connect, pool.on_use = self._ack_tracker.note_server, self._ack_tracker.check
@@ -451,10 +456,14 @@ class PostgresqlBackend:
         self.leases: Leases = PostgresqlLeases(checkout)
         self.marks: Marks = PostgresqlMarks(checkout)
         self.objects: Objects = PostgresqlObjects(checkout)
-        self.inspect: Inspection = PostgresqlInspection(checkout, server, store, durability)
+        self.inspect: Inspection = PostgresqlInspection(
+            checkout, self._schema_format, server, store, durability
+        )
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._checkout.pool.check_open()
+        if self._schema_format.number == 1 and any(map(has_meta, commits)):
+            self._schema_format.upgrade()
         outcomes = write_parts(
             batches(self._checkout.application, commits, self._clock), self._write
         )
@@ -553,20 +562,30 @@ class PostgresqlBackend:
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         last = REVISION_MAX if until is None else min(until, REVISION_MAX)
-        rows = self._checkout.ask(READ, (self._checkout.application, stream, after, last, limit))
-        return self._decode_stream(stream, after, rows)
+
+        def ask(format: int) -> list[Record]:
+            values = self._checkout.application, stream, after, last, limit
+            return self._decode_stream(stream, after, self._checkout.ask(READ[format], values))
+
+        return self._schema_format.read(ask)
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         self._checkout.pool.check_open()
-        rows: dict[int, list[Row]] = {}
+        if not streams:
+            return []
         values = {"application": self._checkout.application, "streams": list(streams)}
         values |= {"until": REVISION_MAX, "limit": limit}
-        for row in self._checkout.ask(READ_MANY, values) if streams else ():
-            rows.setdefault(row[0], []).append(row[1:])
-        return [
-            self._decode_stream(stream, 0, rows.get(number, []))
-            for number, stream in enumerate(streams, 1)
-        ]
+
+        def ask(format: int) -> list[list[Record]]:
+            rows: dict[int, list[Row]] = {}
+            for row in self._checkout.ask(READ_MANY[format], values):
+                rows.setdefault(row[0], []).append(row[1:])
+            return [
+                self._decode_stream(stream, 0, rows.get(number, []))
+                for number, stream in enumerate(streams, 1)
+            ]
+
+        return self._schema_format.read(ask)
 
     def _decode_stream(self, stream: str, after: int, rows: list[Row]) -> list[Record]:
         """Returns the records of one stream, of which none may be missing."""
@@ -589,7 +608,23 @@ class PostgresqlBackend:
         if limit <= 0:
             return []
         values = {"application": self._checkout.application, "after": after, "limit": limit}
-        return [decode(row, self.server_url.shown) for row in self._checkout.ask(READ_ALL, values)]
+        where = self.server_url.shown
+        return self._schema_format.read(
+            lambda format: [
+                decode(row, where) for row in self._checkout.ask(READ_ALL[format], values)
+            ]
+        )
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        self._checkout.pool.check_open()
+        if limit <= 0:
+            return []
+        last = REVISION_MAX if until is None else until
+        values = {"application": self._checkout.application, "until": last, "limit": limit}
+        ask, where = self._checkout.ask, self.server_url.shown
+        return self._schema_format.read(
+            lambda format: [decode(row, where) for row in ask(READ_BACK[format], values)]
+        )
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         self._checkout.pool.check_open()

@@ -164,6 +164,8 @@ def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
     if commit.is_copy:
         return None
     record = append.records[0]
+    if record.meta is not None:
+        return None
     return (
         append.stream.encode(),
         b"%d" % append.expected,
@@ -196,7 +198,7 @@ def plan(commits: Sequence[Commit], tokens: Iterator[str]) -> Plan | None:
 
 
 def _row(number: int, ordinal: int, record: Record) -> tuple[Any, ...]:
-    return (
+    row = (
         number,
         record.stream,
         record.revision,
@@ -211,6 +213,7 @@ def _row(number: int, ordinal: int, record: Record) -> tuple[Any, ...]:
         record.link.hex(),
         record.payload.decode(),
     )
+    return row if record.meta is None else (*row, record.meta)
 
 
 def _some(rows: list[Any]) -> bytes | None:
@@ -297,7 +300,8 @@ def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
         for record in append.records:
             payload = record.payload.decode()
             fields = record.type, payload, record.link.hex(), record.checkpoint, record.subject
-            records.append((*fields, record_crc(record)))
+            meta = () if record.meta is None else (record.meta,)
+            records.append((*fields, record_crc(record), *meta))
         previous = append.previous.hex() if append.previous is not None else None
         key = append.records[0].key
         ends = append.expires_us or None

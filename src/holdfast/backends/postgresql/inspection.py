@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.backends.postgresql.connection import PostgresqlCheckout
-from holdfast.backends.postgresql.opening import FORMAT, PostgresqlServer
+from holdfast.backends.postgresql.opening import PostgresqlServer, SchemaFormat
 from holdfast.backends.postgresql.rows import PAGE, REVISION_MAX, decode, object_crc
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.errors import CorruptError
@@ -51,11 +51,13 @@ class PostgresqlInspection:
     def __init__(
         self,
         checkout: PostgresqlCheckout,
+        schema_format: SchemaFormat,
         server: PostgresqlServer,
         store: str,
         durability: Durability,
     ) -> None:
         self._checkout = checkout
+        self._schema_format = schema_format
         self._server = server
         self._store = store
         self._durability: Durability = durability
@@ -74,7 +76,7 @@ class PostgresqlInspection:
             "place": self._checkout.server_url.shown,
             "application": self._checkout.application,
             "schema": self._checkout.server_url.schema,
-            "format": FORMAT,
+            "format": self._schema_format.look(),
             "store": self._store,
             "durability": self._durability,
             "size_bytes": size,
@@ -93,6 +95,7 @@ class PostgresqlInspection:
         for (name,) in self._ask(_INVALID):
             yield Finding(name, "is an index that is not valid; REINDEX it")
         if read_all:
+            self._schema_format.look()
             yield from self._events()
             yield from self._objects()
 
@@ -114,7 +117,8 @@ class PostgresqlInspection:
         """Checks the rows of many streams, which are read in their order, page by page."""
         expected = dict(firsts)
         last, until = (after, REVISION_MAX), max(firsts)
-        while rows := self._ask(PAGE, stream=last[0], revision=last[1], until=until, limit=_ROWS):
+        page = PAGE[self._schema_format.number]
+        while rows := self._ask(page, stream=last[0], revision=last[1], until=until, limit=_ROWS):
             for row in rows:
                 stream, revision = last = row[:2]
                 if stream not in expected:

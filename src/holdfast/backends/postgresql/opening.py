@@ -8,14 +8,17 @@ it is reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from time import monotonic
+from typing import TypeVar
 
 from msgspec import Struct
 
 from holdfast.backends.postgresql.connection import (
+    PostgresqlCheckout,
     PostgresqlConnection,
     PostgresqlPool,
     PostgresqlURL,
@@ -36,7 +39,9 @@ from holdfast.names import new_id
 # that are opened at the same time take turns by an advisory lock of the transaction.
 
 
-FORMAT = 1
+T = TypeVar("T")
+FORMAT = 2
+"""Format 2 has meta. A schema of format 1 gets this number before its first event with meta."""
 # Asked of the catalog's own rows: a name that was not there when this session last looked may stay
 # unknown to to_regclass until the transaction ends.
 _HAS_TABLE = """SELECT count(*) FROM pg_catalog.pg_class c
@@ -61,17 +66,22 @@ def digest_of(number: int) -> str:
 
 def prepare_schema(
     connection: PostgresqlConnection, schema: str, *, create: bool, where: str
-) -> None:
-    """Makes sure that the schema has format 1; creates or completes it if `create` allows that."""
+) -> int:
+    """Returns the schema's format; creates the schema if there is none and `create` allows that."""
     done = _done(connection, schema)
     _check(done, where)
-    if len(done) == FORMAT:
-        return
+    if done:
+        return len(done)
     if not create:
         raise NotFoundError(
             f'there is no store in "{where}": schema "{schema}" has no tables of ours',
             hint="check the URL, or create the store",
         )
+    return upgrade_schema(connection, schema, where=where)
+
+
+def upgrade_schema(connection: PostgresqlConnection, schema: str, *, where: str) -> int:
+    """Runs the SQL files that were not run yet, all or none; returns the format, that of today."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of("schema", schema),))
         done = _done(connection, schema)
@@ -82,6 +92,7 @@ def prepare_schema(
         for number in range(len(done) + 1, FORMAT + 1):
             connection.execute(in_schema(file_text(number), schema).encode())
             connection.execute(in_schema(_ADD, schema).encode(), (number, digest_of(number)))
+    return FORMAT
 
 
 def _done(connection: PostgresqlConnection, schema: str) -> dict[int, str]:
@@ -103,6 +114,51 @@ def _check(done: dict[int, str], where: str) -> None:
                 where=where,
                 hint="use the release of holdfast that made it",
             )
+
+
+class SchemaFormat:
+    """The format of the schema that a handle works in: it may be raised while the handle is open.
+
+    Whoever reads by format 1 is not shown meta, and finds that a row which has it fails its
+    checksum. Only then is it worth to ask whether another handle has raised the format.
+    """
+
+    def __init__(self, checkout: PostgresqlCheckout, number: int) -> None:
+        self._checkout = checkout
+        self.number = number
+
+    def read(self, ask: Callable[[int], T]) -> T:
+        """Returns what `ask` answers when it is told the format."""
+        try:
+            return ask(self.number)
+        except CorruptError:
+            if self.number == FORMAT or self.look() == 1:
+                raise
+            return ask(self.number)
+
+    def look(self) -> int:
+        """Returns the format that the schema has now."""
+        schema = self._checkout.server_url.schema
+        self.number = self._checkout.pool.call(lambda connection: len(_done(connection, schema)))
+        return self.number
+
+    def upgrade(self) -> None:
+        """Gives the schema the format of today; a role that may not is told who has to."""
+        server_url = self._checkout.server_url
+        try:
+            self.number = self._checkout.call(
+                lambda connection: upgrade_schema(
+                    connection, server_url.schema, where=server_url.shown
+                )
+            )
+        except UnavailableError as exc:
+            if self.look() == FORMAT:
+                return
+            raise UnavailableError(
+                f'"{server_url.shown}" has format {self.number}, which has no meta, and could not '
+                f"be given format {FORMAT}: {exc.message}; nothing was written",
+                hint="commit one event with meta as the role that owns the schema's tables",
+            ) from exc
 
 
 VERSION_MIN = 130_000
@@ -159,14 +215,15 @@ def open_pool(
     durability: Durability,
     create: bool,
     read_only: bool,
-) -> tuple[PostgresqlPool, PostgresqlServer, str]:
-    """Returns the pool of an open store, its server, and the store's id."""
+) -> tuple[PostgresqlPool, PostgresqlServer, str, int]:
+    """Returns the pool of an open store, its server, the store's id, and the schema's format."""
     pool = PostgresqlPool(server_url, writes=not read_only)
     try:
         connection = pool.connect(monotonic() + server_url.timeout_s)
         try:
             server = _server(connection, server_url, durability)
-            prepare_schema(connection, server_url.schema, create=create, where=server_url.shown)
+            schema, where = server_url.schema, server_url.shown
+            format = prepare_schema(connection, schema, create=create, where=where)
             store = _store(connection, server_url, clock, create=create, read_only=read_only)
         finally:
             connection.close()
@@ -176,7 +233,7 @@ def open_pool(
         if ours is None:
             raise
         raise ours from None
-    return pool, server, store
+    return pool, server, store, format
 
 
 def _server(

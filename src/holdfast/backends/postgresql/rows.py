@@ -24,21 +24,39 @@ REVISION_MAX = (1 << 63) - 1
 
 # A payload is read as bytes: what it says is nobody's business here.
 _COLUMNS = """stream, revision, time, type, actor, convert_to(payload, 'UTF8'), link, key,
- checkpoint, subject, position, crc"""
+ checkpoint, subject, position, crc, NULL::bigint"""
+FIRST, _META = 12, 13
+# What is read by the format of the schema: in format 1 there is no such column.
+_META_OF = {1: "NULL::text", 2: "meta"}
 
-READ = "SELECT * FROM holdfast.read(%s, %s, %s, %s, %s)"
-FIRST = 12
-READ_MANY = """SELECT asked.number, found.* FROM unnest(%(streams)s::text[]) WITH ORDINALITY
+READ = {
+    1: "SELECT *, NULL::text FROM holdfast.read(%s, %s, %s, %s, %s)",
+    2: "SELECT * FROM holdfast.read_with_meta(%s, %s, %s, %s, %s)",
+}
+_READ_MANY = """SELECT asked.number, found.*{meta} FROM unnest(%(streams)s::text[]) WITH ORDINALITY
   AS asked (stream, number)
- CROSS JOIN LATERAL holdfast.read(%(application)s, asked.stream, 0, %(until)s, %(limit)s) AS found
+ CROSS JOIN LATERAL holdfast.{read}(%(application)s, asked.stream, 0, %(until)s, %(limit)s) AS found
  ORDER BY asked.number, found.revision"""
+READ_MANY = {
+    1: _READ_MANY.format(meta=", NULL::text", read="read"),
+    2: _READ_MANY.format(meta="", read="read_with_meta"),
+}
 
 # Ties are the rest of the last commit.
-READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
- SELECT {_COLUMNS} FROM (
+_READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
+ SELECT {_COLUMNS}, {{meta}} FROM (
   SELECT * FROM holdfast.events WHERE application = %(application)s AND position > %(after)s
   AND position < (SELECT horizon FROM final)
   ORDER BY position FETCH FIRST %(limit)s ROWS WITH TIES) AS page ORDER BY position, ordinal"""
+READ_ALL = {format: _READ_ALL.format(meta=meta) for format, meta in _META_OF.items()}
+
+_READ_BACK = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
+ SELECT {_COLUMNS}, {{meta}} FROM (
+  SELECT * FROM holdfast.events WHERE application = %(application)s AND position <= %(until)s
+  AND position < (SELECT horizon FROM final)
+  ORDER BY position DESC FETCH FIRST %(limit)s ROWS WITH TIES) AS page
+ ORDER BY position, ordinal"""
+READ_BACK = {format: _READ_BACK.format(meta=meta) for format, meta in _META_OF.items()}
 
 HEADS = "SELECT * FROM holdfast.heads(%(application)s, %(streams)s::text[])"
 
@@ -59,9 +77,10 @@ BY_LINK = """SELECT position FROM holdfast.events
 NEWEST = "SELECT holdfast.newest(%(application)s)"
 
 # In the order of streams, for a check of every row.
-PAGE = f"""SELECT {_COLUMNS} FROM holdfast.events WHERE application = %(application)s
+_PAGE = f"""SELECT {_COLUMNS}, {{meta}} FROM holdfast.events WHERE application = %(application)s
  AND (stream, revision) > (%(stream)s, %(revision)s) AND stream <= %(until)s
  ORDER BY stream, revision LIMIT %(limit)s"""
+PAGE = {format: _PAGE.format(meta=meta) for format, meta in _META_OF.items()}
 
 
 def prefix_end(prefix: str) -> str | None:
@@ -87,6 +106,8 @@ def record_crc(record: Record) -> int:
         f"{record.stream} {record.revision} {record.time} {record.type} {record.actor} "
         f"{record.key} {record.checkpoint} {record.subject} "
     )
+    if record.meta is not None:
+        envelope = f"{envelope}{record.meta} "
     return signed_crc(record.payload, crc32(record.link, crc32(envelope.encode())))
 
 
@@ -96,8 +117,9 @@ def decode(row: Row, where: str) -> Record:
         :11
     ]
     record = Record(
-        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position
-    )
+        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position,
+        row[_META],
+    )  # fmt: skip
     if record_crc(record) != row[11]:
         raise CorruptError(
             f'event {revision} of "{stream}" fails its checksum ({where})',

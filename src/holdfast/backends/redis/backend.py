@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
@@ -275,6 +276,8 @@ _PAGE = 1000
 class RedisBackend:
     """A store in Redis, for many processes on many machines."""
 
+    keeps_meta = True
+
     def __init__(
         self,
         url: str,
@@ -431,21 +434,57 @@ class RedisBackend:
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
         [entries] = self._checkout.ask_counted("entries", ("XLEN", self._keys.log), ask)
         if len(entries) == min(limit, _PAGE):
-            # The last commit may go on: it is read whole.
-            last = entries[-1][0].partition(b"-")[0]
-            [rest] = self._checkout.ask(("XRANGE", self._keys.log, last, last))
-            entries = [e for e in entries if e[0].partition(b"-")[0] != last] + rest
+            entries = self._whole(entries)
         ranges: list[tuple[str, int, int, int]] = []
         found, before = 0, 0
-        for id, fields in entries:
-            position = int(id.partition(b"-")[0])
-            if found >= limit and position != before:
+        for position, commit in _commits(entries):
+            if found >= limit:
                 break
             before = position
-            for name, range_ in zip(fields[::2], fields[1::2], strict=True):
-                first, count = map(int, range_.split())
-                ranges.append((name.decode(), first, count, position))
-                found += count
+            ranges += commit
+            found += sum(count for _, _, count, _ in commit)
+        if not ranges:
+            return [], None
+        return self._read_ranges(ranges), Position(before)
+
+    def _whole(self, entries: list[Any]) -> list[Any]:
+        """Returns entries of the log, of which the last commit may go on: it is read whole."""
+        last = entries[-1][0].partition(b"-")[0]
+        [rest] = self._checkout.ask(("XRANGE", self._keys.log, last, last))
+        return [e for e in entries if e[0].partition(b"-")[0] != last] + rest
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        self._checkout.pool.check_open()
+        records: list[Record] = []
+        while len(records) < limit:
+            try:
+                found, first = self._read_before(until, limit - len(records))
+            except CorruptError as exc:
+                _log.debug("a page of the log is read again: %s", exc)
+                found, first = self._read_before(until, limit - len(records))  # as `read_all` does
+            records = found + records
+            if first is None:
+                break
+            until = Position(first - 1)
+        return records
+
+    def _read_before(
+        self, until: Position | None, limit: int
+    ) -> tuple[list[Record], Position | None]:
+        """Returns what is left of the last page of the log, and its first position."""
+        last = "+" if until is None else f"{until}"
+        ask = ("XREVRANGE", self._keys.log, last, "-", "COUNT", min(limit, _PAGE))
+        [entries] = self._checkout.ask_counted("entries", ("XLEN", self._keys.log), ask)
+        if len(entries) == min(limit, _PAGE):
+            entries = self._whole(entries)
+        ranges: list[tuple[str, int, int, int]] = []
+        found, before = 0, 0
+        for position, commit in sorted(_commits(entries), key=lambda one: -one[0]):
+            if found >= limit:
+                break
+            before = position
+            ranges[:0] = commit
+            found += sum(count for _, _, count, _ in commit)
         if not ranges:
             return [], None
         return self._read_ranges(ranges), Position(before)
@@ -554,6 +593,21 @@ class RedisBackend:
 
     def close(self) -> None:
         self._checkout.close()
+
+
+def _commits(entries: list[Any]) -> Iterator[tuple[int, list[tuple[str, int, int, int]]]]:
+    """Yields the commits that entries of the log tell of: each position, and its ranges of events.
+
+    A commit may have several entries, in their order: those of one position come together.
+    """
+    ordered = sorted(entries, key=lambda entry: tuple(map(int, entry[0].split(b"-"))))
+    for position, group in groupby(ordered, lambda entry: int(entry[0].partition(b"-")[0])):
+        ranges: list[tuple[str, int, int, int]] = []
+        for _, fields in group:
+            for name, range_ in zip(fields[::2], fields[1::2], strict=True):
+                first, count = map(int, range_.split())
+                ranges.append((name.decode(), first, count, position))
+        yield position, ranges
 
 
 def open_pool(

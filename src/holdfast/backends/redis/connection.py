@@ -567,12 +567,12 @@ class RedisCheckout(Checkout[RedisConnection]):
         [position] = self.ask(("HGET", self.keys.root, "position"))
         return self.number(position)
 
-    def number(self, position: bytes | None) -> int:
-        """Returns a position as it is stored in the store's own key."""
-        if position is None or not position.isdigit():
+    def number(self, stored: bytes | None) -> int:
+        """Returns a position or a format as it is stored in the store's own key."""
+        if stored is None or not stored.isdigit():
             where = self.server_url.shown
             raise CorruptError(f'"{where}": the key {self.keys.root} is damaged', where=where)
-        return int(position)
+        return int(stored)
 
     def look(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Returns what a script answers that only reads."""

@@ -92,6 +92,8 @@ def record_crc(record: Record) -> str:
         f"{record.stream} {record.revision} {record.time} {record.type} {record.actor} "
         f"{record.key} {record.checkpoint} {record.subject} "
     )
+    if record.meta is not None:
+        envelope = f"{envelope}{record.meta} "
     return f"{crc32(record.payload, crc32(record.link, crc32(envelope.encode()))):08x}"
 
 
@@ -113,6 +115,7 @@ def decode(stream: str, entry: list[Any], where: str) -> Record:
             _text(found.get(b"checkpoint")),
             _text(found.get(b"subject")),
             Position(int(found[b"position"])),
+            _text(found.get(b"meta")),
         )
         whole = part == b"0" and record_crc(record) == found[b"crc"].decode()
     except (KeyError, ValueError):
@@ -285,7 +288,7 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
 
 def _record(record: Record, payloads: list[bytes]) -> tuple[Any, ...]:
     payloads.append(record.payload)
-    return (
+    fields = (
         record.type,
         _BEFORE_PAYLOADS + len(payloads),
         record.link.hex(),
@@ -293,6 +296,7 @@ def _record(record: Record, payloads: list[bytes]) -> tuple[Any, ...]:
         _or_false(record.subject),
         record_crc(record),
     )
+    return fields if record.meta is None else (*fields, record.meta)
 
 
 def _or_false(text: str | None) -> str | bool:

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.backends.protocol import Durability, Finding, Head, Objects, Record
 from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, problem_of
 from holdfast.backends.redis.encoding import decode, decode_head, is_sealed
-from holdfast.backends.redis.server import FORMAT, RedisServer
+from holdfast.backends.redis.server import RedisServer
 from holdfast.errors import CorruptError
 
 _log = logging.getLogger("holdfast.backends")
@@ -30,18 +30,19 @@ class RedisInspection:
         self._durability: Durability = durability
 
     def describe(self) -> dict[str, Any]:
-        def look(connection: RedisConnection) -> tuple[RedisServer, int]:
-            [position] = self._checkout.ask_on(connection, ("HGET", self._keys.root, "position"))
+        def look(connection: RedisConnection) -> tuple[RedisServer, int, int]:
+            asked = "HMGET", self._keys.root, "position", "format"
+            [(position, format)] = self._checkout.ask_on(connection, asked)
             server = self._checkout.pool.read_settings(connection)
-            return server, self._checkout.number(position)
+            return server, self._checkout.number(position), self._checkout.number(format)
 
-        server, position = self._checkout.pool.call(look)
+        server, position, format = self._checkout.pool.call(look)
         waits = server.waits(self._durability)
         return {
             "kind": "redis",
             "place": self._where,
             "application": self._checkout.server_url.application,
-            "format": FORMAT,
+            "format": format,
             "store": self._checkout.store,
             "durability": self._durability,
             "server_durability": server.durability,

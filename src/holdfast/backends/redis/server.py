@@ -354,4 +354,5 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
-FORMAT = 1
+FORMAT = 2
+"""Format 2 has meta. A store of format 1 gets this number with its first event with meta."""

@@ -29,6 +29,7 @@ from holdfast.backends.protocol import (
 from holdfast.backends.sqlite.batch import (
     CHECKPOINTS_EVERY,
     HeadCache,
+    LacksMeta,
     SqliteBatch,
     Stream,
     catch_up,
@@ -51,7 +52,13 @@ from holdfast.backends.sqlite.connection import (
 from holdfast.backends.sqlite.database_files import lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
-from holdfast.backends.sqlite.opening import connect, prepare_file, resolved_path, use_wal
+from holdfast.backends.sqlite.opening import (
+    connect,
+    prepare_file,
+    resolved_path,
+    upgrade,
+    use_wal,
+)
 from holdfast.backends.sqlite.rows import (
     ORDINAL,
     ORDINAL_MAX,
@@ -165,6 +172,8 @@ _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 class SqliteBackend:
     """A store in one SQLite file, for many threads and processes of one host."""
 
+    keeps_meta = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -201,7 +210,11 @@ class SqliteBackend:
         if not commits:
             return []
         with self._checkout.errors:
-            batch = writer.transact(lambda: self._write(writer, commits), self._publish)
+            try:
+                batch = writer.transact(lambda: self._write(writer, commits), self._publish)
+            except LacksMeta:
+                upgrade(writer)
+                batch = writer.transact(lambda: self._write(writer, commits), self._publish)
         self._checkout.wake()
         return batch.outcomes
 

@@ -16,11 +16,19 @@ from holdfast.backends.sqlite.connection import (
     INDEX_FROM_ROW,
     NEWEST,
     Execute,
+    Row,
     SqliteTables,
     SqliteWriter,
 )
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
-from holdfast.backends.sqlite.rows import INSERT, INSERT_EMPTY, READ_HEAD, decode_head, encode
+from holdfast.backends.sqlite.rows import (
+    INSERT,
+    INSERT_EMPTY,
+    INSERT_META,
+    READ_HEAD,
+    decode_head,
+    encode,
+)
 from holdfast.errors import CorruptError
 
 # --- heads ----------------------------------------------------------------------------------------
@@ -34,7 +42,7 @@ from holdfast.errors import CorruptError
 # the end of one table, tells whether there is anything new.
 
 
-_STREAMS_MAX = 50_000
+_STREAMS_MAX = 1 << 17
 
 
 class Stream(NamedTuple):
@@ -154,6 +162,10 @@ def catch_up(execute: Execute, cache: HeadCache) -> int:
     return newest
 
 
+class LacksMeta(Exception):
+    """The store has format 1, and a record has meta: it is upgraded first."""
+
+
 class SqliteBatch:
     """Lives for one transaction; `cache` must be complete up to `position` when it begins."""
 
@@ -214,7 +226,11 @@ class SqliteBatch:
                 stream = self._add_stream(append)
             for record in append.records:
                 ordinal += 1
-                self._execute(INSERT, encode(record, stream.id, ordinal, position))
+                row = encode(record, stream.id, ordinal, position)
+                if record.meta is None:
+                    self._execute(INSERT, row)
+                else:
+                    self._insert_meta(row)
             self.link = append.records[-1].link
             self.heads[name] = head_after(append, head, Position(position))
             key = append.records[0].key
@@ -229,6 +245,11 @@ class SqliteBatch:
         self.position = position
         news = {name: self._revision(name) for name in commit.watch} if commit.watch else {}
         self.outcomes.append(Receipt(Position(position), news))
+
+    def _insert_meta(self, row: Row) -> None:
+        if not self._tables.has_meta(self._execute):
+            raise LacksMeta
+        self._execute(INSERT_META, row)
 
     def finish(self) -> None:
         """Indexes checkpoint names if the transaction has passed a multiple of 256."""

@@ -39,7 +39,7 @@ _log = logging.getLogger("holdfast.backends")
 
 # --- tables ---------------------------------------------------------------------------------------
 #
-# The tables of format 1 are created in groups, each by the transaction that first needs it.
+# The tables are created in groups, each by the transaction that first needs it.
 
 # Without regard to case, as SQLite itself looks for a table: a flipped bit that makes a small
 # letter a capital one hides no table.
@@ -48,6 +48,11 @@ _GROUP = "-- group: "
 INDEX_FROM_ROW = 32
 """The row that brings the index of names with it: up to there the index would cost a page of 16 KiB
 and spare a scan of one or a few."""
+
+
+_HAS_META = "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'meta'"
+ADD_META = "ALTER TABLE events ADD COLUMN meta TEXT"
+"""Makes format 2 of format 1. No row changes; SQLite looks through them once, for the STRICT."""
 
 
 @cache
@@ -76,6 +81,7 @@ class SqliteTables:
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._made: set[str] = set()
+        self._has_meta = False
         _text()  # read now: when a table is needed there may be no descriptor left to read it with
 
     def exist(self, group: str, execute: Execute) -> bool:
@@ -86,6 +92,12 @@ class SqliteTables:
         if found and group not in self._made:
             self._known.add(group)
         return found
+
+    def has_meta(self, execute: Execute) -> bool:
+        """Returns whether events have the column `meta`, which is never dropped either."""
+        if not self._has_meta:
+            self._has_meta = execute(_HAS_META).get == 1
+        return self._has_meta
 
     def ensure(self, group: str, execute: Execute) -> None:
         """Makes the group in the transaction that is under way, unless it is there."""

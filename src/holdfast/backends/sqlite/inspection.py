@@ -19,7 +19,7 @@ from holdfast.backends.sqlite.connection import (
     parts,
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
-from holdfast.backends.sqlite.opening import FORMAT, connect
+from holdfast.backends.sqlite.opening import connect
 from holdfast.backends.sqlite.remains import SqliteRemains
 from holdfast.backends.sqlite.rescue import rescued_reports
 from holdfast.backends.sqlite.rows import (
@@ -71,13 +71,14 @@ class SqliteInspection:
             stores = [row[3] for row in checkout.reader.rows(READ_STORE)]
             position = checkout.reader.newest()
             with checkout.reader.lock:
+                format = checkout.reader.connection.pragma("user_version")
                 loss = find_loss(checkout.path, checkout.reader.execute)
         reports = [] if loss is None else [f"{loss}; {remedy(checkout.path)}"]
         return {
             "kind": "sqlite",
             "place": f"sqlite:{checkout.path}",
             "path": checkout.path,
-            "format": FORMAT,
+            "format": format,
             "store": stores[0] if stores else "",
             "durability": self._durability,
             "size_bytes": _size(checkout.path) + _size(checkout.path + "-wal"),

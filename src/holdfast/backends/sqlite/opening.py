@@ -22,7 +22,13 @@ from holdfast.backends.local_path import (
 )
 from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite import connection as driver
-from holdfast.backends.sqlite.connection import SqliteConnection, Translated, statements
+from holdfast.backends.sqlite.connection import (
+    ADD_META,
+    SqliteConnection,
+    SqliteWriter,
+    Translated,
+    statements,
+)
 from holdfast.backends.sqlite.rows import INSERT_STORE, store_row
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -35,7 +41,8 @@ from holdfast.errors import (
 )
 from holdfast.names import new_id, short_id
 
-FORMAT = 1
+FORMAT = 2
+"""Format 2 has meta. A store of format 1 gets this number before its first event with meta."""
 APPLICATION_ID = 0x486F4C64  # "HoLd"
 PAGE_BYTES = 16384
 # About 16 MB of WAL: several hundred commits. A checkpoint writes each page once however many
@@ -146,11 +153,32 @@ def _fill(path: str, clock: Clock) -> None:
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", FORMAT)
             connection.execute(statements("core")).fetchall()
+            connection.execute(ADD_META)
             connection.execute(INSERT_STORE, store_row(new_id(clock), clock.now_us()))
             connection.execute("COMMIT")
             use_wal(connection, path)
         finally:
             connection.close()
+
+
+def upgrade(writer: SqliteWriter) -> None:
+    """Makes a store of format 1 one of format 2, before its first event with meta.
+
+    In a transaction of its own, which is then carried over into the database file: an opener looks
+    at the number in the file's header alone. A holdfast that knows only format 1 refuses the store
+    from then on. One that has it open reads on, finds that an event with meta fails its checksum,
+    and cannot write. If a reader keeps the WAL from being carried over, the next checkpoint does.
+    """
+
+    def work() -> None:
+        # Another process may have done it since this one looked.
+        if writer.connection.pragma("user_version") < FORMAT:
+            writer.execute(ADD_META)
+            writer.connection.pragma("user_version", FORMAT)
+
+    writer.transact(work)
+    with writer.lock:
+        writer.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
 
 def _examine(path: str) -> None:

@@ -1,8 +1,11 @@
 """Event rows: the statement that writes them, those that read them, and the checksum between.
 
-The columns are those of `sql/sqlite_0001.sql`. The checksum covers every column and the stream's
-name, so a row that turns up under another number, name or place fails it too. It tells accident
-from data; that nobody forged the data is told by the links, which are the log's.
+The columns are those of `sql/sqlite_0001.sql`, and after them `meta`, which format 2 has added. All
+are read by `*`: SQLite compiles a statement again when a table has changed, so a handle that was
+open before another process added the column reads it from then on. The checksum covers every
+column and the stream's name, so a row that turns up under another number, name or place fails it
+too. It tells accident from data; that nobody forged the data is told by the links, which are the
+log's.
 """
 
 from __future__ import annotations
@@ -19,24 +22,25 @@ from holdfast.backends.sqlite.connection import (
 )
 from holdfast.errors import CorruptError
 
-INSERT = "INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_COLUMNS = """ordinal, position, stream, revision, time, type, actor, key, checkpoint, subject,
+ crc, link, payload"""
+INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_META = f"INSERT INTO events ({_COLUMNS}, meta) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 INSERT_EMPTY = "INSERT INTO events (ordinal) VALUES (?)"
 INSERT_STORE = "INSERT INTO events (ordinal, time, type, subject, crc) VALUES (?,?,?,?,?)"
 
-COLUMNS = """ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link,
- payload"""
-READ = f"""SELECT {COLUMNS} FROM events
+READ = """SELECT * FROM events
  WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
-READ_HEAD = f"SELECT {COLUMNS} FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
+READ_HEAD = "SELECT * FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
 # A row that lost its stream to damage is not taken for the place of a commit without events.
-READ_ALL = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
+READ_ALL = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal LIMIT ?"""
-READ_ROWS = f"""SELECT {COLUMNS}, stream FROM events WHERE ordinal > ? AND ordinal <= ?
+READ_ROWS = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
  ORDER BY ordinal LIMIT ?"""
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
-ORDINAL, POSITION, REVISION = 0, 1, 2
-STREAM = 12
+ORDINAL, POSITION, STREAM, REVISION = 0, 1, 2, 3
+LINK = 11
 
 ORDINAL_MAX = (1 << 63) - 1
 
@@ -74,7 +78,7 @@ def store_row(store: str, made_us: int) -> Row:
 
 
 def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:
-    """Returns the bindings of INSERT."""
+    """Returns the bindings of INSERT, or of INSERT_META if the record has meta."""
     stream, revision, time = record.stream, record.revision, record.time
     type, actor, link, payload = record.type, record.actor, record.link, record.payload
     key, checkpoint, subject = record.key, record.checkpoint, record.subject
@@ -82,8 +86,11 @@ def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:
         f"{ordinal} {position} {stream} {revision} {time} {type} {actor} {key} {checkpoint} "
         f"{subject} "
     )
+    meta = record.meta
+    if meta is not None:
+        envelope = f"{envelope}{meta} "
     crc = crc32(payload, crc32(link, crc32(envelope.encode())))
-    return (
+    row = (
         ordinal,
         None if position == ordinal else position,
         stream_id,
@@ -98,19 +105,27 @@ def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:
         link,
         payload,
     )
+    return row if meta is None else (*row, meta)
 
 
 def decode(row: Row, stream: str, where: str) -> Record:
     """Returns the record of a row, or raises CorruptError if it is not what was written."""
-    ordinal, position, revision, time, type, actor, key, checkpoint, subject, crc, link, payload = (
-        row[:STREAM]
-    )
+    try:
+        (
+            ordinal, position, _, revision, time, type, actor, key, checkpoint, subject, crc, link,
+            payload, *more,
+        ) = row  # fmt: skip
+    except ValueError:  # a table that somebody else made has fewer columns
+        raise corrupt_event(stream, None, where) from None
+    meta = more[0] if more else None
     if position is None:
         position = ordinal
     envelope = (
         f"{ordinal} {position} {stream} {revision} {time} {type} {actor} {key} {checkpoint} "
         f"{subject} "
     )
+    if meta is not None:
+        envelope = f"{envelope}{meta} "
     try:
         intact = crc32(payload, crc32(link, crc32(envelope.encode()))) == crc & 0xFFFFFFFF
     except TypeError:  # damage can turn a value into one of another type
@@ -118,7 +133,7 @@ def decode(row: Row, stream: str, where: str) -> Record:
     if not intact:
         raise corrupt_event(stream, revision, where)
     return Record(
-        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position
+        stream, revision, time, type, actor, payload, link, key, checkpoint, subject, position, meta
     )
 
 

@@ -32,7 +32,7 @@ from zlib import crc32
 
 from holdfast.backends.protocol import Durability
 from holdfast.backends.sqlite.connection import NEWEST, Execute, Row
-from holdfast.backends.sqlite.rows import COLUMNS, READ_STORE, crc_of, decode
+from holdfast.backends.sqlite.rows import LINK, READ_STORE, crc_of, decode
 from holdfast.errors import CorruptError
 
 _log = logging.getLogger("holdfast.backends")
@@ -47,7 +47,7 @@ SLOTS = 8
 LINK_BYTES = 16
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_EVENT = f"""SELECT {COLUMNS}, (SELECT name FROM streams WHERE id = events.stream) FROM events
+_EVENT = """SELECT events.*, (SELECT name FROM streams WHERE id = events.stream) FROM events
  WHERE ordinal = ?"""
 
 
@@ -157,7 +157,7 @@ def find_loss(path: str, execute: Execute) -> str | None:
 def _is_another(row: Row, note: Note, path: str) -> bool:
     """Says whether a row is whole, and not the one that was noted."""
     *event, stream = row
-    link: object = event[10]
+    link: object = event[LINK]
     if link is None:  # a commit without events
         return note.link != bytes(LINK_BYTES)
     if isinstance(link, bytes) and link[:LINK_BYTES].ljust(LINK_BYTES, b"\0") == note.link:

@@ -14,7 +14,18 @@ from holdfast.core.tree.difference import (
     set_difference,
     touched,
 )
-from holdfast.core.tree.frozen import EMPTY, MISSING, Blobs, Lazy, List, Map, Missing, freeze, thaw
+from holdfast.core.tree.frozen import (
+    EMPTY,
+    MISSING,
+    Blobs,
+    Lazy,
+    List,
+    Map,
+    Missing,
+    footprint,
+    freeze,
+    thaw,
+)
 from holdfast.core.tree.ops import (
     Kind,
     Op,
@@ -58,6 +69,7 @@ __all__ = [
     "diff",
     "diff_ops",
     "encode_ops",
+    "footprint",
     "freeze",
     "get",
     "increment_op",

@@ -1,0 +1,83 @@
+"""What is known of an event beside its data: the envelope field `meta` (0028). Pure.
+
+It is stored as the text of one JSON object, and only what is said is in it. The text is part of the
+event's link. A later version may write keys that this one does not know: they stay in the stored
+text, in copies and in what the command line shows.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.core import codec
+from holdfast.errors import CorruptError, UsageError, show_value
+
+BYTES_MAX = 4096
+"""The longest text: an envelope is small, and is read with every event."""
+
+_Word = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of an event beside its data. What is None is not stored."""
+
+    schema: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)] | None = None
+    """The version of the schema that the data follows."""
+    source: _Word | None = None
+    """Where the data came from: a tool, a file, a person, another store."""
+    trust: _Word | None = None
+    """How far the source is trusted, in a word of the application's own."""
+    cipher: _Word | None = None
+    """What the payload was encrypted with."""
+    key_id: _Word | None = None
+    """Which key the payload was encrypted with."""
+    trace: _Word | None = None
+    """The trace that the event belongs to, as a W3C `traceparent`."""
+    original_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """When it happened, if that was not when it was stored."""
+
+
+NOTHING = Meta()
+_decoder = msgspec.json.Decoder(Meta)
+
+
+def encode_meta(meta: object) -> str | None:
+    """Returns the text that is stored, None if nothing is said; raises UsageError if it is wrong.
+
+    A struct does not check its own values: what was encoded is decoded again, which does.
+    """
+    if meta is None or meta == NOTHING:
+        return None
+    if not isinstance(meta, Meta):
+        raise UsageError(f"meta is a holdfast.Meta, found {show_value(meta)}")
+    try:
+        data = codec.encode_plain(meta)
+        _decoder.decode(data)
+    except (msgspec.ValidationError, TypeError, ValueError) as exc:
+        raise UsageError(f"meta cannot be stored: {exc}") from exc
+    if len(data) > BYTES_MAX:
+        raise UsageError(
+            f"meta takes {len(data)} bytes: at most {BYTES_MAX} fit",
+            hint="put what is large into the event itself, and its place into meta",
+        )
+    return data.decode()
+
+
+def decode_meta(text: str) -> Meta:
+    """Returns what a stored text says, without the keys that this version does not know."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as exc:
+        raise CorruptError(f"the meta of an event cannot be read: {exc}") from exc
+
+
+def joined(below: str | None, above: str) -> str:
+    """Returns both texts as one; where both say something, `above` counts."""
+    if below is None:
+        return above
+    said = codec.decode_as(below.encode(), dict[str, Any])
+    said |= codec.decode_as(above.encode(), dict[str, Any])
+    return codec.encode_plain(said).decode()

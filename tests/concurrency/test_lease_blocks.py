@@ -1,0 +1,172 @@
+"""`with hf.lease(name, wait_s=…):` one at a time, fenced, passed on when its holder dies."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Lease, LeaseLostError, UsageError, aio
+from tests.record.stores import ALL, DURABLE, new_url
+
+COUNTING = """
+import sys, holdfast
+url, rounds = sys.argv[1], int(sys.argv[2])
+with holdfast.open(url) as hf:
+    team = hf.team("t")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(rounds):
+        with hf.lease("counter", wait_s=120):
+            team.set("n", team.get("n") + 1)     # read, then written: only the lease makes it safe
+"""
+DYING = """
+import sys, holdfast
+hf = holdfast.open(sys.argv[1])
+with hf.lease("counter", ttl_s=float(sys.argv[2])):
+    hf.team("t").set("holder", "first")
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=ALL)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return new_url(request.param, tmp_path)
+
+
+def started(program: str, *arguments: object) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline()
+    return child
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_processes_count_under_a_lease(backend: str, tmp_path: Path) -> None:
+    url = new_url(backend, tmp_path)
+    with holdfast.open(url) as hf:
+        hf.team("t").set("n", 0)
+        children = [started(COUNTING, url, 10) for _ in range(3)]
+        for child in children:
+            child.communicate("go\n")
+        assert [child.returncode for child in children] == [0, 0, 0]
+        assert hf.team("t").get("n") == 30
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_a_lease_passes_on_when_its_holder_dies(backend: str, tmp_path: Path) -> None:
+    url = new_url(backend, tmp_path)
+    with holdfast.open(url) as hf:
+        child = started(DYING, url, 1.0)
+        with pytest.raises(LeaseLostError):
+            hf.lease("counter")
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        with hf.lease("counter", wait_s=600) as lease:
+            assert (hf.team("t").get("holder"), lease.owner) == ("first", hf.worker)
+
+
+def test_every_commit_in_the_block_carries_its_fence(url: str) -> None:
+    with holdfast.open(url) as hf:
+        team, chat = hf.team("t"), hf.conversation("c")
+        with hf.lease("job") as lease:
+            assert isinstance(lease, Lease)
+            team.set("n", 1)
+            hf.release(lease)  # as if it had passed on
+            with pytest.raises(LeaseLostError):
+                team.set("n", 2)
+            with pytest.raises(LeaseLostError):
+                chat.say("hello")
+            with pytest.raises(LeaseLostError), hf.commit() as tx:
+                tx.scope(team).set("n", 2)
+            with hf.submit() as queued:
+                queued.scope(team).set("n", 2)
+            with pytest.raises(LeaseLostError):
+                queued.wait()
+            outside = threading.Thread(target=team.set, args=("m", 1))
+            outside.start()
+            outside.join()  # another thread is not in the block
+        team.set("n", 3)
+        assert team.state == {"n": 3, "m": 1}
+        assert [event.data for event in chat.history()] == []
+
+
+def test_a_block_keeps_its_lease_and_gives_it_back(url: str) -> None:
+    with holdfast.open(url) as hf:
+        with hf.lease("job") as lease:
+            assert hf.lease_keeper.keeps(lease)
+            assert not hf.lease_keeper.lost(lease)
+            with hf.lease("other"):
+                hf.team("t").set("n", 1)
+            hf.team("t").set("n", 2)
+        assert hf._log.leases.holder("job") is None
+        again = hf.lease("job", keep=True)  # and as before: a lease that is not a block
+        assert again.epoch > lease.epoch
+        assert again == hf._log.leases.holder("job")
+        with hf.commit(lease=again) as tx:
+            tx.scope(hf.team("t")).set("n", 3)
+        assert hf.renew(again) is not None
+        hf.release(again)
+        with pytest.raises(UsageError):
+            hf.lease("job", wait_s=-1)
+
+
+def test_who_waits_too_long_is_told_who_has_it(url: str) -> None:
+    if url == "memory:":
+        return
+    with holdfast.open(url) as one, holdfast.open(url) as two:
+        held = one.lease("job")
+        with pytest.raises(LeaseLostError, match=one.worker):
+            two.lease("job", wait_s=0.05)
+        taken: list[int] = []
+
+        def take() -> None:
+            with two.lease("job", wait_s=600) as lease:
+                taken.append(lease.epoch)
+
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        one.release(held)
+        waiter.join()
+        assert taken > [held.epoch]
+
+
+def test_the_same_for_asyncio(url: str) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as hf:
+            team = hf.team("t")
+            async with hf.lease("job", wait_s=30) as lease:
+                await team.set("n", 1)
+                await hf.release(lease)
+                with pytest.raises(LeaseLostError):
+                    await team.set("n", 2)
+                with pytest.raises(LeaseLostError):
+                    await team.messages.add("user", "hello")
+            await team.set("n", 3)
+            plain = await hf.lease("job")
+            async with hf.commit(lease=plain) as tx:
+                tx.scope(team).set("n", 4)
+            await hf.release(plain)
+            assert await team.get("n") == 4
+            if url == "memory:":
+                return
+            async with await aio.open(url) as other:
+                async with hf.lease("job"):
+                    with pytest.raises(LeaseLostError):
+                        await other.lease("job", wait_s=0.05)
+                async with other.lease("job", wait_s=600):
+                    await other.team("t").set("n", 5)
+
+    asyncio.run(main())
