@@ -74,7 +74,7 @@ def test_a_decision_from_its_making_to_its_outcome(place: str, cli: Any) -> None
     assert cli("decisions", CHAT, "--json").document["decisions"] == [closed]
     cli("outcome", made["id"], "again", code=4)
     cli("outcome", "none@conversation/c", "x", code=3)
-    cli("outcome", "none", "x", code=2)
+    cli("outcome", "none", "x", code=3)
     cli("decide", CHAT, "x", "--priority", "urgent", code=2)
     cli("decide", CHAT, "x", "--verify", "nobody", code=3)
 

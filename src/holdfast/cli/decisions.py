@@ -95,8 +95,7 @@ def decide(
             priority=parse_priority(priority),
             supersedes=supersedes,
             standing=standing,
-            # The command ends before the act: the person who typed it answers for the decision.
-            owner=store._log.actor,
+            owner=store._log.actor,  # a person's: the command ends before the act
             if_exists="attach",  # a command that is sent again with its key does not fail
         )
         print_decision(opened.stored, options)
