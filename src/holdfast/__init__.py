@@ -43,6 +43,7 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
+from holdfast.joint import JointCommit, JointScope
 from holdfast.nodes import (
     Applied,
     Artifact,
@@ -132,6 +133,8 @@ __all__ = [
     "HeldLease",
     "HoldfastError",
     "Holds",
+    "JointCommit",
+    "JointScope",
     "Lease",
     "LeaseLostError",
     "Link",

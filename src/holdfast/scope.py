@@ -851,6 +851,19 @@ class Scope:
             subscribers=self._subscribers,
         )
 
+    def _within(self, context: RecordContext) -> Self:
+        """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
+        scope = type(self)(
+            context,
+            self.level,
+            self.id,
+            levels=self._levels,
+            parent=self._parent,
+            subscribers=Subscribers(),
+        )
+        scope._expires = self._expires
+        return scope
+
     def _sibling(self, name: str) -> Self:
         return self._like(*split_name(name), None)
 

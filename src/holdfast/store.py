@@ -50,9 +50,10 @@ from holdfast.core.log import Log
 from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page, check_limit
 from holdfast.core.paging import event_page
-from holdfast.core.transaction import PendingCommit, View
+from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
     GLOBAL,
@@ -257,11 +258,11 @@ class Store:
     @overload
     def commit(
         self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
-    ) -> PendingCommit: ...
+    ) -> JointCommit: ...
     @overload
     def commit(
         self,
-        function: Callable[[PendingCommit], R],
+        function: Callable[[JointCommit], R],
         *,
         retries: int = RETRIES,
         key: str | None = None,
@@ -270,37 +271,39 @@ class Store:
     ) -> R: ...
     def commit(
         self,
-        function: Callable[[PendingCommit], R] | None = None,
+        function: Callable[[JointCommit], R] | None = None,
         *,
         retries: int = RETRIES,
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
-    ) -> PendingCommit | R:
+    ) -> JointCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
+
+        Everything takes part: state, messages, turns, tasks, decisions, facts and marks.
 
         `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
         times, and returns what the function returned. `meta` is kept with every event of it.
         """
         if function is None:
-            return PendingCommit(self._log, key=key, lease=lease, meta=meta)
+            return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta)
         check_call(function, "what commit is given")
 
         def attempt() -> R:
-            with PendingCommit(self._log, key=key, lease=lease, meta=meta) as tx:
+            with JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta) as tx:
                 return function(tx)
 
         return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
 
     def submit(
         self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
-    ) -> PendingCommit:
+    ) -> JointCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return PendingCommit(self._log, key=key, lease=lease, meta=meta, waits=False)
+        return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta, waits=False)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""

@@ -11,13 +11,15 @@ import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
 from holdfast.aio.record import (
     AsyncFacts,
+    AsyncJointScope,
     AsyncMemory,
     AsyncMemorySection,
     AsyncOpenDecision,
     AsyncTasks,
 )
 from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
-from holdfast.core.transaction import PendingCommit, View
+from holdfast.core.transaction import View
+from holdfast.joint import JointCommit, JointScope
 from holdfast.record.audit import Audit
 from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts
@@ -47,7 +49,8 @@ def public(cls: type) -> dict[str, Any]:
         (MemorySection, AsyncMemorySection),
         (OpenDecision, AsyncOpenDecision),
         (Audit, AsyncAudit),
-        (PendingCommit, AsyncPendingCommit),
+        (JointCommit, AsyncPendingCommit),
+        (JointScope, AsyncJointScope),
         (View, AsyncView),
     ],
 )

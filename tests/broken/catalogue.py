@@ -36,6 +36,7 @@ class Fault(NamedTuple):
 
 CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ForgetsKeys: ("clause_07", True),
+    memory.ForgetsLaterKeys: ("clause_26", False),
     memory.CutsCommits: ("clause_10", True),
     memory.TakesPatterns: ("clause_14", True),
     memory.ForgetsWhereForksBegin: ("clause_04", True),

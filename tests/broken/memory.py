@@ -38,6 +38,20 @@ class ForgetsKeys(MemoryBackend):
         return None
 
 
+class ForgetsLaterKeys(MemoryBackend):
+    """Keeps the key of the first record of an append, and forgets those of the others."""
+
+    def _fold(self) -> None:
+        super()._fold()
+        firsts = {
+            (record.stream, record.key)
+            for entry in self._log
+            for number, record in enumerate(entry.records)
+            if number == 0 or entry.records[number - 1].stream != record.stream
+        }
+        self._keys = {at: revision for at, revision in self._keys.items() if at in firsts}
+
+
 class CutsCommits(MemoryBackend):
     """Ends a page of `read_all` in the middle of a commit."""
 

@@ -77,8 +77,11 @@ def _records(encoded: bytes) -> list[Record]:
     records: list[Record] = []
     rest = encoded
     for stream, first, events, *more in line["in"]:
-        key = more[0] if more else None
+        own = more[0] if more else None
+        keys = own if isinstance(own, list) else [own, *[None] * (len(events) - 1)]
+        assert len(keys) == len(events)
         for revision, (kind, value, link, *names) in enumerate(events, first):
+            key = keys[revision - first]
             checkpoint, subject, padding, meta = (*names, *[None] * (4 - len(names)))
             before, after = padding or ("", "")
             # The payload's own bytes: from after its type to before its link.
@@ -96,7 +99,6 @@ def _records(encoded: bytes) -> list[Record]:
             position = Position(line["n"])
             fields = (kind, line["by"], payload, digest, key, checkpoint, subject, position, text)
             records.append(Record(stream, revision, time, *fields))
-            key = None
     return records
 
 

@@ -170,15 +170,16 @@ def _read_line(raw: bytes) -> _Line:
     events: list[Event] = []
     links: list[bytes] = []
     for stream, revision, written, *rest in line["in"]:
-        key = rest[0] if rest else None
+        own = rest[0] if rest else None
+        keys = own if isinstance(own, list) else [own, *[None] * (len(written) - 1)]
         for number, (type, _, link, *more) in enumerate(written, revision):
             checkpoint = more[0] if more else None
             subject = more[1] if len(more) > 1 else None
             links_to = urlsafe_b64decode(link + "=")
             payload, meta = next(texts)
             envelope = (line["n"], time, type, line["by"], payload.encode(), links_to)
+            key = keys[number - revision]
             events.append(Event(stream, number, *envelope, key, checkpoint, subject, meta))
-            key = None
         links.append(events[-1].link)
     return _Line(line["n"], events, links, line.get("set", []), line.get("clear", []), crc)
 

@@ -21,6 +21,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
+from holdfast.cli.programs import ProgramOptions
 from holdfast.cli.runs import WaitOptions
 from tests.skins.conftest import in_process
 
@@ -32,6 +33,8 @@ SCOPE = "team/support"
 
 functions = {name: function for name, function, _ in VERBS}
 shared = {field.name for field in fields(Options)}
+TOGETHER: dict[str, Any] = {"waiting": WaitOptions, "how": ProgramOptions}
+"""Parameters that stand for several options."""
 
 
 @pytest.mark.parametrize("verb", functions)
@@ -41,8 +44,8 @@ def test_every_verb_argument_and_option_is_documented(verb: str):
     for name, parameter in inspect.signature(functions[verb]).parameters.items():
         if name == "options":
             continue
-        if name == "waiting":
-            assert all(f"--{field.name}" in section for field in fields(WaitOptions))
+        if name in TOGETHER:
+            assert all(f"--{field.name}" in section for field in fields(TOGETHER[name]))
             continue
         if parameter.kind is parameter.KEYWORD_ONLY:
             assert f"--{name.replace('_', '-')}" in section, name
@@ -69,8 +72,9 @@ def test_every_argument_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     described = [line for line in lines if re.match(r"  (-|[A-Z_]+:)", line)]
     wanted = set(inspect.signature(functions[verb]).parameters)
     wanted |= shared if "options" in wanted else set()
-    wanted |= {field.name for field in fields(WaitOptions)} if "waiting" in wanted else set()
-    assert len(described) >= len(wanted - {"options", "waiting"})
+    for name in TOGETHER.keys() & wanted:
+        wanted |= {field.name for field in fields(TOGETHER[name])}
+    assert len(described) >= len(wanted - {"options"} - TOGETHER.keys())
     for line in described:
         assert len(line.partition(":")[2].strip()) > 15, line
 
@@ -123,6 +127,17 @@ def runs_left(filled: None, tiny: Path, monkeypatch: pytest.MonkeyPatch, cli: An
     cli("runs", "fork", "ended", "act", "--new-id", "parked")
     cli("runs", "resume", "parked", "tiny.py", code=13)
     monkeypatch.setenv("TINY_MENDED", "1")
+
+
+@pytest.fixture
+def programs_left(filled: None, cli: Any) -> None:
+    """A program that has ended, and one that waits."""
+    Path("script.json").write_text("{}")
+    Path("text.prose").write_text('output text = session "a"\n')
+    Path("asks.prose").write_text('let draft = session "a"\ninput go: "Go?"\n')
+    cli("prose", "run", "text.prose", "--id", "ended", "--script", "script.json")
+    words = ("--id", "waiting", "--script", "script.json", "--leave")
+    cli("prose", "run", "asks.prose", *words, code=15)
 
 
 @pytest.fixture
@@ -205,6 +220,10 @@ COMMANDS = {
     "runs adopt": ["runs", "adopt", "parked"],
     "runs fork": ["runs", "fork", "ended", "look", "--new-id", "what-if"],
     "prose check": ["prose", "check", "endless.prose"],
+    "prose run": ["prose", "run", "text.prose", "--script", "script.json"],
+    "prose resume": ["prose", "resume", "ended", "--script", "script.json"],
+    "prose show": ["prose", "show", "waiting"],
+    "prose fork": ["prose", "fork", "waiting", "--edit", "draft=other"],
     "nodes list": ["nodes", "list"],
     "nodes show": ["nodes", "show", "planner", "flags", SCOPE],
     "nodes why": ["nodes", "why", "planner", "picker", SCOPE],
@@ -249,6 +268,8 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("runs_left")
     if verb.startswith("nodes"):
         request.getfixturevalue("walked")
+    if verb.startswith("prose"):
+        request.getfixturevalue("programs_left")
     printed = cli(*COMMANDS[verb], "--json").document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own

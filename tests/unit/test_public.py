@@ -21,10 +21,12 @@ def classes_in(hint: Any) -> Iterator[type]:
 
 
 def returned_by(cls: type) -> Iterator[type]:
-    names = {**vars(sys.modules[cls.__module__]), **vars(holdfast)}
     for name, member in vars(cls).items():
         function = member.fget if isinstance(member, property) else member
         if not name.startswith("_") and callable(function):
+            # Where it was written: a method may be that of another class, wrapped.
+            module = getattr(function, "__module__", cls.__module__)
+            names = {**vars(sys.modules[module]), **vars(holdfast)}
             yield from classes_in(typing.get_type_hints(function, names).get("return"))
 
 

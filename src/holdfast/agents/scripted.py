@@ -94,7 +94,7 @@ class Scripted:
         """Returns what the script says of the call."""
         text = self._said(self._sessions, call.prompt, call.place, call.attempt)
         text = f"ok: {call.prompt}" if text is None else text
-        usage = Usage(len(call.text), len(text))
+        usage = Usage(len(call.prompt), len(text))
         return Answer(text, usage, remembered(call, text), call.model)
 
     def decide(self, question: Question, /) -> str:

@@ -14,6 +14,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from functools import partial, wraps
+from operator import attrgetter, methodcaller
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from holdfast.aio.loop import Loop, Reading, shielded
@@ -21,6 +22,7 @@ from holdfast.backends.protocol import Position
 from holdfast.core.arguments import check_timeout
 from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
+from holdfast.joint import JointCommit, RecordingScope
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, MemorySection
@@ -28,6 +30,7 @@ from holdfast.record.message_events import Message
 from holdfast.record.messages import History, Messages
 from holdfast.record.sessions import OpenTurn
 from holdfast.record.tasks import Tasks
+from holdfast.scope import Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,12 +56,17 @@ def mirror(
 
 def deciding(
     function: Callable[Concatenate[Any, P], OpenDecision],
+    *,
+    of: Callable[[Any], Any] = attrgetter("sync"),
 ) -> Callable[Concatenate[Any, P], AsyncDeciding]:
-    """Returns the method that decides for asyncio: to be awaited, or to be entered."""
+    """Returns the method that decides for asyncio: to be awaited, or to be entered.
+
+    `of` says where: in the scope, or in the joint commit.
+    """
 
     @wraps(function)
     def decide(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeciding:
-        return AsyncDeciding(self._loop, lambda: function(self.sync, *args, **kwargs))
+        return AsyncDeciding(self._loop, lambda: function(of(self), *args, **kwargs))
 
     return decide
 
@@ -275,6 +283,7 @@ class AsyncMessages(AsyncHistory):
         options = {name: fields.pop(name, None) for name in ("state", "key", "expected")}
         item = {"role": role, "content": content, **fields}
         quick = turn is None and options["state"] is None and fields.get("foreign_id") is None
+        quick = quick and not self.sync._log.is_gathering  # which has no queue
         made = await self._add([item], options) if quick else None
         if made is not None:
             return made[0]
@@ -322,6 +331,34 @@ class AsyncMessages(AsyncHistory):
     @_like(Messages.merge)
     async def merge(self, other: Any) -> list[Message]:
         return await self._loop.hop_shielded(self.sync.merge, getattr(other, "sync", other))
+
+
+class AsyncJointScope(RecordingScope):
+    """One scope inside a joint commit; see `JointScope`. Its recorders are awaited."""
+
+    def __init__(self, loop: Loop, joint: JointCommit, scope: Scope) -> None:
+        super().__init__(joint, scope)
+        self._loop = loop
+
+    @property
+    def messages(self) -> AsyncMessages:
+        return AsyncMessages(self._loop, self._recorder().messages)
+
+    @property
+    def tasks(self) -> AsyncTasks:
+        return AsyncTasks(self._loop, self._recorder().tasks)
+
+    @property
+    def facts(self) -> AsyncFacts:
+        return AsyncFacts(self._loop, self._recorder().facts)
+
+    decide = deciding(Scope.decide, of=methodcaller("_recorder"))
+
+    def turn(self) -> AsyncTurn:
+        return AsyncTurn(self.messages, self._let_go_on(self._recorder().turn()))
+
+    async def end_turn(self, turn: AsyncTurn) -> None:
+        await self._loop.hop_shielded(self._end_turn, turn.sync)
 
 
 class AsyncTurn:

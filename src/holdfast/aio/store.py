@@ -23,7 +23,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
-from holdfast.aio.record import AsyncGroup, mirror
+from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -45,12 +45,13 @@ from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.transaction import PendingCommit, PendingScope, View
+from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
+from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Policy, PolicyMode
+from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import Store
 
@@ -106,21 +107,27 @@ class AsyncAudit:
 
 
 class AsyncPendingCommit:
-    """What `async with store.commit() as tx:` hands out; see `PendingCommit`.
+    """What `async with store.commit() as tx:` hands out; see `JointCommit`.
 
-    Inside it, reads come from memory where they can and block the loop where they cannot; scopes
-    that were awaited before are in memory.
+    Inside it, reads of state come from memory where they can and block the loop where they cannot;
+    scopes that were awaited before are in memory. Recorders are awaited.
     """
 
-    def __init__(self, loop: Loop, pending: PendingCommit, *, waits: bool = True) -> None:
+    def __init__(self, loop: Loop, pending: JointCommit, *, waits: bool = True) -> None:
         self._loop = loop
         self._pending = pending
         self._waits = waits
         self._proposed: ProposedCommit | None = None
         self._outcome: asyncio.Task[CommitResult] | None = None
 
-    def scope(self, scope: AsyncScope) -> PendingScope:
-        return self._pending.scope(scope.sync)
+    def scope(self, scope: AsyncScope) -> AsyncJointScope:
+        return self._pending._pending_scope(scope.sync, partial(AsyncJointScope, self._loop))
+
+    async def outcome(
+        self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
+    ) -> Decision:
+        own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
+        return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
 
     def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
         self._pending.mark(index, key, due=due, priority=priority)
@@ -143,6 +150,8 @@ class AsyncPendingCommit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is not None:
+            self._pending._drop()
         self._proposed = self._pending._proposed() if kind is None else None
         if self._proposed is not None:
             await self._loop.await_turn(self._proposed)

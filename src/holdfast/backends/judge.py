@@ -1,4 +1,4 @@
-"""Whether a commit may be written: clauses 4 to 8 and 18, for backends that judge in Python.
+"""Whether a commit may be written: clauses 4 to 8, 18 and 26, for backends that judge in Python.
 
 A backend that applies each commit before it judges the next passes its own lookups to `judge`. One
 that writes a whole list at once judges against an `Overlay`: what is true now, and over it what the
@@ -29,10 +29,11 @@ def judge(
         if append.expires_us and append.expires_us <= now_us():
             return Refusal("expired", append.stream, append.expected)
     for append in commit.appends:
-        key = append.records[0].key
-        revision = None if key is None else key_of(append.stream, key)
-        if revision is not None:
-            return Refusal("duplicate", append.stream, append.expected, revision=revision)
+        for record in append.records:
+            if record.key is not None:
+                revision = key_of(append.stream, record.key)
+                if revision is not None:
+                    return Refusal("duplicate", append.stream, append.expected, revision=revision)
     if commit.fence is not None and not fence_holds(commit.fence):
         return Refusal("fenced", commit.fence.name)
     for append in commit.appends:
@@ -68,12 +69,12 @@ def check_shape(commit: Commit) -> None:
             assert (record.stream, record.revision) == (append.stream, revision), (
                 f"BUG: {record.stream!r}@{record.revision} in place of {append.stream!r}@{revision}"
             )
-            assert record.key is None or record is append.records[0], (
-                f"BUG: a key after the first record of an append to {append.stream!r}"
-            )
             assert (record.time, record.actor) == (commit.time, commit.actor), (
                 f"BUG: {record.stream!r}@{revision} has another time or actor than its commit"
             )
+        if len(append.records) > 1:
+            keys = [record.key for record in append.records if record.key is not None]
+            assert len(set(keys)) == len(keys), f"BUG: a key twice in {append.stream!r}: {keys}"
 
 
 def head_after(append: Append, before: Head | None, position: Position) -> Head:
@@ -103,9 +104,9 @@ class Overlay:
         for append in commit.appends:
             before = self._heads.get(append.stream) or self._head_of(append.stream)
             self._heads[append.stream] = head_after(append, before, position)
-            first = append.records[0]
-            if first.key is not None:
-                self._keys[append.stream, first.key] = first.revision
+            for record in append.records:
+                if record.key is not None:
+                    self._keys[append.stream, record.key] = record.revision
 
     def news(self, commit: Commit) -> dict[str, int]:
         """Returns what the receipt says of the streams that the commit watches."""

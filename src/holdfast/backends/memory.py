@@ -59,6 +59,7 @@ class _Committed(Struct, frozen=True):
 class MemoryBackend:
     """A store that lives as long as this object. `durability` is stated, not provided."""
 
+    record_keys = True
     keeps_meta = True
 
     def __init__(

@@ -53,6 +53,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_many,
     renew_many,
+    takes_record_keys,
 )
 from holdfast.errors import HoldfastError, NotFoundError, UnavailableError, UsageError, show_value
 
@@ -271,6 +272,7 @@ class MixedBackend:
         self._watch = Watch(self.parts)
         weakest = min(_WEAKEST.index(part.durability) for part in parts)
         self.durability: Durability = _WEAKEST[weakest]
+        self.record_keys = all(map(takes_record_keys, parts))
         self.keeps_meta = all(map(keeps_meta, parts))  # the log asks the part of each stream
         self.routing: Routing = self
         self._marks = _MixedMarks(self)

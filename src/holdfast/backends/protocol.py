@@ -61,6 +61,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
      newest records at or before a position, in the order of `read_all`, whole commits only, about
      `limit` of them, and fewer only if there are no more. What it costs grows with what it returns,
      not with how many records there are.
+(26) A backend whose `record_keys` is True takes a key on any record of an append, not only on the
+     first. Each is one of clause 7: unique in its stream, and found at the revision of its own
+     record. If one of them is there already, the commit is refused as `duplicate`, and nothing of
+     it is written; of several, the first in the order of the records is named. The keys of one
+     commit differ. Without the attribute a backend is never sent such a commit.
 (27) A backend that says `keeps_meta` stores a record's `meta` and returns it, every character, as
      it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
      record without it costs nothing and reads as None. A backend that does not say so is never
@@ -94,7 +99,7 @@ class Record(Struct, frozen=True, gc=False):
     actor: str
     payload: bytes  # UTF-8 JSON text without raw newlines
     link: bytes  # 32 bytes: sha256 over the previous link, the envelope and the payload
-    key: str | None = None  # the idempotency key, on the first record of its append
+    key: str | None = None  # the idempotency key; on a later record than the first by clause 26
     checkpoint: str | None = None  # the name that this revision was given
     subject: str | None = None  # a random id of the person whose data this is
     position: Position = START
@@ -196,7 +201,7 @@ class Refusal(Struct, frozen=True):
     stream: str  # for "fenced": the lease's name
     expected: int = 0
     head: Head | None = None  # for "conflict": where the stream really is
-    revision: int = 0  # for "duplicate": the first record that was committed under the key
+    revision: int = 0  # for "duplicate": the record that has the key
     now_us: int = 0  # for "ahead": the time on the backend's own clock
 
 
@@ -317,6 +322,11 @@ class Backend(Protocol):
     def close(self) -> None:
         """Releases everything. What was acknowledged needs no close to be safe."""
         ...
+
+
+def takes_record_keys(backend: object) -> bool:
+    """Says whether a backend takes a key on each record of an append (clause 26)."""
+    return getattr(backend, "record_keys", False) is True
 
 
 @runtime_checkable

@@ -289,7 +289,15 @@ def wait_and_print(
     store: Store, run: Run[Any], code: str, waiting: WaitOptions, options: Options
 ) -> None:
     """Waits until the run ends and prints its result, or says how to go on."""
-    again = f"runs resume {shlex.quote(run.id)} {shlex.quote(code)}"
+    words = f"{shlex.quote(run.id)} {shlex.quote(code)}"
+    end_and_print(store, run, (f"runs resume {words}", f"runs retry {words}"), waiting, options)
+
+
+def end_and_print(
+    store: Store, run: Run[Any], next: tuple[str, str], waiting: WaitOptions, options: Options
+) -> None:
+    """Does so for any front end; `next` has the verb that goes on, and the one after a failure."""
+    again, after_failure = next
     try:
         result = await_result(store, run, waiting, is_json=options.json)
     except KeyboardInterrupt:
@@ -302,7 +310,7 @@ def wait_and_print(
         if error.traceback and not (options.json or is_terminal()):
             # On a terminal the tree shows it; a document has it.
             print(clean(error.traceback.rstrip(), keep="\n"), file=sys.stderr, flush=True)
-        error.hint = error.hint or f"holdfast runs retry {again.removeprefix('runs resume ')}"
+        error.hint = error.hint or f"holdfast {after_failure}"
         raise
     except HoldfastError as error:
         error.hint = hint_for(error, run, command(again, options.place))

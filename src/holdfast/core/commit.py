@@ -59,6 +59,7 @@ __all__ = [
     "expires",
     "lasts",
     "meta_not_kept",
+    "taken",
 ]
 
 
@@ -73,6 +74,7 @@ class NewEvent(Struct, frozen=True):
     ops: tuple[Op, ...] = ()
     defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
     meta: str | None = None  # what is known of this one; see `meta.encode_meta`
+    key: str | None = None  # its own, besides the write's, which is on the first event (clause 26)
 
 
 class StreamWrite(Struct, frozen=True):
@@ -86,6 +88,7 @@ class StreamWrite(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
+    is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
 
     @property
     def keeps_state(self) -> bool:
@@ -239,6 +242,21 @@ def conflict(stream: str, expected: int, actual: int, paths: Sequence[Path] = ()
         expected=expected,
         actual=actual,
         paths=paths,
+    )
+
+
+def taken(stream: str, expected: int, actual: int) -> ConflictError:
+    """Returns the error for an item that another writer added, or changed, a moment ago.
+
+    Its key says so, whatever else was written to the stream meanwhile.
+    """
+    return ConflictError(
+        f'event {actual} of "{stream}" has a key that this commit has too: another writer was '
+        "faster, and nothing was written",
+        stream=stream,
+        expected=expected,
+        actual=actual,
+        hint="read again what the commit is about, and make it anew",
     )
 
 

@@ -11,6 +11,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
+    joined        null                              first event of a commit over several records,
+                                                    if none of them can carry the commit's key
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
@@ -41,6 +43,7 @@ CHECKPOINTED = "checkpointed"
 FORKED = "forked"
 CLOSED = "closed"
 LEASE = "lease"
+JOINED = "joined"
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""

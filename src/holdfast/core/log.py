@@ -44,6 +44,7 @@ from holdfast.backends.protocol import (
     position_before,
     read_back,
     read_many,
+    takes_record_keys,
 )
 from holdfast.clock import Clock
 from holdfast.core import event
@@ -63,6 +64,7 @@ from holdfast.core.commit import (
     expires,
     lasts,
     meta_not_kept,
+    taken,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.event import (
@@ -257,6 +259,9 @@ RETRIES_MAX = 1000
 class Log:
     """Streams of events, folded. The backend stays private: other modules ask the log."""
 
+    is_gathering = False
+    """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+
     def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
         self._backend = backend
         self.expiry = Expiry(backend)
@@ -277,6 +282,7 @@ class Log:
         """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
+        self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
         self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
@@ -399,6 +405,16 @@ class Log:
 
     def wait(self, request: Request) -> CommitResult:
         return self._queue.wait(request)
+
+    def pinned(self, stream: str) -> int | None:
+        """Returns what an event expects that names revisions of its stream: nothing.
+
+        They are there for good. In a joint commit they may be those of events to come.
+        """
+        return None
+
+    def when_placed(self, stream: str, revision: int, placed: Callable[[Record], None]) -> None:
+        """Tells where an event is in the end: where it was said to be, but in a joint commit."""
 
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and does again what came too late."""
@@ -595,12 +611,14 @@ class Log:
         begins = expires_us > 0 and base.revision == 0
         if begins or (write.parent is not None and base.parent != write.parent):
             payload = event.opened_payload(write.parent, expires_us if begins else 0)
-            new_events = (NewEvent(event.OPENED, payload), *new_events)
+            new_events = self._opened(payload, new_events)
         state = base
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
+            if one.key is not None:
+                key = one.key
             if isinstance(base, StreamEnd):
                 ops = ()  # they fit any state, and this one is not known
             elif one.defaults:
@@ -624,6 +642,17 @@ class Log:
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
+
+    def _opened(self, payload: bytes, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
+        """Returns events with the one that opens their scope before them.
+
+        Where one key is all that an append takes, it is on the first event.
+        """
+        first, *rest = new_events
+        if first.key is None or self.record_keys:
+            return (NewEvent(event.OPENED, payload), *new_events)
+        opened = NewEvent(event.OPENED, payload, key=first.key)
+        return (opened, msgspec.structs.replace(first, key=None), *rest)
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
         """Returns the state that a write will follow, having checked what can be checked here."""
@@ -787,6 +816,8 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
+                if self._is_overtaken(proposed):
+                    raise taken(refusal.stream, refusal.expected, refusal.revision)
                 one.request.succeed(self._earlier(proposed))
             except HoldfastError as error:
                 one.request.fail(error)
@@ -844,6 +875,16 @@ class Log:
                 'at(datetime) cannot tell them apart; "holdfast doctor" names all such scopes'
             )
 
+    def _is_overtaken(self, proposed: ProposedCommit) -> bool:
+        """Says whether a duplicate is one for the key of an event, and not of the commit itself.
+
+        Then the commit is no repetition: another writer added or changed the same item.
+        """
+        if not any(one.key is not None for write in proposed.writes for one in write.new_events):
+            return False
+        keyed = [write for write in proposed.writes if write.key is not None]
+        return not any(self._backend.find(write.stream, key=write.key) for write in keyed)
+
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
         before: list[StreamState] = []
@@ -858,7 +899,10 @@ class Log:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
             pairs = zip(stored, write.new_events, strict=True)
-            if len(stored) != len(write.new_events) or not all(starmap(self._is_of, pairs)):
+            # A joint commit is made anew by a repetition of its block: other ids, another worker,
+            # a later time. What it did is in the types of its events.
+            is_of = _is_alike if write.is_joint else self._is_of
+            if len(stored) != len(write.new_events) or not all(starmap(is_of, pairs)):
                 raise UsageError(
                     f'key "{write.key}" was used for another change than the one to '
                     f'"{write.stream}": a key names one change for ever',
@@ -1345,6 +1389,11 @@ def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
+
+
+def _is_alike(record: Record, new_event: NewEvent) -> bool:
+    """Says whether a record is what an event of a joint commit became, however it was made."""
+    return record.type == new_event.type
 
 
 def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:

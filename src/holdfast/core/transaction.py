@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -119,7 +119,7 @@ class PendingCommit:
         """The newest revisions of the watched scopes, known when the block has ended."""
         return {} if self.result is None else self.result.news
 
-    def __enter__(self) -> PendingCommit:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

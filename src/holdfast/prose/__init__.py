@@ -7,12 +7,36 @@ parser    tokens into a tree, by recursive descent
 tokens    text into tokens
 texts     what stands between quotes
 problems  every code, and how a problem is shown
+program   a program as a run: gather, start
+interpreter    walks the tree over a run's context
+scopes values settings config    names and arms; what text counts as; limits
+variables edits    the names that a journal has; other answers for a fork
+views     variables, branches and checkpoints as files
+narration a program told aloud, and rebuilt from what was told
 """
 
 from __future__ import annotations
 
 from holdfast.prose.check import check, load, parse
+from holdfast.prose.narration import Narrator, Transcript, read_transcript
 from holdfast.prose.problems import Problem
+from holdfast.prose.program import gather, gather_text, start
+from holdfast.prose.settings import Settings
 from holdfast.prose.syntax import Program
+from holdfast.prose.views import Damage
 
-__all__ = ["Problem", "Program", "check", "load", "parse"]
+__all__ = [
+    "Damage",
+    "Narrator",
+    "Problem",
+    "Program",
+    "Settings",
+    "Transcript",
+    "check",
+    "gather",
+    "gather_text",
+    "load",
+    "parse",
+    "read_transcript",
+    "start",
+]

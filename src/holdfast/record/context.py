@@ -47,6 +47,8 @@ class RecordContext:
         """The tasks of the scopes that were read."""
         self.read_observers: dict[str, list[ReadObserver]] = {}
         """By scope, whom to tell what of its state is read (`audit.py`)."""
+        self.settled: RecordContext | None = None
+        """Of what was recorded in a joint commit, once that is durable: the store's own."""
         self.stop_observing: Callable[[], None] = lambda: None
         """Ends what tells them; called when the last of them goes."""
 

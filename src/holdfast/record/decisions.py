@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import Cleared, Mark
+from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
 from holdfast.core.arguments import (
     TEXT_CHARACTERS_MAX,
@@ -505,7 +505,9 @@ class Decisions:
             self.context.open_decisions[entry.id] = entry.scope
         if entry.supersedes is not None:
             self.supersede(entry)
-        return OpenDecision(self, entry)
+        handle = OpenDecision(self, entry)
+        self.log.when_placed(scope.name, after.revision, handle._place)
+        return handle
 
     def _check_superseded(self, id: str) -> None:
         """Raises unless a decision may be superseded by this worker now."""
@@ -870,12 +872,30 @@ class OpenDecision:
     """
 
     def __init__(self, decisions: Decisions, entry: Decision) -> None:
-        self._decisions = decisions
+        self._opened_by = decisions
         self.stored = entry
         """The decision as it was last read or written."""
         self.id = entry.id
         self.key = entry.key
         self._was_closed = entry.status == "closed"
+
+    @property
+    def _decisions(self) -> Decisions:
+        """The decisions that it is among: those of a joint commit, until that is durable."""
+        settled = self._opened_by.context.settled
+        return self._opened_by if settled is None else Decisions(settled)
+
+    def _place(self, record: Record) -> None:
+        """Notes the event that it became, when the joint commit that opened it is durable."""
+        self.key = key_of(Event(record))
+        self.id = make_id(self.key, record.stream)
+        at = to_datetime(record.time)
+        place = {"revision": record.revision, "timestamp": at}
+        self.stored = replace(self.stored, id=self.id, key=self.key, **place)
+
+    def _note(self, entry: Decision) -> None:
+        """Notes how the decision stands, which was changed by another way than this handle."""
+        self.stored = entry
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
         """Closes it with its outcome and output; returns the decision as it is now.

@@ -94,6 +94,10 @@ class Message:
             fields = self._fields = self._decode()
         return fields
 
+    def _place(self, record: Record) -> None:
+        """Notes the event that it became, when the joint commit that it was added in is durable."""
+        self._record, self._fields = record, None
+
     def _decode(self) -> dict[str, Any]:
         data = self._value(self._record.payload)
         if self._record.type == COMPACTED:

@@ -537,6 +537,22 @@ class PreparedMessages(Struct, frozen=True):
     turn: OpenTurn | None
 
 
+class _ForeignToAdd:
+    """An item of another program that is to be added, unless it is there."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
+        self.fields = check_fields(given)
+        foreign_id = self.fields.get("foreign_id")
+        self.key = None if foreign_id is None else foreign_id_key(foreign_id)
+        self.there: Message | None = None
+
+    @property
+    def name(self) -> str | int:
+        """What it shares with the same item in the same list, and with nothing else."""
+        return self.key or id(self)
+
+
 class Messages(History):
     """The messages of one conversation: a sequence to read, and everything that changes it.
 
@@ -603,14 +619,16 @@ class Messages(History):
     ) -> list[Message]:
         """Adds several messages, each a mapping with the names of `add`, all or nothing.
 
-        Items with a `foreign_id` are known by it, and one commit has one key: so unless `key` is
-        given they are one commit each, in one batch with one sync. If a crash leaves some of them
-        out, send them again: those are added, and nothing is added twice.
+        They are one commit, and `state` is set in it too. Items with a `foreign_id` are known by
+        it: those that are there already are left out, not the others; if all of them are there,
+        nothing is written. The answer has every message, those that were there included.
         """
         given = [_check_item(item) for item in _listed(items)]
         if not given:
             return []
         if key is None and any(item.get("foreign_id") is not None for item in given):
+            if self._log.record_keys:
+                return self._add_known(given, turn, state, expected)
             if turn is None and state is None and expected is None:
                 return self._add_batch(given)
             return [self._add_once(item, turn, state, expected) for item in given]
@@ -626,8 +644,12 @@ class Messages(History):
         key: str | None = None,
         expected: int | None = None,
         spill: Spill | None = None,
+        keys: Sequence[str | None] = (),
     ) -> PreparedMessages:
-        """Returns the commit that adds messages; their blobs are written by now."""
+        """Returns the commit that adds messages; their blobs are written by now.
+
+        `keys` has one for each message (clause 26), in place of one for the commit.
+        """
         clock = self._log.clock
         new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
@@ -648,7 +670,8 @@ class Messages(History):
                 if fields["foreign"] is None:
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
-            new_events.append(NewEvent(message_events.ADDED, payload))
+            own = keys[number] if keys else None
+            new_events.append(NewEvent(message_events.ADDED, payload, key=own))
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             new_events.append(changed(ops))
@@ -659,18 +682,26 @@ class Messages(History):
         """Returns the messages that a commit added, now that it is durable."""
         write = prepared.commit.writes[0]
         after = result.after[0]
-        if prepared.turn is not None:
-            prepared.turn._mark_begun()
-        self._scope._subscribers.tell(write, result.before[0], after)
         before = after.revision - len(write.new_events) + 1
-        return [
+        if prepared.turn is not None:
+            if self._log.is_gathering and prepared.first:
+                self._log.when_placed(self.name, before, prepared.turn._mark_begun)
+            else:
+                prepared.turn._mark_begun()
+        self._scope._subscribers.tell(write, result.before[0], after)
+        found = [
             Message(
                 Record(self.name, before + at, after.time, message_events.ADDED, self._log.actor,
-                       write.new_events[at].payload, b"", write.key if at == 0 else None),
+                       write.new_events[at].payload, b"",
+                       write.new_events[at].key or (write.key if at == 0 else None)),
                 self._log.blobs.read,
             )
             for at in range(prepared.first, prepared.first + prepared.count)
         ]  # fmt: skip
+        if self._log.is_gathering and not result.repeated:
+            for message in found:
+                self._log.when_placed(self.name, message.revision, message._place)
+        return found
 
     def _add_once(
         self,
@@ -706,8 +737,79 @@ class Messages(History):
             # It was deleted since, and is added once more, under another key.
             again = there.revision
 
+    def _add_known(
+        self,
+        given: list[dict[str, Any]],
+        turn: OpenTurn | None,
+        state: Mapping[str, Any] | None,
+        expected: int | None,
+    ) -> list[Message]:
+        """Adds items as one commit, each under its own key, without those that are there.
+
+        Which are there is asked only if the commit is refused: mostly all of them are new.
+        """
+        refuse_in_body("adding foreign items without a key=")
+        items = [_ForeignToAdd(item) for item in given]
+        is_fork = self._log.origin(self.name) is not None
+        if is_fork:
+            self._find_known(items, is_fork=True)
+        while True:
+            new = [one for one in items if one.there is None]
+            if not new:
+                break
+            firsts: dict[str | int, _ForeignToAdd] = {}
+            for one in new:
+                firsts.setdefault(one.name, one)
+            adding = list(firsts.values())
+            prepared = self._prepare(
+                [one.given for one in adding],
+                turn=turn,
+                state=state,
+                expected=expected,
+                keys=[one.key for one in adding],
+            )
+            try:
+                result = self._log.commit(prepared.commit)
+            except ConflictError:
+                if not self._find_known(new, is_fork=is_fork):
+                    raise
+                continue
+            messages = self._committed(prepared, result)
+            added = {one.name: message for one, message in zip(adding, messages, strict=True)}
+            for one in new:
+                one.there = added[one.name]
+            break
+        return [one.there for one in items if one.there is not None]
+
+    def _find_known(self, items: list[_ForeignToAdd], *, is_fork: bool) -> bool:
+        """Looks up which items are there; returns whether anything was found out.
+
+        One that was deleted since is added once more, under another key.
+        """
+        is_news = False
+        for one in items:
+            while one.there is None and one.key is not None:
+                there = self._inherited(one.key) if is_fork else None
+                there = there or self._by_key(self.name, one.key)
+                if there is None:
+                    break
+                is_news = True
+                if not _is_same(there, one.fields):
+                    raise UsageError(
+                        f'item "{one.fields["foreign_id"]}" of "{self.name}" is there already, '
+                        "and is another one",
+                        hint="an id names one item for ever: edit it, or use a new id",
+                    )
+                one.there = there if self.is_there(there) else self._moved(there)
+                if one.there is None:
+                    one.key = foreign_id_key(one.fields["foreign_id"], there.revision)
+        return is_news
+
     def _add_batch(self, given: list[dict[str, Any]]) -> list[Message]:
-        """Adds items, each under its own key, with one sync for all, unless they are there."""
+        """Adds items, each under its own key, with one sync for all, unless they are there.
+
+        For backends that take one key in a commit.
+        """
         refuse_in_body("adding foreign items without a key=")
         prepared: list[PreparedMessages | None] = []
         for item in given:
@@ -825,14 +927,14 @@ class Messages(History):
         if "role" not in fields:
             del values["role"]
         payload = encode({"at": target.revision, "set": values}, self._spill)
-        self._commit_events((NewEvent(message_events.EDITED, payload),))
+        self._commit_about((NewEvent(message_events.EDITED, payload),))
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
         """Deletes a message; `at` and earlier forks still read it."""
         refuse_in_body("deleting a message")
         target = self._target(message)
-        self._commit_events((_event_with(message_events.DELETED, at=target.revision),))
+        self._commit_about((_event_with(message_events.DELETED, at=target.revision),))
 
     def pop(self) -> Message | None:
         """Deletes the newest message and returns it; None if there is none."""
@@ -858,15 +960,20 @@ class Messages(History):
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
-        self._commit_events((_event_with(message_events.REWOUND, to=revision),))
+        self._commit_about((_event_with(message_events.REWOUND, to=revision),))
 
     def _commit_events(
         self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
     ) -> CommitResult:
         """Commits events of the conversation."""
-        return self._log.commit(
-            ProposedCommit((self._scope._events_write(new_events),), marks=marks)
-        )
+        write = self._scope._events_write(new_events)
+        return self._log.commit(ProposedCommit((write,), marks=marks))
+
+    def _commit_about(self, new_events: tuple[NewEvent, ...]) -> CommitResult:
+        """Commits events that name revisions; in a joint commit they may be those to come."""
+        expected = self._log.pinned(self.name)
+        write = self._scope._events_write(new_events, expected=expected)
+        return self._log.commit(ProposedCommit((write,)))
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
         """Commits if the stream is still at a revision; None if another writer was faster."""
@@ -983,7 +1090,7 @@ class Messages(History):
             "tokens_before": before,
             "tokens_after": after or len(text.encode(errors="replace")) // BYTES_PER_TOKEN,
         }
-        self._commit_events((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
+        self._commit_about((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
 
     # --- merging ---------------------------------------------------------------------------------
 

@@ -260,9 +260,24 @@ class OpenTurn:
     def _mark_key(self) -> str:
         return f"{self.id}@{self._lease_keeper.worker}"
 
-    def _mark_begun(self) -> None:
+    def _mark_begun(self, _: object = None) -> None:
         """Remembers that the first commit is durable."""
         self._has_begun = True
+
+    def _mark_over(self) -> None:
+        """Remembers that its end is durable."""
+        self._is_over = True
+
+    def _go_on(self, messages: Messages, log: Log) -> None:
+        """Lets a turn that was begun in a joint commit go on after it."""
+        self._messages, self._log = messages, log
+
+    def _ending(self, name: str) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
+        """Returns what a commit has that ends the turn, of a conversation of that name."""
+        if self.name != name or self._is_over:
+            found = "it has ended" if self._is_over else f'it is one of "{self.name}"'
+            raise UsageError(f'turn "{self.id}" cannot be ended in "{name}": {found}')
+        return (self._end_event(None),), (Cleared(INDEX_TURN, self._mark_key),)
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the turn; a turn without messages leaves nothing."""

@@ -501,6 +501,12 @@ class TaskTable:
         self.number, self.revision = event.number, revision
         return changed
 
+    def take(self, other: TaskTable) -> None:
+        """Begins with what another table of the same stream has."""
+        self.tasks, self.inherited, self.gone = {**other.tasks}, {*other.inherited}, {*other.gone}
+        self.number, self.revision = other.number, other.revision
+        self._begun, self._kept = True, other.number
+
     def at(self, revision: int) -> dict[str, Task]:
         """Returns the tasks as they were at a revision of the stream."""
         table = TaskTable(self._log, self.stream)
@@ -619,6 +625,22 @@ class TaskTables:
         self._tables: dict[str, TaskTable] = {}
         self._locks: dict[str, RLock] = {}
         self._mutex = Lock()
+        self._others: TaskTables | None = None
+
+    def begin_with(self, others: TaskTables) -> None:
+        """Lets new tables begin with what other tables of the same streams have."""
+        self._others = others
+
+    def _begun(self, stream: str) -> TaskTable:
+        """Returns a new table; it takes over what another one has that is not ahead of the log."""
+        table = TaskTable(self._log, stream, self._locks.setdefault(stream, RLock()))
+        other = None if self._others is None else self._others.of(stream)
+        if other is not None:
+            with other.lock:
+                head = self._log.head(stream)
+                if head is not None and 0 < other.revision <= head.revision:
+                    table.take(other)
+        return table
 
     def of(self, stream: str) -> TaskTable:
         """Returns the table of a stream, which may not be up to date.
@@ -628,7 +650,7 @@ class TaskTables:
         with self._mutex:
             table = self._tables.pop(stream, None)
             if table is None:
-                table = TaskTable(self._log, stream, self._locks.setdefault(stream, RLock()))
+                table = self._begun(stream)
             if len(self._tables) >= TABLES_MAX:
                 self._tables.pop(next(iter(self._tables)))
             self._tables[stream] = table

@@ -95,13 +95,13 @@ def recorded_progress(journal: Journal) -> Progress:
     """Returns what a run was doing when its journal was written."""
     statements: list[str] = []
     loops: dict[str, None] = {}
-    for entry in _at_work(journal):
+    for entry in at_work(journal):
         statements.append(_statement(entry.path, entry, entry.attempts))
-        loops.update(dict.fromkeys(_loops_of(journal, entry.path)))
+        loops.update(dict.fromkeys(map(str, loops_at(journal, entry.path))))
     return Progress(journal.status, tuple(statements), tuple(loops), journal.last_done)
 
 
-def _at_work(journal: Journal) -> list[Entry]:
+def at_work(journal: Journal) -> list[Entry]:
     """Returns the newest operation of the body, or of each branch that has not ended.
 
     One that has begun and not ended counts before any that has.
@@ -144,16 +144,16 @@ def _statement(path: str, entry: Entry | None, attempts: int) -> str:
     return f"{path}{source}{tries}"
 
 
-def _loops_of(journal: Journal, path: str) -> list[str]:
+def loops_at(journal: Journal, path: str) -> list[LoopPosition]:
     """Returns the loops around a path, from the totals that they were opened with."""
-    found: list[str] = []
+    found: list[LoopPosition] = []
     for end in [place for place, char in enumerate(path) if char == "]"]:
         loop, _, index = path[:end].rpartition("[")
         entry = journal.entries.get(loop)
         if entry is not None and (entry.total is not None or entry.kind == "loop"):
             name = entry.label or entry.name or entry.kind
             number = _number_of(journal, loop, index, entry.total)
-            found.append(str(LoopPosition(name, number, entry.total, entry.kind)))
+            found.append(LoopPosition(name, number, entry.total, entry.kind))
     return found
 
 

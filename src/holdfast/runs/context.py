@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Context as ContextVars
 from contextvars import copy_context
 from datetime import datetime
@@ -26,6 +27,7 @@ from holdfast.agents.protocol import NO, SUMMARY_MAX, YES, Executor, Question
 from holdfast.agents.protocol import Call as AgentCall
 from holdfast.agents.protocol import Kind as QuestionKind
 from holdfast.backends.gates import Waiters, shut_gate
+from holdfast.core import codec
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER
@@ -434,7 +436,6 @@ class Operations:
         key: str | None = None,
         label: str | None = None,
         source: str | None = None,
-        closing: Any = None,
     ) -> Operation:
         """Takes the step's place in the journal now, and returns how it is performed."""
         self._begin()
@@ -446,7 +447,7 @@ class Operations:
         self._current = blocks.CurrentOperation(
             answer.path, label or step.name, step.retry.attempts
         )
-        call = steps.StepCall(step, args, kwargs, inputs, digest, answer, closing)
+        call = steps.StepCall(step, args, kwargs, inputs, digest, answer)
         return steps.perform(self._execution, call)
 
     def _call_step(
@@ -549,7 +550,7 @@ class Operations:
         memory: str | None = None,
         skills: Sequence[str] = (),
         permissions: Mapping[str, Any] | None = None,
-        remember: tuple[Scope, Path] | None = None,
+        remember: bool | tuple[Scope, Path] = False,
         executor: Executor | AgentCommand | None = None,
         effect: str = "idempotent",
         retry: Any = None,
@@ -561,8 +562,8 @@ class Operations:
 
         Prompt, context and model are its inputs; text, model and usage its value. With
         `effect="effect"` it is asked again only after an error that proves that nothing was sent,
-        and any other error parks the run. `remember` is a scope and a path: the agent's memory is
-        written there in the commit that closes the session.
+        and any other error parks the run. `remember=True` keeps the agent's memory in the answer;
+        a scope and a path: it is also written there, in the commit that closes the session.
         """
         call = AgentCall(
             prompt,
@@ -575,9 +576,10 @@ class Operations:
             None if permissions is None else dict(permissions),
         )
         made = self._engine.agents
-        asked = made.session(self, made.chosen(executor), call, effect, retry)
+        chosen, keeps = made.chosen(executor), remember is not False
+        asked = made.session(self, chosen, call, effect, retry, keeps=keeps)
         place = None
-        if remember is not None:
+        if not isinstance(remember, bool):
             scope, path = remember
             kept = cast("tuple[str, ...]", check_path(path))
             place = sessions.MemoryPlace(getattr(scope, "sync", scope), kept)
@@ -631,8 +633,21 @@ class Operations:
         closing: Any = None,
     ) -> Any:
         """Performs a question to an agent as a step, and returns what its value stands for."""
-        step, args, named = asked.step, asked.args, asked.named
-        operation = self._step_operation(step, args, named, key, label, source, closing)
+        self._begin()
+        step, args = asked.step, asked.args
+        if asked.inputs is None:
+            inputs = step.signature.inputs(args, {})
+        else:
+            inputs = codec.encode_sorted(asked.inputs)
+        digest = digest_of(inputs)
+        answer = self._block.ask(
+            "step", step.name, step.effect, digest, key=key, label=label, source=source
+        )
+        self._current = blocks.CurrentOperation(
+            answer.path, label or step.name, step.retry.attempts
+        )
+        call = steps.StepCall(step, args, {}, inputs, digest, answer, closing)
+        operation = steps.perform(self._execution, call)
         return self._drive(sessions.converted(operation, asked.convert))
 
     def read(
@@ -781,6 +796,31 @@ class Operations:
         finally:
             self._block = outer
             del self._loops[depth:]
+
+    @contextmanager
+    def _inner_block(
+        self, name: str, key: str | None, label: str | None, source: str | None
+    ) -> Generator[None]:
+        """Surrounds a part of the body with a block of its own: names in it count by themselves.
+
+        For front ends, whose code has blocks where Python has none. It is entered again when the
+        run is replayed.
+        """
+        self._begin()
+        answer = self._block.ask("block", name, "pure", key=key, label=label, source=source)
+        if answer.verdict == "diverged":
+            raise self._leave_with(self._execution.diverge(answer))
+        if answer.verdict == "execute":
+            self._execution.record(blocks.opened(answer, "block", name, None))
+        outer = self._block
+        inner = self._block = Block(
+            self._execution.journal, answer.path, displaced=answer.displaced
+        )
+        try:
+            yield
+            self._close_block(inner)
+        finally:
+            self._block = outer
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that the loop no longer has."""

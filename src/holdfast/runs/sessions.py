@@ -16,7 +16,7 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import (
@@ -51,11 +51,14 @@ class MemoryPlace(Struct, frozen=True):
 
 
 class AgentStep(Struct, frozen=True):
-    """A question as a step: the step, its arguments, and what its stored value stands for."""
+    """A question as a step: the step, its arguments, and what its stored value stands for.
+
+    `inputs` is what the journal keeps of the arguments; None means: the arguments themselves.
+    """
 
     step: Step[..., Any]
     args: tuple[Any, ...]
-    named: dict[str, Any]
+    inputs: dict[str, Any] | None
     convert: Callable[[Any], Any]
 
 
@@ -78,26 +81,34 @@ class AgentSteps:
         return found
 
     def session(
-        self, context: Any, executor: Executor | Command, call: Call, effect: str, retry: Any
+        self,
+        context: Any,
+        executor: Executor | Command,
+        call: Call,
+        effect: str,
+        retry: Any,
+        *,
+        keeps: bool,
     ) -> AgentStep:
-        """Returns the step of one session."""
+        """Returns the step of one session; `keeps` says whether the memory is part of its value."""
         if effect not in _CLASSES:
             raise UsageError(f"a session is idempotent or effect, found {show_value(effect)}")
-        tries = check_retry(retry)
+        tries = ONCE if retry is None or retry is ONCE else check_retry(retry)
         if isinstance(executor, Command):
             made = _process(context, executor, call, "session", effect, tries)
             if effect == "effect":
                 made.step.function = _parking(made.step.function)
-            return AgentStep(made.step, made.args, {}, partial(_answer_of_output, executor, call))
+            return AgentStep(made.step, made.args, None, partial(_answer_of_output, executor, call))
         named = _asked(call)
-        return AgentStep(self._step(executor, "session", effect, tries), (), named, _answer)
+        kind = "remembered" if keeps else "session"
+        return AgentStep(self._step(executor, kind, effect, tries), (call,), named, _answer)
 
     def decision(self, context: Any, executor: Executor | Command, question: Question) -> AgentStep:
         """Returns the step of one decision."""
         if isinstance(executor, Command):
             made = _process(context, executor, question, "decide", "idempotent", ASKED_TWICE)
             made.step.function = _choosing(made.step.function, question)
-            return AgentStep(made.step, made.args, {}, partial(_choice_of_output, question))
+            return AgentStep(made.step, made.args, None, partial(_choice_of_output, question))
         named: dict[str, Any] = {
             "text": question.text,
             "kind": question.kind,
@@ -105,9 +116,8 @@ class AgentSteps:
         }
         if question.context:
             named["context"] = [list(pair) for pair in question.context]
-        return AgentStep(
-            self._step(executor, "decide", "idempotent", ASKED_TWICE), (), named, _same
-        )
+        step = self._step(executor, "decide", "idempotent", ASKED_TWICE)
+        return AgentStep(step, (question,), named, _same)
 
     def summary(
         self, context: Any, executor: Executor | Command, text: str, limit: int
@@ -116,8 +126,10 @@ class AgentSteps:
         if isinstance(executor, Command):
             call = executor.summary_of(text, limit)
             made = _process(context, executor, call, "summarise", "read", ONCE)
-            return AgentStep(made.step, made.args, {}, partial(_summary_of_output, limit))
-        return AgentStep(self._step(executor, "summarise", "read", ONCE), (text, limit), {}, _same)
+            return AgentStep(made.step, made.args, None, partial(_summary_of_output, limit))
+        return AgentStep(
+            self._step(executor, "summarise", "read", ONCE), (text, limit), None, _same
+        )
 
     def _step(
         self, executor: Executor, kind: str, effect: Effect | str, retry: Retry
@@ -131,7 +143,7 @@ class AgentSteps:
             made: Step[..., Any] = Step(
                 function,
                 effect=cast("Effect", effect),
-                name=kind,
+                name="session" if kind == "remembered" else kind,
                 verify=None,
                 retry=retry,
                 not_done=(NotSentError,) if effect == "effect" else (),
@@ -178,30 +190,26 @@ def _asked(call: Call) -> dict[str, Any]:
     return found
 
 
-def _rebuilt(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Returns stored inputs as the fields that they were made from: lists become tuples."""
-    found = {**asked, **more}
-    for name in ("skills", "options"):
-        if name in found:
-            found[name] = tuple(found[name])
-    if "context" in found:
-        found["context"] = tuple((name, text) for name, text in found["context"])
-    return found
-
-
 def _answering(executor: Executor) -> Callable[..., Any]:
-    def session(ctx: Any, **asked: Any) -> Any:
-        told = {"place": ctx.path, "attempt": ctx.attempt, "key": ctx.key}
-        return _then(executor.answer(Call(**_rebuilt(asked, **told))), _stored)
+    def session(ctx: Any, call: Call) -> Any:
+        told = replace(call, place=ctx.path, attempt=ctx.attempt, key=ctx.key)
+        return _then(executor.answer(told), _stored)
+
+    return session
+
+
+def _remembering(executor: Executor) -> Callable[..., Any]:
+    def session(ctx: Any, call: Call) -> Any:
+        told = replace(call, place=ctx.path, attempt=ctx.attempt, key=ctx.key)
+        return _then(executor.answer(told), _stored_with_memory)
 
     return session
 
 
 def _deciding(executor: Executor) -> Callable[..., Any]:
-    def decide(ctx: Any, **asked: Any) -> Any:
-        told = {"place": ctx.path, "attempt": ctx.attempt, "key": ctx.key}
-        question = Question(**_rebuilt(asked, **told))
-        return _then(executor.decide(question), lambda said: _chosen(question, said))
+    def decide(ctx: Any, question: Question) -> Any:
+        told = replace(question, place=ctx.path, attempt=ctx.attempt, key=ctx.key)
+        return _then(executor.decide(told), lambda said: _chosen(question, said))
 
     return decide
 
@@ -226,26 +234,44 @@ def _then(said: Any, use: Callable[[Any], Any]) -> Any:
 
 _FUNCTIONS: dict[str, Callable[[Executor], Callable[..., Any]]] = {
     "session": _answering,
+    "remembered": _remembering,
     "decide": _deciding,
     "summarise": _summarising,
 }
-_METHODS = {"session": "answer", "decide": "decide", "summarise": "summarise"}
+_METHODS = {
+    "session": "answer",
+    "remembered": "answer",
+    "decide": "decide",
+    "summarise": "summarise",
+}
 
 
 def _is_async(executor: Executor, kind: str) -> bool:
-    return iscoroutinefunction(getattr(executor, _METHODS[kind]))
+    return iscoroutinefunction(getattr(executor, _METHODS.get(kind, kind)))
+
+
+def _read(said: Any) -> Answer:
+    answer = Answer(said) if isinstance(said, str) else said
+    if not isinstance(answer, Answer):
+        raise AgentError(f"an executor returned no Answer: {show_value(answer)}")
+    return answer
+
+
+def _stored_with_memory(said: Any) -> dict[str, Any]:
+    answer = _read(said)
+    found = _stored(answer)
+    if answer.memory is not None:
+        found["memory"] = answer.memory
+    return found
 
 
 def _stored(said: Any) -> dict[str, Any]:
     """Returns an answer as the journal keeps it."""
-    answer = Answer(said) if isinstance(said, str) else said
-    if not isinstance(answer, Answer):
-        raise AgentError(f"an executor returned no Answer: {show_value(answer)}")
+    answer = _read(said)
     found: dict[str, Any] = {"text": answer.text}
-    if answer.usage is not None:
-        found["usage"] = {name: n for name, n in asdict(answer.usage).items() if n is not None}
-    if answer.memory is not None:
-        found["memory"] = answer.memory
+    if (usage := answer.usage) is not None:
+        counted = {"input": usage.input, "output": usage.output}
+        found["usage"] = {name: n for name, n in counted.items() if n is not None}
     if answer.model is not None:
         found["model"] = answer.model
     return found
@@ -335,7 +361,7 @@ def _process(
         settings["not_done"] = NotSentError
     step = command.as_step(context._execution.log.clock, context._check_wanted, settings)
     step.function = _reaching(step.function)
-    return AgentStep(step, command.inputs, {}, _same)
+    return AgentStep(step, command.inputs, None, _same)
 
 
 def _reaching(function: Callable[..., Any]) -> Callable[..., Any]:

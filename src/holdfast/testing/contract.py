@@ -35,12 +35,14 @@ from holdfast.testing.expiring import ExpiryClauses
 from holdfast.testing.leases import LeaseClauses, MarkClauses, acquired
 from holdfast.testing.meta import MetaClauses
 from holdfast.testing.reads import ReadClauses
+from holdfast.testing.record_keys import RecordKeyClauses
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import accepted, head_of, write
 
 
 class BackendContract(
     CommitClauses,
+    RecordKeyClauses,
     ReadClauses,
     LeaseClauses,
     MarkClauses,

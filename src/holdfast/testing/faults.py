@@ -19,6 +19,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    takes_record_keys,
 )
 from holdfast.errors import UnavailableError
 
@@ -37,6 +38,7 @@ class FaultyBackend:
         self.leases = inner.leases
         self.marks = inner.marks
         self.inspect = inner.inspect
+        self.record_keys = takes_record_keys(inner)
         self.commits = 0
         """How many times `commit` was called."""
         self._inner = inner

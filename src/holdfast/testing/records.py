@@ -25,6 +25,7 @@ class RecordBuilder:
         behind: Head | Record | Append | None = None,
         fork: bool = False,
         key: str | None = None,
+        keys: Sequence[str | None] = (),
         checkpoint: str | None = None,
         subject: str | None = None,
         meta: str | None = None,
@@ -35,7 +36,7 @@ class RecordBuilder:
 
         With `fork` it begins a new stream behind a record of another one. Without payloads it has
         one record, with a payload that no other has. The key goes to the first record, the
-        checkpoint to the last, subject and meta to each.
+        checkpoint to the last, subject and meta to each; `keys` has one for each (clause 26).
         """
         last = behind.records[-1] if isinstance(behind, Append) else behind
         expected, link = (0, ORIGIN) if last is None else (last.revision, last.link)
@@ -51,7 +52,7 @@ class RecordBuilder:
                 actor=self.actor,
                 payload=payload,
                 link=b"",
-                key=key if number == 1 else None,
+                key=keys[number - 1] if keys else key if number == 1 else None,
                 checkpoint=checkpoint if number >= len(payloads) else None,
                 subject=subject,
                 meta=meta,

@@ -213,6 +213,7 @@ _POLL_S_MAX = 0.025
 class FilesBackend(Handle):
     """A store in a directory, shared by all processes and threads of one host."""
 
+    record_keys = True
     keeps_meta = True
 
     def __init__(

@@ -134,8 +134,12 @@ class Tail:
                 self.spans[stream] = [(first, offset, length)]
             elif spans[-1][0] < first:
                 spans.append((first, offset, length))
-            if section.key is not None:
+            if type(section.key) is str:
                 self.keys[stream, section.key] = NamedRevision(first, section.key, time, position)
+            elif section.key is not None:
+                for revision, key in enumerate(section.keys(), first):
+                    if key is not None:
+                        self.keys[stream, key] = NamedRevision(revision, key, time, position)
             for event in events:
                 if event.checkpoint is not None:
                     self._note_checkpoints(stream, first, events, time)

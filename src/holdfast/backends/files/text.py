@@ -4,6 +4,8 @@
      …],"set":[…],"clear":[…],"crc":"1a2b3c4d"}
     event = [type,payload,link], then as far as they are needed: checkpoint|null, subject|null,
             [space before the payload, space after it]|null, meta; the place after it is null
+    key   = that of the first event; or, where a later event has one (0026), a list with the key of
+            each event, null for one without
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
 payload stands in the line verbatim, and so does meta, which is an object. Format 1 has no meta: its
@@ -69,8 +71,16 @@ class Section(Struct, array_like=True, gc=False):
     stream: str
     revision: int
     events: Annotated[list[LineEvent], Meta(min_length=1)]
-    key: str | None = None
+    key: str | list[str | None] | None = None
     fork: int = 0
+
+    def keys(self) -> list[str | None]:
+        """Returns the key of each event; raises BadLine if they are not as many as the events."""
+        if isinstance(self.key, list):
+            if len(self.key) != len(self.events):
+                raise BadLine(f"it has {len(self.key)} keys for {len(self.events)} events")
+            return self.key
+        return [self.key, *[None] * (len(self.events) - 1)]
 
 
 class LineMark(Struct, array_like=True, gc=False):
@@ -155,7 +165,12 @@ def _add_section(parts: list[bytes], append: Append) -> None:
             if record.subject is not None:
                 parts += (b",", _encode(record.subject))
         separator = b"],["
-    key = records[0].key
+    key: str | list[str | None] | None = records[0].key
+    if len(records) > 1:
+        for record in records[1:]:
+            if record.key is not None:
+                key = [one.key for one in records]
+                break
     if append.fork:
         parts += (b"]],", _encode(key), b",1")
     elif key is not None:
@@ -314,9 +329,9 @@ def section_of(line: LogLine, stream: str) -> Section:
 def records_of(line: LogLine, section: Section) -> list[Record]:
     """Returns the section's events as records."""
     time, actor, position = parse_time(line.at), line.by, Position(line.n)
-    stream, revision, key = section.stream, section.revision, section.key
+    stream, revision = section.stream, section.revision
     records: list[Record] = []
-    for event in section.events:
+    for event, key in zip(section.events, section.keys(), strict=True):
         payload = bytes(event.payload) if event.padding is None else event.stored()
         link = decode_link(event.link)
         checkpoint, subject = event.checkpoint, event.subject
@@ -327,7 +342,6 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
             )
         )  # fmt: skip
         revision += 1
-        key = None
     return records
 
 

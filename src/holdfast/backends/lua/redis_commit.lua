@@ -2,8 +2,9 @@
 --   args  the server's incarnation, whether this list was sent before, the commits, whether the
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
--- append {stream, expected, fork, previous link, key, records, end}, a record {type, number of its
--- payload in ARGV, link, checkpoint, subject, crc, meta}; what there is none of is false. Every key that
+-- append {stream, expected, fork, previous link, whether a record has a key, records, end}, a record
+-- {type, number of its payload in ARGV, link, checkpoint, subject, crc, key, meta}; what there is
+-- none of is false. Every key that
 -- is written is in KEYS, so that a cluster that moves them to another server refuses the script
 -- before it begins.
 --
@@ -92,9 +93,11 @@ local function refusal(commit)
   end
   for _, append in ipairs(commit[1]) do check_append(append) end
   for number, append in ipairs(commit[1]) do
-    local found = append[5] and redis.call('HGET', store .. ':keys:' .. append[1], append[5])
-    if found then
-      return {'duplicate', number, tonumber(string.match(found, '^%d+'))}
+    for _, record in ipairs(append[5] and append[6] or {}) do
+      local found = record[7] and redis.call('HGET', store .. ':keys:' .. append[1], record[7])
+      if found then
+        return {'duplicate', number, tonumber(string.match(found, '^%d+'))}
+      end
     end
   end
   if commit[3] and not holds(commit[3]) then
@@ -139,7 +142,7 @@ end
 local function has_meta(commit)
   for _, append in ipairs(commit[1]) do
     for _, record in ipairs(append[6]) do
-      if record[7] then return true end
+      if record[8] then return true end
     end
   end
   return false
@@ -198,8 +201,8 @@ end
 local function add_events(append, commit, at)
   local stream, revision, time = append[1], append[2], int(commit[6])
   local head = head_of(stream)
-  local last, names = nil, 0
-  for number, record in ipairs(append[6]) do
+  local last, names, keys = nil, 0, {}
+  for _, record in ipairs(append[6]) do
     revision = revision + 1
     last = record
     local entry = {'position', at, 'time', time, 'type', record[1], 'actor', commit[7],
@@ -207,12 +210,13 @@ local function add_events(append, commit, at)
     local function add(name, value)
       if value then entry[#entry + 1] = name; entry[#entry + 1] = value end
     end
-    if number == 1 then add('key', append[5]) end
+    add('key', record[7])
     add('checkpoint', record[4])
     add('subject', record[5])
-    add('meta', record[7])
+    add('meta', record[8])
     add('payload', ARGV[record[2]])
     redis.call('XADD', store .. ':events:' .. stream, int(revision) .. '-0', unpack(entry))
+    if record[7] then keys[#keys + 1] = {record[7], int(revision) .. ' ' .. time} end
     if record[4] then
       names = names + 1
       local padded = string.format('%016.0f', revision)
@@ -224,15 +228,13 @@ local function add_events(append, commit, at)
   local first = head and head[5] or int(append[2] + 1)
   local after = {int(revision), last[3], time, at, first, append[7] and int(append[7]) or '0'}
   if not head or head[7] ~= '' then
-    after[7] = int((head and tonumber(head[7]) or 0) + (append[5] and 1 or 0))
+    after[7] = int((head and tonumber(head[7]) or 0) + #keys)
     after[8] = int((head and tonumber(head[8]) or 0) + names)
   end
   heads[stream] = after
   redis.call('HSET', store .. ':heads', stream, text_of(after))
   if not head then redis.call('ZADD', store .. ':streams', 0, stream) end
-  if append[5] then
-    redis.call('HSET', store .. ':keys:' .. stream, append[5], int(append[2] + 1) .. ' ' .. time)
-  end
+  for _, key in ipairs(keys) do redis.call('HSET', store .. ':keys:' .. stream, key[1], key[2]) end
   if append[7] then expire(append) end
 end
 

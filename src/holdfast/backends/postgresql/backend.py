@@ -10,12 +10,16 @@ from holdfast.backends.postgresql.batch import (
     COMMIT_ALL,
     COMMIT_EACH,
     COMMIT_ONE,
+    JUDGE,
     PostgresqlBatch,
+    apart,
     batches,
     decode_answer,
     decode_answers,
+    has_later_keys,
     one_event,
     plan,
+    question,
 )
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
@@ -418,6 +422,7 @@ class PostgresqlObjects:
 class PostgresqlBackend:
     """A store in a PostgreSQL database, for many processes on many machines."""
 
+    record_keys = True
     keeps_meta = True
 
     def __init__(
@@ -452,6 +457,7 @@ class PostgresqlBackend:
         self._commit_one = in_schema(COMMIT_ONE.decode(), server_url.schema).encode()
         self._commit_all = in_schema(COMMIT_ALL.decode(), server_url.schema).encode()
         self._commit_each = in_schema(COMMIT_EACH.decode(), server_url.schema).encode()
+        self._judge = in_schema(JUDGE.decode(), server_url.schema).encode()
         self._poller = PositionPoller(checkout, self._newest, pool.check_open)
         self.leases: Leases = PostgresqlLeases(checkout)
         self.marks: Marks = PostgresqlMarks(checkout)
@@ -525,10 +531,39 @@ class PostgresqlBackend:
         self, connection: PostgresqlConnection, batch: PostgresqlBatch, *, again: bool
     ) -> list[Receipt | Refusal]:
         """Writes what is accepted of a batch, and learns why the rest is not."""
+        if any(map(has_later_keys, batch.commits)):
+            parts = apart(self._checkout.application, batch)
+            outcomes = [self._write_alone(connection, part) for part in parts]
+        else:
+            outcomes = self._ask_each(connection, batch)
+        return self._settled(connection, batch.commits, outcomes) if again else outcomes
+
+    def _ask_each(
+        self, connection: PostgresqlConnection, batch: PostgresqlBatch
+    ) -> list[Receipt | Refusal]:
         answer = connection.answer(self._commit_each, (*self._entrance(batch), batch.text()))
         assert answer is not None, "BUG: the server's function answered nothing"
-        outcomes = decode_answers(answer, batch.commits)
-        return self._settled(connection, batch.commits, outcomes) if again else outcomes
+        return decode_answers(answer, batch.commits)
+
+    def _write_alone(
+        self, connection: PostgresqlConnection, batch: PostgresqlBatch
+    ) -> Receipt | Refusal:
+        """Writes a batch of one commit, which may have keys on later records."""
+        [commit] = batch.commits
+        if not has_later_keys(commit):
+            return self._ask_each(connection, batch)[0]
+        planned = plan(batch.commits, iter(()))
+        assert planned is not None, "BUG: a commit that does not fit itself"
+        is_judged = False
+        while True:
+            values = (*self._entrance(batch), *planned.values(is_time_judged=is_judged))
+            answer = connection.answer(self._commit_all, values)
+            if answer is not None:
+                return planned.receipts(answer)[0]
+            refusal = connection.answer(self._judge, (self._application, question(commit)))
+            if refusal is not None:
+                return decode_answer(refusal, commit)
+            is_judged = True  # or it fits by now: another writer was faster, and is done
 
     def _entrance(self, batch: PostgresqlBatch) -> tuple[bytes, ...]:
         full = b"t" if self.durability == "full" else b"f"

@@ -112,16 +112,21 @@ class Plan:
                 self._demands[stream] = expected, append.previous.hex()
         if append.expires_us:
             self._ends.append(append.expires_us)
-        key = append.records[0].key
-        if key is not None:
-            if (stream, key) in self._keys:
-                return False
-            self._keys[stream, key] = None
+        for record in append.records:
+            if record.key is not None:
+                if (stream, record.key) in self._keys:
+                    return False
+                self._keys[stream, record.key] = None
         self._tails[stream] = last.revision, last.link
         return True
 
-    def values(self) -> tuple[bytes | None, ...]:
-        """Returns the bindings of COMMIT_ALL after the locks."""
+    def values(self, *, is_time_judged: bool = False) -> tuple[bytes | None, ...]:
+        """Returns the bindings of COMMIT_ALL after the locks.
+
+        A time that is ahead where each stream has it already is accepted, but not by COMMIT_ALL:
+        that is not asked about it again once it `is_time_judged`.
+        """
+        times = () if is_time_judged else (one.time for one in self._commits if _is_judged(one))
         heads = [(stream, *demand) for stream, demand in self._demands.items()]
         return (
             json.encode(heads),
@@ -133,7 +138,7 @@ class Plan:
             _some(list(self._marks.values())),
             _some(list(self._watched)),
             b"%d" % min(self._ends) if self._ends else None,
-            b"%d" % max((one.time for one in self._commits if _is_judged(one)), default=0),
+            b"%d" % max(times, default=0),
         )
 
     def receipts(self, answer: bytes) -> list[Receipt]:
@@ -283,14 +288,55 @@ def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterat
 
 
 def _batch(application: str, commits: list[Commit], clock: Clock) -> PostgresqlBatch:
-    locks = locks_of(application, commits)
     silent = [commit for commit in commits if not commit.appends]
+    tokens = tuple(clock.random_bytes(16).hex() for _ in silent)
+    return _locked(application, commits, tokens)
+
+
+def _locked(application: str, commits: list[Commit], tokens: tuple[str, ...]) -> PostgresqlBatch:
+    locks = locks_of(application, commits)
     return PostgresqlBatch(
         commits,
         b"{" + b",".join(b"%d" % lock for lock in locks) + b"}",
         b"{" + b",".join(b"t" if shared else b"f" for shared in locks.values()) + b"}",
-        tuple(clock.random_bytes(16).hex() for _ in silent),
+        tokens,
     )
+
+
+# --- keys on later records ------------------------------------------------------------------------
+#
+# `commit_each` knows one key for each append, and the text of its file never changes. `commit_all`
+# takes every record with its key. So a commit with keys on later records (clause 26) that was not
+# accepted in a batch is sent to `commit_all` alone, and `judge` says why it is refused.
+
+JUDGE = b"SELECT holdfast.judge($1, $2)::text"
+
+
+def has_later_keys(commit: Commit) -> bool:
+    """Says whether a record that is not the first of its append has a key."""
+    return any(_later_keys(append) for append in commit.appends)
+
+
+def _later_keys(append: Append) -> list[str]:
+    return [record.key for record in append.records[1:] if record.key is not None]
+
+
+def apart(application: str, batch: PostgresqlBatch) -> Iterator[PostgresqlBatch]:
+    """Yields each commit of a batch as a batch of its own."""
+    tokens = iter(batch.tokens)
+    for commit in batch.commits:
+        own = () if commit.appends else (next(tokens),)
+        yield _locked(application, [commit], own)
+
+
+def question(commit: Commit) -> bytes:
+    """Returns a commit as `judge` takes it: an append without records for each later key."""
+    appends, *rest = _encoded(commit, iter(()))
+    for append, encoded in zip(commit.appends, tuple(appends), strict=True):
+        stream, expected, fork, previous, _, _, ends = encoded
+        for key in _later_keys(append):
+            appends.append((stream, expected, fork, previous, key, (), ends))
+    return json.encode((appends, *rest))
 
 
 def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:

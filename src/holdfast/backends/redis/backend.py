@@ -276,6 +276,7 @@ _PAGE = 1000
 class RedisBackend:
     """A store in Redis, for many processes on many machines."""
 
+    record_keys = True
     keeps_meta = True
 
     def __init__(

@@ -244,7 +244,7 @@ def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
         yield keys.leases
     for append in commit.appends:
         yield keys.events(append.stream)
-        if append.records[0].key is not None:
+        if any(record.key is not None for record in append.records):
             yield keys.keys(append.stream)
         if any(record.checkpoint is not None for record in append.records):
             yield keys.checkpoints(append.stream)
@@ -280,7 +280,7 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
         append.expected,
         append.fork,
         False if previous is None else previous.hex(),
-        _or_false(append.records[0].key),
+        any(record.key is not None for record in append.records),
         [_record(record, payloads) for record in append.records],
         append.expires_us or False,
     )
@@ -295,6 +295,7 @@ def _record(record: Record, payloads: list[bytes]) -> tuple[Any, ...]:
         _or_false(record.checkpoint),
         _or_false(record.subject),
         record_crc(record),
+        _or_false(record.key),
     )
     return fields if record.meta is None else (*fields, record.meta)
 

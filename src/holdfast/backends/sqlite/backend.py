@@ -172,6 +172,7 @@ _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 class SqliteBackend:
     """A store in one SQLite file, for many threads and processes of one host."""
 
+    record_keys = True
     keeps_meta = True
 
     def __init__(

@@ -233,10 +233,10 @@ class SqliteBatch:
                     self._insert_meta(row)
             self.link = append.records[-1].link
             self.heads[name] = head_after(append, head, Position(position))
-            key = append.records[0].key
-            if key is not None:
-                self._tables.ensure("keys", self._execute)
-                self._execute(_ADD_KEY, (stream.id, key, append.expected + 1))
+            for record in append.records:
+                if record.key is not None:
+                    self._tables.ensure("keys", self._execute)
+                    self._execute(_ADD_KEY, (stream.id, record.key, record.revision))
         if ordinal == before:
             self.link = b""
             self._execute(INSERT_EMPTY, (position,))

@@ -1,0 +1,260 @@
+"""Joint commits: what several recorders record, beside the state of any scope, as one commit.
+
+    with hf.commit() as tx:
+        tx.scope(chat).messages.add("tool", "sent", tool_call_id="c1")
+        tx.scope(chat).tasks.close(task, "sent")
+        tx.scope(team).increment("sent")
+
+Inside the block each recorder is the one that the scope has outside, over a log that gathers
+(`core/gathering.py`): it sees what the block has recorded so far, and refuses what it would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+
+from holdfast.backends.protocol import Lease, Record
+from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, StreamWrite, conflict
+from holdfast.core.event import StreamState
+from holdfast.core.gathering import GatheringLog
+from holdfast.core.meta import Meta
+from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope
+from holdfast.errors import UsageError, show_value
+from holdfast.record.context import RecordContext
+from holdfast.record.decisions import Decision, Decisions, OpenDecision
+from holdfast.record.facts import Facts
+from holdfast.record.in_run import refuse_in_body
+from holdfast.record.messages import Messages
+from holdfast.record.sessions import OpenTurn
+from holdfast.record.tasks import Tasks
+from holdfast.scope import Scope
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="RecordingScope")
+
+
+def _recorded(
+    function: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """Returns the method of a scope that does its work in a joint commit."""
+
+    @wraps(function)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(self._recorder(), *args, **kwargs)
+
+    return call
+
+
+class JointCommit(PendingCommit):
+    """What `with store.commit() as tx:` hands out: state, records and marks, all or nothing.
+
+    What is recorded inside the block is there for the block, and for nobody else before it ends.
+    The ids of messages and decisions are final then; revisions and times are told again, because
+    another writer may have been faster with something else.
+    """
+
+    def __init__(
+        self,
+        context: RecordContext,
+        sibling: Callable[[str], Scope],
+        *,
+        key: str | None,
+        lease: Lease | None,
+        meta: Meta | None = None,
+        waits: bool = True,
+    ) -> None:
+        super().__init__(context.log, key=key, lease=lease, meta=meta, waits=waits)
+        self._context = context
+        self._sibling = sibling
+        self._recording: RecordContext | None = None
+        self._gathering: GatheringLog | None = None
+        self._known_open: dict[str, str] = {}
+        self._settled: list[Callable[[], object]] = []
+
+    def scope(self, scope: WritableScope) -> JointScope:
+        """Returns the scope as this commit will leave it, with its recorders."""
+        return self._pending_scope(scope, JointScope)
+
+    def _pending_scope(self, scope: WritableScope, kind: Callable[[JointCommit, Scope], S]) -> S:
+        """Returns a scope of this commit, made as one of a kind if it is not there yet."""
+        known = self._scopes.get(getattr(scope, "name", ""))
+        if known is None:
+            known = kind(self, _check_scope(scope))
+            self._scopes[known.name] = known
+        return cast("S", known)
+
+    def outcome(self, decision: OpenDecision | str, text: str, *, output: Any = None) -> Decision:
+        """Closes a decision, given by its handle or id, in the same atomic unit."""
+        decisions = Decisions(self._context_of_block())
+        id = decision.id if isinstance(decision, OpenDecision) else decision
+        closed = decisions.close_entry(decisions.get(id), text, output=output)
+        if isinstance(decision, OpenDecision):
+            self._when_durable(partial(decision._note, closed))
+        return closed
+
+    def _context_of_block(self) -> RecordContext:
+        """Returns the context of what is recorded inside the block."""
+        if self._recording is None:
+            refuse_in_body("recording in a joint commit")
+            self._gathering = GatheringLog(self._context.log, self._key)
+            self._recording = RecordContext(self._gathering, self._context.lease_keeper)
+            self._recording.policy = self._context.policy
+            self._known_open = dict(self._context.open_decisions)
+            self._recording.open_decisions.update(self._known_open)
+            self._recording.tables.begin_with(self._context.tables)
+        return self._recording
+
+    def _when_durable(self, settle: Callable[[], object]) -> None:
+        """Has something done when the commit is durable; if it is not made, never."""
+        self._settled.append(settle)
+
+    def _recorded_in(self, scope: Scope) -> Scope:
+        """Returns a scope whose recorders record in this commit."""
+        return scope._within(self._context_of_block())
+
+    def _joined(
+        self, stream: str, write: StreamWrite | None, guard: int | None
+    ) -> StreamWrite | None:
+        """Returns what the commit adds to a stream, with what was recorded there."""
+        if self._gathering is None:
+            return write
+        return self._gathering.joined(stream, write, guard)
+
+    def _guard(self, stream: str, expected: int | None) -> int | None:
+        """Returns the revision that a stream must be at: expected, or for what was recorded."""
+        base = None if self._gathering is None else self._gathering.guard(stream)
+        if base is None or expected in (None, base):
+            return expected if base is None else base
+        raise conflict(stream, base, expected or 0)
+
+    def _proposed(self) -> ProposedCommit | None:
+        if self._gathering is not None:
+            self._gathering.end()
+            for stream in self._gathering.streams_gathered():
+                if stream not in self._scopes:  # an item that is in another scope
+                    self._scopes[stream] = RecordingScope(self, self._sibling(stream))
+            self._marks = {**self._gathering.gathered_marks, **self._marks}
+        return super()._proposed()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
+        if kind is not None:
+            self._drop()
+        return super().__exit__(kind)
+
+    def _drop(self) -> None:
+        """Ends the block without a commit: what was recorded in it never was."""
+        if self._gathering is not None:
+            self._gathering.end()
+
+    def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
+        super()._finish(proposed, result)
+        if self._gathering is None or self._recording is None:
+            return
+        for write, after in zip(proposed.writes, result.after, strict=True):
+            if self._gathering.gathered_events(write.stream):
+                records = self._records(write, after, is_stored=result.repeated)
+                self._gathering.place(write.stream, records)
+        self._recording.settled = self._context
+        opened, known = self._recording.open_decisions, self._known_open
+        for id in known.keys() - opened.keys():
+            self._context.open_decisions.pop(id, None)
+        self._context.open_decisions.update(
+            {id: stream for id, stream in opened.items() if id not in known}
+        )
+        for settle in self._settled:
+            settle()
+
+    def _records(
+        self, write: StreamWrite, after: StreamState, *, is_stored: bool
+    ) -> Sequence[Record]:
+        """Returns what the recorded events of a write became; read, if an earlier commit did it."""
+        count, last = len(write.new_events), after.revision
+        if is_stored:
+            records = self._log.records(write.stream, after=last - count, until=last)
+        else:
+            records = [
+                Record(
+                    write.stream, number, after.time, one.type, self._log.actor, one.payload, b"",
+                    one.key,
+                )
+                for number, one in enumerate(write.new_events, last - count + 1)
+            ]  # fmt: skip
+        return records
+
+
+class RecordingScope(PendingScope):
+    """One scope inside a joint commit: what is recorded there, and then its change of state."""
+
+    def __init__(self, joint: JointCommit, scope: Scope) -> None:
+        super().__init__(joint._log, scope)
+        self._joint = joint
+        self._own = scope
+        self._recorded: Scope | None = None
+
+    def _recorder(self) -> Scope:
+        if self._recorded is None:
+            self._recorded = self._joint._recorded_in(self._own)
+        return self._recorded
+
+    def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
+        return self._joint._joined(self.name, super()._write(expected, key), expected)
+
+    def _guards(self) -> tuple[int | None, ReadGuard | None]:
+        expected, guard = super()._guards()
+        return self._joint._guard(self.name, expected), guard
+
+    def _let_go_on(self, turn: OpenTurn) -> OpenTurn:
+        """Returns a turn that may go on after the commit that it is begun in."""
+        own = self._own
+        self._joint._when_durable(lambda: turn._go_on(own.messages, own._log))
+        return turn
+
+    def _end_turn(self, turn: OpenTurn) -> None:
+        """Ends a turn of this conversation in this commit."""
+        events, marks = turn._ending(self._own.name)
+        self._recorder().messages._commit_events(events, marks=marks)
+        self._joint._when_durable(turn._mark_over)
+
+
+class JointScope(RecordingScope):
+    """One scope inside a joint commit: its state, and its recorders.
+
+    What is recorded comes before the change of the state; each keeps its own order.
+    """
+
+    @property
+    def messages(self) -> Messages:
+        """The messages as the commit will leave them; see `Scope.messages`."""
+        return self._recorder().messages
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks as the commit will leave them; see `Scope.tasks`."""
+        return self._recorder().tasks
+
+    @property
+    def facts(self) -> Facts:
+        """The facts as the commit will leave them; see `Scope.facts`."""
+        return self._recorder().facts
+
+    decide = _recorded(Scope.decide)
+
+    def turn(self) -> OpenTurn:
+        """Returns a turn that is begun in this commit, and may go on after it."""
+        return self._let_go_on(self._recorder().turn())
+
+    def end_turn(self, turn: OpenTurn) -> None:
+        """Ends a turn of this conversation in this commit."""
+        self._end_turn(turn)
+
+
+def _check_scope(scope: object) -> Scope:
+    if not isinstance(scope, Scope):
+        raise UsageError(
+            f"expected a scope, found {show_value(scope)}",
+            hint='store.scope("team/red") is one',
+        )
+    return scope

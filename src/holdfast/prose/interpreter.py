@@ -1,0 +1,950 @@
+"""Runs a program over a run's context: each statement becomes operations of the journal.
+
+The tree is walked from the top in every pass, and the journal answers what was done before. What an
+operation is called in the journal comes from names and places, never from lines: a binding's name,
+else its kind and number in its block; so a comment changes nothing. `source=` tells file and line.
+
+Bodies of `if`, `try`, `do:` and named blocks are blocks of the journal. Arms of `parallel`,
+`parallel for` and `pmap` are its branches: each leaves one value, with all that it bound and
+assigned, because an arm that has ended is not entered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from msgspec import to_builtins
+
+from holdfast.agents.protocol import NO, YES, Answer
+from holdfast.agents.protocol import Kind as QuestionKind
+from holdfast.errors import StepError
+from holdfast.prose import syntax as tree
+from holdfast.prose import values
+from holdfast.prose.scopes import Arm, Cell, Change, Kind, Memories, Scope
+from holdfast.prose.settings import Settings
+from holdfast.runs.define import ONCE, Retry
+
+CALLS_MAX = 100
+"""How deep blocks may call each other, if a block does not say."""
+_PERSISTED = "agents"
+
+
+class BlockEnded(Exception):
+    """`output value` ends the block that it stands in."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__("a block ended")
+        self.value = value
+
+
+class Naming:
+    """How the operations of one statement are named in the journal."""
+
+    __slots__ = ("base", "counts", "direct")
+
+    def __init__(self, base: str | None, direct: Any) -> None:
+        self.base = base
+        self.direct = direct
+        self.counts: dict[str, int] = {}
+
+    def key(self, node: tree.Node, kind: str) -> str | None:
+        """Returns the key of an operation; None if it is counted in its block."""
+        if self.base is None:
+            return None
+        if node is self.direct:
+            return self.base
+        count = self.counts[kind] = self.counts.get(kind, 0) + 1
+        return f"{self.base}.{count}"
+
+
+UNNAMED = Naming(None, None)
+
+
+class Frame:
+    """One place of execution: the context of its thread, its names, and what surrounds it."""
+
+    __slots__ = (
+        "agents",
+        "caught",
+        "chain",
+        "ctx",
+        "handed",
+        "naming",
+        "results",
+        "scope",
+        "short",
+    )
+
+    def __init__(self, ctx: Any, scope: Scope, agents: Memories) -> None:
+        self.ctx = ctx
+        self.scope = scope
+        self.agents = agents
+        self.naming = UNNAMED
+        self.caught: StepError | None = None
+        self.chain: tuple[str, ...] = ()
+        self.handed: list[tuple[str, Any]] = []
+        self.results: dict[str, Any] = {}
+        self.short: dict[str, str] = {}
+        """Summaries that were asked for here, by what they are of."""
+
+
+class Interpreter:
+    """One program on its way through one run."""
+
+    def __init__(
+        self,
+        program: tree.Program,
+        settings: Settings,
+        inputs: dict[str, Any],
+        call: Callable[[Any, str, dict[str, Any], str | None, str], Any],
+    ) -> None:
+        self._program = program
+        self._settings = settings
+        self._inputs = inputs
+        self._call = call
+        self._agents = {
+            one.name: one.settings for one in program.body if isinstance(one, tree.Agent)
+        }
+        self._blocks = {one.name: one for one in program.body if isinstance(one, tree.Block)}
+        self._keys: dict[int, tuple[str | None, ...]] = {}
+        self._names = frozenset(_bound_anywhere(program.body))
+        self._top = Scope()
+        self._result: list[Any] = []
+
+    def run(self, ctx: Any) -> tuple[Any, bool]:
+        """Runs the program; returns its result, and whether that has named outputs."""
+        frame = Frame(ctx, self._top, Memories())
+        last = self._body(frame, self._program.body)
+        if frame.results:
+            return frame.results, True
+        return (self._result[-1] if self._result else last), False
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def _body(self, frame: Frame, body: tree.Body) -> Any:
+        """Runs statements, and returns the value of the last."""
+        keys = self._keys.get(id(body))
+        if keys is None:
+            keys = self._keys[id(body)] = _bases(body)
+        value: Any = None
+        outer = frame.naming
+        try:
+            for number, statement in enumerate(body):
+                frame.naming = (
+                    UNNAMED
+                    if keys[number] is None
+                    else Naming(keys[number], tree.value_of(statement))
+                )
+                run = _STATEMENTS.get(type(statement))
+                if run is None:
+                    value = self._value(frame, cast("tree.Expression", statement))
+                else:
+                    value = run(self, frame, statement)
+        finally:
+            frame.naming = outer
+        return value
+
+    def _nothing(self, frame: Frame, statement: tree.Node) -> None:
+        """A definition: it was read before the program began."""
+
+    def _input(self, frame: Frame, node: tree.Input) -> Any:
+        given = node.name in self._inputs
+        if given:
+            value = self._inputs[node.name]
+        else:
+            prompt = self._text(frame, node.prompt)
+            value = frame.ctx.wait(node.name, label=prompt[:200], source=self._source(node))
+        return self._declare(frame, "input", node.name, value, node)
+
+    def _output(self, frame: Frame, node: tree.Output) -> Any:
+        value = self._value(frame, node.value)
+        if node.name is None:
+            if frame.chain:
+                raise BlockEnded(value)
+            self._result.append(value)
+            return value
+        cell = frame.scope.cells.get(node.name)
+        if cell is None:
+            self._declare(frame, "const", node.name, value, node)
+        frame.results[node.name] = value
+        return value
+
+    def _bind(self, frame: Frame, node: tree.Bind) -> Any:
+        value = self._value(frame, node.value)
+        return self._declare(frame, "const" if node.is_const else "let", node.name, value, node)
+
+    def _unpack(self, frame: Frame, node: tree.Unpack) -> Any:
+        value = self._value(frame, node.value)
+        for name in node.names:
+            part = values.member(value, name, name, node.line)
+            self._declare(frame, "let", name, part, node)
+        return value
+
+    def _assign(self, frame: Frame, node: tree.Assign) -> Any:
+        addends = _addends(node)
+        if addends is None:
+            value = self._value(frame, node.value)
+            return self._set(frame, node.name, value, None, node)
+        parts = [self._value(frame, one) for one in addends]
+        value = frame.scope.get(node.name)[1]
+        for part in parts:
+            value = values.added(value, part)
+        return self._set(frame, node.name, value, parts, node)
+
+    def _throw(self, frame: Frame, node: tree.Throw) -> Any:
+        if node.message is None and frame.caught is not None:
+            raise frame.caught
+        text = "" if node.message is None else self._text(frame, node.message)
+        raise values.failure("Thrown", text, node.line)
+
+    def _assert(self, frame: Frame, node: tree.Assert) -> Any:
+        if not self._is_true(frame, node.condition, "if"):
+            raise values.failure("AssertionError", self._text(frame, node.message), node.line)
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _declare(self, frame: Frame, kind: Kind, name: str, value: Any, node: tree.Node) -> Any:
+        """Binds a name here, and records it."""
+        ctx, source = frame.ctx, self._source(node)
+        known = ctx._variables.get((ctx._block.path, name))
+        variable = None
+        if known is not None and not known._is_const:  # bound in another arm of one block
+            value, variable = known.set(value, source=source), known
+        elif kind == "let":
+            variable = ctx.let(name, value, source=source)
+            value = variable.value
+        elif known is None:
+            value = ctx.const(name, value, source=source)
+        frame.scope.cells.pop(name, None)
+        frame.scope.cells[name] = Cell(kind, value, variable)
+        return value
+
+    def _set(
+        self, frame: Frame, name: str, value: Any, added: list[Any] | None, node: tree.Node
+    ) -> Any:
+        """Gives a name another value; in an arm, a name around it gets it at the join."""
+        cell, arm = frame.scope.cell(name)
+        if cell is None:  # it is bound in an arm of `if` that did not run
+            return self._declare(frame, "let", name, value, node)
+        if arm is not None:
+            arm.values[name] = value
+            arm.changes.append(Change(name, added, None if added is not None else value))
+            return value
+        if cell.kind == "const":
+            raise values.failure("ConstError", f"{name} is a const: it never changes", node.line)
+        if cell.variable is None:
+            return self._declare(frame, "let", name, value, node)
+        cell.value = cell.variable.set(value, source=self._source(node))
+        return cell.value
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _value(self, frame: Frame, node: tree.Expression) -> Any:
+        """Returns the value of an expression, performing what it asks for."""
+        try:
+            return _EXPRESSIONS[type(node)](self, frame, node)
+        except StepError as error:
+            if error.data is None:
+                error.data = {"line": node.line}
+            raise
+
+    def _constant(self, frame: Frame, node: tree.Constant) -> Any:
+        return node.value
+
+    def _name(self, frame: Frame, node: tree.Name) -> Any:
+        found, value = frame.scope.get(node.name)
+        if not found and node.name in self._agents:
+            return frame.agents.output_of(node.name)
+        return value
+
+    def _member(self, frame: Frame, node: tree.Member) -> Any:
+        return values.member(self._value(frame, node.target), node.name, _shown(node), node.line)
+
+    def _index(self, frame: Frame, node: tree.Index) -> Any:
+        target, index = self._value(frame, node.target), self._value(frame, node.index)
+        return values.item(target, index, _shown(node), node.line)
+
+    def _text(self, frame: Frame, node: tree.Text | tree.Condition) -> str:
+        parts = node.parts
+        if len(parts) == 1 and isinstance(parts[0], str):
+            return parts[0]
+        found: list[str] = []
+        for part in parts:
+            if isinstance(part, str):
+                found.append(part)
+            elif self._is_known(frame, part.reference):
+                found.append(values.text_of(self._value(frame, part.reference)))
+            else:
+                found.append(part.source)
+        return "".join(found)
+
+    def _is_known(self, frame: Frame, node: tree.Expression) -> bool:
+        while isinstance(node, tree.Member | tree.Index):
+            node = node.target
+        if not isinstance(node, tree.Name):
+            return True
+        return node.name in self._names or frame.scope.get(node.name)[0]
+
+    def _array(self, frame: Frame, node: tree.Array) -> Any:
+        return [self._value(frame, one) for one in node.items]
+
+    def _object(self, frame: Frame, node: tree.Object) -> Any:
+        return {entry.key: self._value(frame, entry.value) for entry in node.entries}
+
+    def _not(self, frame: Frame, node: tree.Not) -> Any:
+        return not self._is_true(frame, node.operand, "if")
+
+    def _binary(self, frame: Frame, node: tree.Binary) -> Any:
+        operator = node.operator
+        if operator in ("and", "or"):
+            left = self._is_true(frame, node.left, "if")
+            if left == (operator == "or"):
+                return left
+            return self._is_true(frame, node.right, "if")
+        left, right = self._value(frame, node.left), self._value(frame, node.right)
+        if operator == "+":
+            return values.added(left, right)
+        if operator in ("-", "*", "/"):
+            return values.calculated(operator, left, right, node.line)
+        return values.compared(operator, left, right)
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def _condition(self, frame: Frame, node: tree.Condition) -> bool:
+        return self._asked(frame, node, self._text(frame, node), "if")
+
+    def _is_true(self, frame: Frame, node: tree.Expression, kind: QuestionKind) -> bool:
+        """Returns whether an expression holds; a condition, or what says neither, is asked."""
+        if isinstance(node, tree.Condition):
+            return self._asked(frame, node, self._text(frame, node), kind)
+        return self._says_yes(frame, node, self._value(frame, node), kind)
+
+    def _says_yes(self, frame: Frame, node: tree.Node, value: Any, kind: QuestionKind) -> bool:
+        found = values.said(value)
+        return self._asked(frame, node, values.text_of(value), kind) if found is None else found
+
+    def _asked(self, frame: Frame, node: tree.Node, text: str, kind: QuestionKind) -> bool:
+        said: str = frame.ctx.decide(
+            text,
+            kind=kind,
+            options=(YES, NO),
+            context=self._passed(frame, list(frame.scope.visible()), node),
+            key=frame.naming.key(node, "decide"),
+            source=self._source(node),
+        )
+        return said == YES
+
+    def _choice(self, frame: Frame, node: tree.Choice) -> Any:
+        labels = [self._text(frame, option.label) for option in node.options]
+        chosen = frame.ctx.decide(
+            self._text(frame, node.condition),
+            kind="choice",
+            options=labels,
+            context=self._passed(frame, list(frame.scope.visible()), node),
+            key=frame.naming.key(node, "decide"),
+            source=self._source(node),
+        )
+        number = labels.index(chosen)
+        with self._block(frame, "option", node), self._inside(frame):
+            return self._body(frame, node.options[number].body)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def _session(self, frame: Frame, node: tree.Session) -> Any:
+        agent = None if node.agent is None else self._agents[node.agent]
+        answer = self._ask(frame, node, node.agent, agent, node.text, memory=None)
+        if node.name is not None:
+            self._declare(frame, "const", node.name, answer, node)
+        return answer
+
+    def _resume(self, frame: Frame, node: tree.Resume) -> Any:
+        agent = self._agents[node.agent]
+        memory = self._memory(frame, node, agent)
+        if memory is None:
+            raise values.failure(
+                "NoMemoryError", f"{node.agent} has no memory yet: begin with session", node.line
+            )
+        return self._ask(frame, node, node.agent, agent, None, memory=memory)
+
+    def _memory(self, frame: Frame, node: tree.Resume, agent: tree.Settings) -> str | None:
+        place = self._place(node.agent, agent)
+        if place is None:
+            return frame.agents.memory_of(node.agent)
+        scope, path = place
+        return frame.ctx.read(scope(frame), path, source=self._source(node))
+
+    def _place(self, name: str, agent: tree.Settings) -> Any:
+        """Returns where an agent's memory is kept outside of the run; None if it is inside."""
+        persist = agent.persist
+        if persist is None or persist.place == "run":
+            return None
+        kept = persist.name if persist.place == "named" else name
+        return _global, (_PERSISTED, kept)
+
+    def _ask(
+        self,
+        frame: Frame,
+        node: tree.Session | tree.Resume,
+        name: str | None,
+        agent: tree.Settings | None,
+        text: tree.Text | None,
+        *,
+        memory: str | None,
+    ) -> str:
+        """Performs one session, and returns what the agent said."""
+        own = node.settings
+        given = own.prompt or text
+        prompt = given or (agent.prompt if agent is not None else None)
+        has_system = given is not None and agent is not None and agent.prompt is not None
+        pairs, frame.handed = frame.handed, []
+        if own.context is not None:
+            pairs = [*self._context(frame, own.context), *pairs]
+        keeps = agent is not None and agent.persist is not None
+        place = self._place(name or "", agent) if keeps and agent is not None else None
+        skills = own.skills or (agent.skills if agent is not None else None) or ()
+        permissions = own.permissions or (agent.permissions if agent is not None else None)
+        answer: Answer = frame.ctx.session(
+            "" if prompt is None else self._text(frame, prompt),
+            system=self._text(frame, cast("Any", agent).prompt) if has_system else None,
+            context=self._passed(frame, pairs, node) if pairs else None,
+            model=own.model or (agent.model if agent is not None else None),
+            agent=name,
+            memory=memory,
+            skills=[self._text(frame, skill) for skill in skills],
+            permissions=None if permissions is None else _permitted(permissions),
+            remember=keeps if place is None else (place[0](frame), place[1]),
+            effect=self._settings.sessions,
+            retry=self._retry(own, agent),
+            key=frame.naming.key(node, "session"),
+            label=self._label(frame, own, text),
+            source=self._source(node),
+        )
+        if name is not None:
+            frame.agents.newest[name] = answer.text
+            if keeps and place is None:
+                frame.agents.memory[name] = answer.memory or ""
+        return answer.text
+
+    def _label(self, frame: Frame, own: tree.Settings, text: tree.Text | None) -> str | None:
+        return None if own.prompt is None or text is None else self._text(frame, text)[:200]
+
+    def _retry(self, own: tree.Settings, agent: tree.Settings | None) -> Retry:
+        again = own.retry if own.retry is not None else agent.retry if agent is not None else None
+        if again is None:
+            return ONCE
+        backoff = own.backoff if own.backoff is not None else agent.backoff if agent else None
+        wait_s, factor = {"none": (0.0, 1.0), "linear": (1.0, 1.0)}.get(str(backoff), (1.0, 2.0))
+        if backoff is None:
+            wait_s = 0.0
+        elif isinstance(backoff, int):
+            wait_s, factor = backoff / 1000, 1.0
+        return Retry(again + 1, wait_s * self._settings.backoff_scale, factor)
+
+    def _context(self, frame: Frame, node: tree.Expression) -> list[tuple[str, Any]]:
+        """Returns the names and values that `context:` passes, in the order written."""
+        if isinstance(node, tree.Array):
+            found: list[tuple[str, Any]] = []
+            for number, one in enumerate(node.items, 1):
+                found.append((_named(one) or str(number), self._value(frame, one)))
+            return found
+        if isinstance(node, tree.Object):
+            return [(one.key, self._value(frame, one.value)) for one in node.entries]
+        return [(_named(node) or "context", self._value(frame, node))]
+
+    def _passed(
+        self, frame: Frame, pairs: list[tuple[str, Any]], node: tree.Node
+    ) -> list[tuple[str, str]]:
+        """Returns names and texts under the limits: as they are, summarised, or by reference."""
+        limits, found = self._settings, list[tuple[str, str]]()
+        for name, value in pairs:
+            text = values.text_of(value)
+            if len(text) > limits.verbatim_max:
+                if len(text) > limits.summarised_max:
+                    text = self._settings.reference(frame.ctx.run_id, name, text)
+                else:
+                    text = self._summary(frame, text, node)
+            found.append((name, text))
+        return found
+
+    def _summary(self, frame: Frame, text: str, node: tree.Node) -> str:
+        if text not in frame.short:
+            frame.short[text] = frame.ctx.summarise(
+                text,
+                limit=self._settings.verbatim_max,
+                key=frame.naming.key(node, "summarise"),
+                source=self._source(node),
+            )
+        return frame.short[text]
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def _block(self, frame: Frame, name: str, node: tree.Node) -> Any:
+        """Surrounds a body with a block of the journal."""
+        key = frame.naming.key(node, name)
+        return frame.ctx._inner_block(name, key, None, self._source(node))
+
+    @contextmanager
+    def _inside(self, frame: Frame, scope: Scope | None = None) -> Generator[None]:
+        """Gives what is bound inside names of their own."""
+        outer, naming = frame.scope, frame.naming
+        frame.scope = Scope(outer) if scope is None else scope
+        try:
+            yield
+        finally:
+            frame.scope, frame.naming = outer, naming
+
+    def _do(self, frame: Frame, node: tree.Do) -> Any:
+        with self._block(frame, "do", node):
+            return self._body(frame, node.body)
+
+    def _block_call(self, frame: Frame, node: tree.BlockCall) -> Any:
+        block = self._blocks[node.name]
+        arguments = [self._value(frame, one) for one in node.arguments]
+        chain = (*frame.chain, node.name)
+        if chain.count(node.name) > block.max_depth or len(chain) > CALLS_MAX:
+            shown = " -> ".join(chain if len(chain) < 10 else (*chain[:4], "…", *chain[-4:]))
+            raise values.failure("RecursionError", f"blocks call too deep: {shown}", node.line)
+        scope = Scope(self._root(frame))
+        for name, value in zip(block.parameters, arguments, strict=True):
+            scope.cells[name] = Cell("parameter", value)
+        with self._block(frame, node.name, node), self._inside(frame, scope):
+            before, frame.chain = frame.chain, chain
+            try:
+                return self._body(frame, block.body)
+            except BlockEnded as ended:
+                return ended.value
+            finally:
+                frame.chain = before
+
+    def _root(self, frame: Frame) -> Scope:
+        """Returns the names of the program itself, seen through the arms that this place is in."""
+        arms: list[Arm] = []
+        scope: Scope | None = frame.scope
+        while scope is not None:
+            if scope.arm is not None:
+                arms.append(scope.arm)
+            scope = scope.outer
+        root = self._top
+        for arm in reversed(arms):
+            root = Scope(root, arm)
+        return root
+
+    def _program_call(self, frame: Frame, node: tree.ProgramCall) -> Any:
+        given = {entry.key: self._value(frame, entry.value) for entry in node.arguments}
+        key = frame.naming.key(node, "call")
+        return self._call(frame.ctx, node.name, given, key, self._source(node))
+
+    def _if(self, frame: Frame, node: tree.If) -> Any:
+        with self._block(frame, "if", node):
+            naming, frame.naming = frame.naming, UNNAMED
+            try:
+                for arm in node.arms:
+                    if self._is_true(frame, arm.condition, "if"):
+                        return self._body(frame, arm.body)
+                return None if node.otherwise is None else self._body(frame, node.otherwise)
+            finally:
+                frame.naming = naming
+
+    def _try(self, frame: Frame, node: tree.Try) -> Any:
+        try:
+            value = self._tried(frame, node)
+        except (StepError, BlockEnded):
+            self._finally(frame, node)
+            raise
+        self._finally(frame, node)
+        return value
+
+    def _tried(self, frame: Frame, node: tree.Try) -> Any:
+        try:
+            with self._block(frame, "try", node):
+                return self._body(frame, node.body)
+        except StepError as error:
+            if node.catch is None:
+                raise
+            before, frame.caught = frame.caught, error
+            handed, frame.handed = frame.handed, []
+            try:
+                with self._block(frame, "catch", node.catch), self._catching(frame, node, error):
+                    return self._body(frame, node.catch.body)
+            finally:
+                frame.caught, frame.handed = before, handed
+
+    @contextmanager
+    def _catching(self, frame: Frame, node: tree.Try, error: StepError) -> Generator[None]:
+        """Binds the catch variable while the body of `catch` runs."""
+        name = None if node.catch is None else node.catch.name
+        if name is None:
+            yield
+            return
+        data: Any = error.data
+        line = cast("Any", data).get("line", node.line) if isinstance(data, dict) else node.line
+        told = {"kind": error.kind, "message": error.text, "line": line}
+        before = frame.scope.cells.get(name)
+        frame.scope.cells[name] = Cell("catch", told)
+        try:
+            yield
+        finally:
+            del frame.scope.cells[name]
+            if before is not None:
+                frame.scope.cells[name] = before
+
+    def _finally(self, frame: Frame, node: tree.Try) -> None:
+        if node.final is not None:
+            with self._block(frame, "finally", node):
+                self._body(frame, node.final)
+
+    def _arrow(self, frame: Frame, node: tree.Arrow) -> Any:
+        value: Any = None
+        for number, one in enumerate(node.operands):
+            frame.handed = [("input", value)] if number else frame.handed
+            value = self._value(frame, one)
+        frame.handed = []
+        return value
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    def _iterations(
+        self, frame: Frame, loop: Iterator[Any], named: Callable[[Any], dict[str, Any]]
+    ) -> Iterator[Any]:
+        """Yields each iteration of a loop, with names of its own."""
+        outer, naming = frame.scope, frame.naming
+        try:
+            for one in loop:
+                scope = frame.scope = Scope(outer)
+                frame.naming = UNNAMED
+                for name, value in named(one).items():
+                    scope.cells[name] = Cell("loop", value)
+                yield one
+        finally:
+            frame.scope, frame.naming = outer, naming
+
+    def _for(self, frame: Frame, node: tree.For) -> Any:
+        items = values.collection(self._value(frame, node.collection), node.line)
+        if node.is_parallel:
+            names = [_item_names(node, number, item) for number, item in enumerate(items)]
+            return self._side_by_side(frame, node, node.body, names, node.on_fail)
+        key, source = frame.naming.key(node, "for"), self._source(node)
+        loop = frame.ctx.each(list(enumerate(items)), name="for", key=key, source=source)
+        return [
+            self._body(frame, node.body)
+            for _ in self._iterations(frame, loop, lambda one: _item_names(node, *one))
+        ]
+
+    def _repeat(self, frame: Frame, node: tree.Repeat) -> Any:
+        times = node.count
+        if not isinstance(times, int):
+            times = values.whole(self._value(frame, times), "repeat", node.line)
+        key, source = frame.naming.key(node, "repeat"), self._source(node)
+        loop = frame.ctx.repeat(times, key=key, source=source)
+        name = node.variable
+        return [
+            self._body(frame, node.body)
+            for _ in self._iterations(frame, loop, lambda one: {name: one} if name else {})
+        ]
+
+    def _loop(self, frame: Frame, node: tree.Loop) -> Any:
+        key, source = frame.naming.key(node, "loop"), self._source(node)
+        loop = frame.ctx.loop(node.max, key=key, source=source)
+        name, found = node.variable, list[Any]()
+        iterations = self._iterations(frame, loop, lambda one: {name: one} if name else {})
+        for _ in iterations:
+            if node.condition is not None and node.test is not None:
+                holds = self._is_true(frame, node.condition, node.test)
+                if holds == (node.test == "until"):
+                    break
+            found.append(self._body(frame, node.body))
+        _close(iterations)
+        return found
+
+    def _pipe(self, frame: Frame, node: tree.Pipe) -> Any:
+        items = values.collection(self._value(frame, node.source), node.line)
+        frame.handed = []
+        if node.kind == "pmap":
+            names = [{"item": item} for item in items]
+            return self._side_by_side(frame, node, node.body, names, "fail-fast")
+        key, source = frame.naming.key(node, node.kind), self._source(node)
+        if node.kind == "reduce":
+            return self._reduced(frame, node, items, key)
+        loop = frame.ctx.each(items, name=node.kind, key=key, source=source)
+        found: list[Any] = []
+        for item in self._iterations(frame, loop, lambda one: {"item": one}):
+            value = self._body(frame, node.body)
+            if node.kind == "map":
+                found.append(value)
+            elif self._says_yes(frame, node, value, "filter"):
+                found.append(item)
+        return found
+
+    def _reduced(self, frame: Frame, node: tree.Pipe, items: list[Any], key: str | None) -> Any:
+        """Carries an accumulator from item to item: the first item is the first accumulator."""
+        if not items:
+            return None
+        carried = [items[0]]
+        loop = frame.ctx.each(items[1:], name="reduce", key=key, source=self._source(node))
+        accumulator, variable = node.names
+        for _ in self._iterations(
+            frame, loop, lambda one: {accumulator: carried[0], variable: one}
+        ):
+            carried[0] = self._body(frame, node.body)
+        return carried[0]
+
+    # --- arms -------------------------------------------------------------------------------------
+
+    def _parallel(self, frame: Frame, node: tree.Parallel) -> Any:
+        keys = tree.branch_keys(node.branches)
+        arms = {
+            key: (branch.name, (branch.statement,), cast("dict[str, Any]", {}))
+            for key, branch in zip(keys, node.branches, strict=True)
+        }
+        join: str | int = {"all": "all", "first": "first"}.get(node.join, node.count or 1)
+        left = self._joined(frame, node, arms, join, node.on_fail)
+        value: dict[str, Any] = {}
+        for key, branch in zip(keys, node.branches, strict=True):
+            doc = left.get(key)
+            value[key] = None if doc is None else doc["value"]
+            self._apply(frame, doc, node)
+            if branch.name is not None:
+                self._bind_branch(frame, branch.name, value[key], branch)
+            else:
+                for name in _bound_in((branch.statement,)):
+                    if doc is None and frame.scope.cell(name)[0] is None:
+                        self._declare(frame, "let", name, None, branch)
+        return value
+
+    def _bind_branch(self, frame: Frame, name: str, value: Any, node: tree.Node) -> None:
+        """`name =` in parallel binds a let, or assigns one that is there."""
+        cell, _ = frame.scope.cell(name)
+        if cell is None:
+            self._declare(frame, "let", name, value, node)
+        else:
+            self._set(frame, name, value, None, node)
+
+    def _side_by_side(
+        self,
+        frame: Frame,
+        node: tree.For | tree.Pipe,
+        body: tree.Body,
+        names: list[dict[str, Any]],
+        on_fail: tree.OnFail,
+    ) -> list[Any]:
+        """Runs a body for each item at once, and returns the values in the order of the items."""
+        if not names:
+            return []
+        arms: dict[str, Any] = {str(number): (None, body, one) for number, one in enumerate(names)}
+        left = self._joined(frame, node, arms, "all", on_fail)
+        found: list[Any] = []
+        for key in arms:
+            doc = left.get(key)
+            found.append(None if doc is None else doc["value"])
+            self._apply(frame, doc, node, bind=False)
+        return found
+
+    def _joined(
+        self, frame: Frame, node: tree.Node, arms: dict[str, Any], join: Any, on_fail: str
+    ) -> dict[str, Any]:
+        """Runs arms side by side; returns what each that counts has left."""
+        branches = {key: frame.ctx.branch(self._arm, frame, *arm) for key, arm in arms.items()}
+        waits = join == "all" and on_fail != "fail-fast"
+        key = frame.naming.key(node, "parallel")
+        try:
+            found = frame.ctx.parallel(
+                branches, join="settle" if waits else join, key=key, source=self._source(node)
+            )
+        except StepError:
+            if on_fail == "ignore":
+                return {}
+            raise
+        finally:
+            frame.handed = []
+        if not waits:
+            return found
+        failed = {key: one.error for key, one in found.items() if one.error is not None}
+        if failed and on_fail == "continue":
+            listed = "; ".join(f"{key}: {error.text}" for key, error in failed.items())
+            raise values.failure("ParallelError", f"{len(failed)} failed: {listed}", node.line)
+        return {key: one.value for key, one in found.items() if one.error is None}
+
+    def _arm(
+        self,
+        ctx: Any,
+        outer: Frame,
+        name: str | None,
+        body: tree.Body,
+        names: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Runs one arm in a thread of its own, and returns all that it leaves."""
+        arm = Arm()
+        scope = Scope(outer.scope, arm)
+        frame = Frame(ctx, scope, Memories(outer.agents))
+        frame.chain, frame.caught = outer.chain, outer.caught
+        frame.handed, frame.short = list(outer.handed), dict(outer.short)
+        for key, value in names.items():
+            scope.cells[key] = Cell("loop", value)
+        value = self._body(frame, body)
+        bound = {
+            key: [cell.kind, cell.value]
+            for key, cell in scope.cells.items()
+            if cell.kind != "loop" and key != name
+        }
+        left: dict[str, Any] = {
+            "value": value,
+            "bound": bound,
+            "changes": to_builtins(arm.changes),
+            "newest": frame.agents.newest,
+            "memory": frame.agents.memory,
+            "results": frame.results,
+        }
+        return {key: one for key, one in left.items() if one or key == "value"}
+
+    def _apply(
+        self, frame: Frame, left: dict[str, Any] | None, node: tree.Node, *, bind: bool = True
+    ) -> None:
+        """Applies what an arm left to the names around it: its turn is the order of the arms."""
+        if left is None:
+            return
+        for name, (kind, value) in left.get("bound", {}).items() if bind else ():
+            self._declare(frame, kind, name, value, node)
+        for name, added, value in left.get("changes", ()):
+            newest = value
+            if added is not None:
+                newest = frame.scope.get(name)[1]
+                for part in added:
+                    newest = values.added(newest, part)
+            self._set(frame, name, newest, added, node)
+        frame.agents.newest.update(left.get("newest", {}))
+        frame.agents.memory.update(left.get("memory", {}))
+        frame.results.update(left.get("results", {}))
+
+    def _source(self, node: tree.Node) -> str:
+        return f"{self._program.file}:{node.line}"
+
+
+def _global(frame: Frame) -> Any:
+    return frame.ctx._engine.store.scope("global")
+
+
+def _close(generator: Iterator[Any]) -> None:
+    """Ends a loop that was left now, not when it is collected."""
+    cast("Generator[Any]", generator).close()
+
+
+def _bases(body: tree.Body) -> tuple[str | None, ...]:
+    """Returns how the operations of each statement of a body are named; None: by their number."""
+    keys = tree.statement_keys(body)
+    return tuple(
+        None if tree.bound_name(statement) is None else key.replace("#", ":")
+        for statement, key in zip(body, keys, strict=True)
+    )
+
+
+def _addends(node: tree.Assign) -> list[tree.Expression] | None:
+    """Returns what `x = x + a + b` adds to x; None for any other assignment."""
+    found: list[tree.Expression] = []
+    value = node.value
+    while isinstance(value, tree.Binary) and value.operator == "+":
+        found.append(value.right)
+        value = value.left
+    if not found or not isinstance(value, tree.Name) or value.name != node.name:
+        return None
+    return found[::-1]
+
+
+def _item_names(node: tree.For, number: int, item: Any) -> dict[str, Any]:
+    return {node.variable: item, **({node.index: number} if node.index else {})}
+
+
+def _named(node: tree.Expression) -> str | None:
+    """Returns what a value is called in a context."""
+    if isinstance(node, tree.Name):
+        return node.name
+    return _shown(node) if isinstance(node, tree.Member | tree.Index) else None
+
+
+def _shown(node: tree.Expression) -> str:
+    """Returns a reference as it is written."""
+    if isinstance(node, tree.Member):
+        return f"{_shown(node.target)}.{node.name}"
+    if isinstance(node, tree.Index):
+        return f"{_shown(node.target)}[{_shown(node.index)}]"
+    if isinstance(node, tree.Constant):
+        return values.json_of(node.value)
+    return node.name if isinstance(node, tree.Name) else "…"
+
+
+def _permitted(permissions: tuple[tree.Permission, ...]) -> dict[str, Any]:
+    return {one.name: one.rule or list(one.patterns) for one in permissions}
+
+
+def _bound_in(body: tree.Body) -> Iterator[str]:
+    """Yields the names that statements bind where they stand, those of `if` and `try` included."""
+    for statement in body:
+        match statement:
+            case tree.Bind() | tree.Input():
+                yield statement.name
+            case tree.Output() | tree.Session():
+                if statement.name is not None:
+                    yield statement.name
+            case tree.Unpack():
+                yield from statement.names
+            case _:
+                pass
+        value = tree.value_of(statement)
+        match value:
+            case tree.Parallel():
+                for branch in value.branches:
+                    if branch.name is not None:
+                        yield branch.name
+                    yield from _bound_in((branch.statement,))
+            case tree.If() | tree.Try() | tree.Do():
+                for _, inner in tree.bodies(value):
+                    yield from _bound_in(inner)
+            case _:
+                pass
+
+
+def _bound_anywhere(body: tree.Body) -> Iterator[str]:
+    """Yields every name that a program binds outside of loops, blocks and pipes."""
+    yield from _bound_in(body)
+
+
+_STATEMENTS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {
+    tree.Use: Interpreter._nothing,
+    tree.Import: Interpreter._nothing,
+    tree.Agent: Interpreter._nothing,
+    tree.Block: Interpreter._nothing,
+    tree.Input: Interpreter._input,
+    tree.Output: Interpreter._output,
+    tree.Bind: Interpreter._bind,
+    tree.Unpack: Interpreter._unpack,
+    tree.Assign: Interpreter._assign,
+    tree.Throw: Interpreter._throw,
+    tree.Assert: Interpreter._assert,
+}
+_EXPRESSIONS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {
+    tree.Constant: Interpreter._constant,
+    tree.Name: Interpreter._name,
+    tree.Member: Interpreter._member,
+    tree.Index: Interpreter._index,
+    tree.Text: Interpreter._text,
+    tree.Array: Interpreter._array,
+    tree.Object: Interpreter._object,
+    tree.Not: Interpreter._not,
+    tree.Binary: Interpreter._binary,
+    tree.Condition: Interpreter._condition,
+    tree.Choice: Interpreter._choice,
+    tree.Session: Interpreter._session,
+    tree.Resume: Interpreter._resume,
+    tree.Do: Interpreter._do,
+    tree.BlockCall: Interpreter._block_call,
+    tree.ProgramCall: Interpreter._program_call,
+    tree.If: Interpreter._if,
+    tree.Try: Interpreter._try,
+    tree.Arrow: Interpreter._arrow,
+    tree.For: Interpreter._for,
+    tree.Repeat: Interpreter._repeat,
+    tree.Loop: Interpreter._loop,
+    tree.Pipe: Interpreter._pipe,
+    tree.Parallel: Interpreter._parallel,
+}

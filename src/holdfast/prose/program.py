@@ -1,0 +1,204 @@
+"""Programs as runs: each is the run `prose`, and all that it needs is in its inputs.
+
+The source of the program and of every program that it uses is stored when it starts, so that
+`resume` needs no file. An edited source is put into the run's state: it counts from then on, and
+where it differs from what was done already, the run diverges like any other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.prose import syntax as tree
+from holdfast.prose.check import load
+from holdfast.prose.interpreter import Interpreter
+from holdfast.prose.settings import Settings, settings_of
+from holdfast.runs.define import run
+
+if TYPE_CHECKING:
+    from holdfast.runs.engine import Run
+    from holdfast.store import Store
+
+NAME = "prose"
+SUFFIX = ".prose"
+EDITED = "program"
+"""Where an edited program stands in the state of its run."""
+FRAMES_MIN = 6000
+"""How deep Python may go: a hundred blocks that call each other need more than it allows."""
+
+
+class Source(Struct, frozen=True, omit_defaults=True):
+    """One program as it is stored; `uses` has the programs that it names, by their names here."""
+
+    file: str
+    text: str
+    uses: dict[str, str] = {}
+
+
+class Stored(Struct, frozen=True, omit_defaults=True):
+    """What a run of a program is started with."""
+
+    main: str
+    sources: dict[str, Source]
+    inputs: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    is_used: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The program itself."""
+        return self.sources[self.main]
+
+
+@lru_cache(maxsize=256)
+def loaded(text: str, file: str) -> tree.Program:
+    """Returns the tree of a program that has no errors."""
+    return load(text, file)
+
+
+@run(name=NAME)
+def prose(ctx: Any, program: dict[str, Any]) -> Any:
+    """Executes a program over a run's journal."""
+    stored = msgspec.convert(program, Stored)
+    if not stored.is_used:
+        edited = ctx.state.get(EDITED)
+        if edited is not None:
+            sources = msgspec.convert(_plain(edited), dict[str, Source])
+            stored = msgspec.structs.replace(stored, sources=sources)
+    if sys.getrecursionlimit() < FRAMES_MIN:
+        sys.setrecursionlimit(FRAMES_MIN)
+    source = stored.source
+
+    def call(ctx: Any, name: str, given: dict[str, Any], key: str | None, where: str) -> Any:
+        used = Stored(source.uses[name], stored.sources, given, stored.settings, is_used=True)
+        return ctx.run(prose, msgspec.to_builtins(used), key=key, label=name, source=where)
+
+    tree_ = loaded(source.text, source.file)
+    interpreter = Interpreter(tree_, settings_of(stored.settings), stored.inputs, call)
+    result, has_outputs = interpreter.run(ctx)
+    return result if has_outputs or not stored.is_used else {"output": result}
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+def gather(path: Path, imports: Sequence[Path] = ()) -> Stored:
+    """Returns a program with all that it uses, read from files; ProgramError if one has errors.
+
+    What `use` names is looked for beside the program, then in the directories given.
+    """
+    sources: dict[str, Source] = {}
+    main = _gather(path, sources, imports)
+    return Stored(main, sources)
+
+
+def gather_text(text: str, file: str = "program.prose") -> Stored:
+    """Returns a program that is given as text, and that uses no others."""
+    for statement in loaded(text, file).body:
+        if isinstance(statement, tree.Use):
+            raise UsageError(f'{file} uses "{statement.path}": start it from its file')
+    return Stored(file, {file: Source(file, text)})
+
+
+def _gather(path: Path, sources: dict[str, Source], imports: Sequence[Path]) -> str:
+    real = path.resolve()
+    key = str(path)
+    for known, source in sources.items():
+        if Path(known).resolve() == real:
+            return source.file
+    text = _read(path)
+    program = loaded(text, key)
+    sources[key] = Source(key, text)
+    uses: dict[str, str] = {}
+    for statement in program.body:
+        if isinstance(statement, tree.Use):
+            found = find_used(statement.path, path.parent, imports)
+            uses[statement.name] = _gather(found, sources, imports)
+    sources[key] = Source(key, text, uses)
+    return key
+
+
+def find_used(name: str, beside: Path, imports: Sequence[Path]) -> Path:
+    """Returns the file that `use` names. Nothing is fetched from anywhere."""
+    for folder in (beside, *imports):
+        for candidate in (folder / name, folder / f"{name}{SUFFIX}"):
+            if candidate.is_file():
+                return candidate
+    raise NotFoundError(
+        f'there is no program "{name}" beside "{beside}"',
+        hint="[prose] imports of holdfast.toml names further directories",
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError as absent:
+        raise NotFoundError(f'there is no program "{path}"') from absent
+    except UnicodeDecodeError as error:
+        raise UsageError(f'program "{path}" is not UTF-8: {error}') from error
+    except OSError as error:
+        raise UsageError(f'program "{path}" cannot be read: {error}') from error
+
+
+def start(
+    store: Store,
+    program: Stored,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    id: str | None = None,
+    settings: Settings | None = None,
+) -> Run[Any]:
+    """Starts a program as a run; nothing is committed if it cannot be started."""
+    chosen = settings or Settings()
+    chosen.check()
+    given = dict(inputs or {})
+    known = inputs_of(program)
+    for name in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise UsageError(f'{program.main} has no input "{name}": it has {listed}')
+    stored = msgspec.structs.replace(program, inputs=given, settings=msgspec.to_builtins(chosen))
+    document = msgspec.to_builtins(stored)
+    return store._engine.start(prose, (document,), {}, id=id)
+
+
+def inputs_of(program: Stored) -> list[str]:
+    """Returns the names of a program's inputs."""
+    source = program.source
+    found: list[str] = []
+    waiting: list[Any] = list(loaded(source.text, source.file).body)
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, tree.Input):
+            found.append(one.name)
+        for _, body in tree.bodies(one):
+            waiting += body
+    return found
+
+
+def put_edited(store: Store, id: str, program: Stored) -> None:
+    """Puts an edited program into the state of a run: it counts when the run is resumed."""
+    store.workflow(id).set(EDITED, msgspec.to_builtins(program.sources))
+
+
+def stored_of(store: Store, id: str) -> Stored:
+    """Returns the program of a run as it is run: as it was edited last, else as it was started."""
+    created = store.run(id).journal.created
+    if created is None or created.name != NAME:
+        raise UsageError(f'run "{id}" is no program', hint="holdfast runs show tells what it is")
+    stored = msgspec.convert(store._engine.load(created.inputs)["program"], Stored)
+    edited = store.workflow(id).get(EDITED)
+    if edited is None:
+        return stored
+    sources = msgspec.convert(_plain(edited), dict[str, Source])
+    return msgspec.structs.replace(stored, sources=sources)

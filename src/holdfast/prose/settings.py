@@ -1,0 +1,55 @@
+"""What may be set for one execution of a program; it is stored with the run."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import UsageError
+
+VERBATIM_MAX = 2000
+SUMMARISED_MAX = 8000
+
+
+class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a program is run: its sessions' class, its waits, and how much context is passed."""
+
+    sessions: str = "idempotent"
+    """The class of every session: idempotent, or effect."""
+    backoff_scale: float = 1.0
+    """What the waits of `backoff:` are multiplied by."""
+    verbatim_max: int = VERBATIM_MAX
+    """Up to so many characters a value is passed as it is."""
+    summarised_max: int = SUMMARISED_MAX
+    """Up to so many characters it is passed as a summary, above them by reference."""
+    views: str | None = None
+    """The directory that shows the state of the program as files; None: there is none."""
+
+    def check(self) -> None:
+        """Raises UsageError for settings that cannot be."""
+        if self.sessions not in ("idempotent", "effect"):
+            raise UsageError(f"sessions are idempotent or effect, found {self.sessions!r}")
+        if not 0 <= self.verbatim_max <= self.summarised_max:
+            raise UsageError(
+                f"a value is passed as it is up to {self.verbatim_max} characters, and "
+                f"summarised up to {self.summarised_max}: the first may not be larger"
+            )
+        if not self.backoff_scale >= 0:
+            raise UsageError(f"backoff_scale is at least 0, found {self.backoff_scale}")
+
+    def reference(self, run: str, name: str, text: str) -> str:
+        """Returns what stands for a value that is too long to be passed: where it can be read."""
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        place = f"holdfast prose show {run} --value {name}"
+        if self.views is not None and "." not in name and "[" not in name:
+            place = str(PurePath(self.views) / "state" / f"{name}.md")
+        return f"({len(text):,} characters, digest {digest}; to be read at: {place})"
+
+
+def settings_of(document: dict[str, Any]) -> Settings:
+    """Returns stored settings."""
+    return msgspec.convert(document, Settings)
