@@ -390,16 +390,18 @@ class LeaseKeeper(Handle):
     def _register(self) -> None:
         info = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
         info |= {"actor": self._log.actor, "lease_s": self._lease_s}
-        for left in reversed(range(_REGISTERS)):
+        tries = 0
+        while True:
             began_us = self._clock.boot_us()
             lease = self._own()
+            tries += 1
             try:
                 self._record(lease, REGISTERED, info, key=self.worker)
                 break
             except LeaseLostError:
                 # It lapsed on a machine that is too busy. Nobody else can have it, and nothing
                 # depends on it yet.
-                if not left:
+                if tries == _REGISTERS:
                     raise
         self._add(lease, self._lease_s, began_us)
         try:
