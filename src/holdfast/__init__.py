@@ -74,7 +74,19 @@ from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
 from holdfast.record.verifier_commands import load_verifiers
-from holdfast.runs import Context, Outcome, Output, Progress, Retry, Run, StepContext, run, step
+from holdfast.runs import (
+    Context,
+    Current,
+    Outcome,
+    Output,
+    Progress,
+    Retry,
+    Run,
+    StepContext,
+    current,
+    run,
+    step,
+)
 from holdfast.runs.admin import RunSummary
 from holdfast.scope import (
     ConversationState,
@@ -113,6 +125,7 @@ __all__ = [
     "Contradicted",
     "ConversationState",
     "CorruptError",
+    "Current",
     "Decision",
     "Delivery",
     "Done",
@@ -205,6 +218,7 @@ __all__ = [
     "Worker",
     "WorkflowState",
     "act",
+    "current",
     "job",
     "load_verifiers",
     "node",

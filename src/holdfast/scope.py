@@ -52,6 +52,7 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.log import is_replayed
+from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
@@ -298,14 +299,20 @@ class Scope:
             newest_first=check_flag(newest_first, "newest_first"),
         )
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """Returns the named revisions, newest first; a name may have been given again."""
-        return [
+    def checkpoints(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[Checkpoint]:
+        """Returns the named revisions, newest first; a name may have been given again.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        found = [
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
             for found in self._log.find(stream)
             if found.revision <= until
         ]
+        return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
     def revision_of(self, moment: Moment) -> int:
         """Returns the revision that a moment means. A name means its newest checkpoint."""

@@ -17,6 +17,7 @@ from holdfast.backends.protocol import (
     START,
     Backend,
     Durability,
+    Held,
     Lease,
     Mark,
     Position,
@@ -48,7 +49,7 @@ from holdfast.core.leases import (
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
-from holdfast.core.page import PAGE_SIZE, Page, check_limit
+from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -129,6 +130,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -451,11 +453,37 @@ class Store:
         n = check_whole(n, "n", least=1)
         return self._log.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
 
-    def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
-        """Returns the marks that are set, claimed or not."""
+    def marks(
+        self,
+        index: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Mark]:
+        """Returns the marks that are set, claimed or not: highest priority first, then by due time.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
         if index is not None:
             index = check_name(index, "index")
-        return self._log.marks.list(index, limit=check_whole(limit, "limit"))
+        limit = check_limit(limit)
+        most = NO_LIMIT if limit is None or after is not None else limit + 1
+        marks = self._log.marks.list(index, limit=most)
+        return cut("marks", marks, mark_key, after=after, limit=limit)
+
+    def leases(
+        self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[Held]:
+        """Returns the leases that were not released, by name: those held and those that lapsed."""
+        limit = check_limit(limit)
+        for text, what in ((prefix, "prefix"), (after or "", "after")):
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"{what} is text, found {show_value(text)}")
+        most = NO_LIMIT if limit is None else limit
+        found = self._log.leases.list(prefix=prefix, after=after or "", limit=most + 1)
+        page = found[:limit]
+        cursor = page[-1].name if page else after
+        return Page(page, more=len(page) < len(found), cursor=cursor)
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -548,16 +576,23 @@ class Store:
         self._engine.ended(check_id(id))
         return Run(self._engine, id)
 
-    def runs(self, *, status: str | None = None) -> list[RunSummary]:
+    def runs(
+        self,
+        *,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[RunSummary]:
         """Returns the runs of the store by id, of one status if given.
 
-        Unfinished ones are found by their marks, without reading a stream.
+        Unfinished ones are found by their marks, without reading a stream. The cursor of a page,
+        given as `after`, leads to the next one.
         """
         if status is not None and status not in _STATUSES:
             raise UsageError(
                 f"a status is one of {', '.join(_STATUSES)}, found {show_value(status)}"
             )
-        return admin.runs(self._engine, status)
+        return admin.runs(self._engine, status, after=after, limit=limit)
 
     def cancel(self, run: str) -> None:
         """Asks a run to stop at its next operation; one that is not being executed ends now."""
@@ -695,18 +730,26 @@ class Store:
         *,
         incomplete: bool = False,
         scope: Scope | str | None = None,
-        limit: int | None = None,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
         before: int | None = None,
         older_than: object = None,
-    ) -> list[Decision]:
-        """Returns decisions of one scope or of all, newest first; `before` a revision pages on.
+    ) -> Page[Decision]:
+        """Returns decisions of one scope or of all, newest first, or those `before` a revision.
+
+        The cursor of a page, given as `after`, leads to the next one.
 
         With `incomplete` only the open ones, highest priority first, then oldest: found by their
         marks, without reading any stream. `older_than` is a length of time since the last change.
         Without a scope the newest `limit` of every scope are read, however many there are.
         """
         return Decisions(self._context).list(
-            incomplete=incomplete, scope=scope, limit=limit, before=before, older_than=older_than
+            incomplete=incomplete,
+            scope=scope,
+            after=after,
+            limit=limit,
+            before=before,
+            older_than=older_than,
         )
 
     def decision(self, id: str) -> Decision:
@@ -746,11 +789,13 @@ class Store:
         epic: str | None = None,
         tag: str | None = None,
         suspect: bool | None = None,
-        limit: int | None = None,
-    ) -> list[Task]:
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Task]:
         """Returns the tasks of all scopes that are not closed, highest priority first, then oldest.
 
-        They are found by their marks; `suspect=True` are those whose owner is silent.
+        They are found by their marks; `suspect=True` are those whose owner is silent. The cursor
+        of a page, given as `after`, leads to the next one.
         """
         return open_tasks(
             self._context,
@@ -759,6 +804,7 @@ class Store:
             epic=epic,
             tag=tag,
             suspect=suspect,
+            after=after,
             limit=limit,
         )
 

@@ -160,3 +160,13 @@ def test_the_parser_works_from_a_stack_that_is_nearly_full():
     frames = len(inspect.stack())
     found = [deep(sys.getrecursionlimit() - frames - left) for left in (40, 60, 100)]
     assert {"too-deep"} in found
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [('sesion "a"', "session"), ("agnet a:\n  model: opus", "agent"), ('thrwo "a"', "throw")],
+)
+def test_a_misspelt_word_is_named(text: str, meant: str):
+    (problem,) = check(text)
+    assert problem.code == "syntax"
+    assert f'(is "{meant}" meant?)' in problem.message

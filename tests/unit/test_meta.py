@@ -280,6 +280,22 @@ def test_a_refused_commit_with_meta_leaves_format_1_as_it_is(tmp_path: Path) -> 
     backend.close()
 
 
+def test_keys_of_later_events_raise_the_format_of_a_files_store(tmp_path: Path) -> None:
+    """Clause 26: a reader of format 1 would take such a line for damage."""
+    backend = FilesBackend(unpack("files-1", "closed", tmp_path), clock=FakeClock(seed=2))
+    build = RecordBuilder(1_900_000_000_000_000)
+    first = build.append("new", b"1", b"2", key="k")
+    accepted(backend, build.commit(first))
+    assert backend.directory.read_format() == 1
+    more = build.append("new", b"3", b"4", behind=first, key="a")
+    keyed = replace(more.records[1], key="b")
+    keyed = replace(keyed, link=record_link(more.records[0].link, keyed))
+    accepted(backend, build.commit(replace(more, records=(more.records[0], keyed))))
+    assert backend.directory.read_format() == 2
+    assert [found.revision for found in backend.find("new", key="b")] == [4]
+    backend.close()
+
+
 def test_describe_says_the_format_it_knows_if_the_file_is_gone(tmp_path: Path) -> None:
     backend = FilesBackend(tmp_path / "store", clock=FakeClock())
     (tmp_path / "store" / "holdfast.json").unlink()

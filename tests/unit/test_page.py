@@ -61,7 +61,7 @@ def test_a_cursor_of_something_else_is_refused(wrong: object) -> None:
 
 
 def test_a_cursor_that_was_made_up_is_refused() -> None:
-    with pytest.raises(UsageError, match="is not a cursor of things"):
+    with pytest.raises(UsageError, match="of another list"):
         cut("things", [(1, "a")], _key, after=write_cursor("things", "x", 1), limit=1)
 
 

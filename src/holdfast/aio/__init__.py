@@ -17,15 +17,39 @@ from typing import Any
 from holdfast.aio.nodes import process_node
 from holdfast.aio.runs import AsyncContext, AsyncRun
 from holdfast.aio.scope import AsyncScope
-from holdfast.aio.store import AsyncStore
-from holdfast.store import DEFAULT_PLACE, open_store
+from holdfast.aio.store import THREADS, AsyncStore
+from holdfast.errors import UsageError, show_value
+from holdfast.store import DEFAULT_PLACE, Store, open_store
 
-__all__ = ["AsyncContext", "AsyncRun", "AsyncScope", "AsyncStore", "open", "process_node"]
+__all__ = ["AsyncContext", "AsyncRun", "AsyncScope", "AsyncStore", "open", "over", "process_node"]
 
 
-async def open(url: object = DEFAULT_PLACE, *, threads: int = 4, **options: Any) -> AsyncStore:
+async def open(
+    url: object = DEFAULT_PLACE, *, threads: int = THREADS, **options: Any
+) -> AsyncStore:
     """Opens a store for the running loop; the options are those of `holdfast.open`."""
     executor = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-aio")
     loop = asyncio.get_running_loop()
     store = await loop.run_in_executor(executor, lambda: open_store(url, **options))
     return AsyncStore(store, executor)
+
+
+def over(store: Store, *, threads: int = THREADS) -> AsyncStore:
+    """Returns an open store for the running loop: one for each loop, as many as are needed.
+
+    Whoever opened the store goes on to use it, and closes it last. Closing what this returns lets
+    go of its threads, and stops the async runs that this loop executes.
+    """
+    if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"aio.over takes what holdfast.open returned, found {show_value(store)}",
+            hint="of an async store give its `sync`",
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise UsageError(
+            "aio.over was called outside an event loop", hint="call it in a coroutine"
+        ) from error
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-aio")
+    return AsyncStore(store, executor, owns=False)

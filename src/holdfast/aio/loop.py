@@ -26,6 +26,7 @@ from holdfast.core.commit_queue import Request
 from holdfast.core.contest import PAUSE_S, Contest
 from holdfast.core.watch import PositionWaiter
 from holdfast.errors import ConflictError, UsageError
+from holdfast.runs.execution import Execution
 from holdfast.store import Store
 
 T = TypeVar("T")
@@ -53,10 +54,32 @@ class Loop:
         self.store = store
         self.executor = executor
         self.loop = asyncio.get_running_loop()
+        self.is_left = False
+        self.begin: Callable[[Execution], None] | None = None  # begins an async run here
+
+    def check(self) -> None:
+        """Raises UsageError in another loop than the store's own, before anything is done.
+
+        Futures belong to one loop: what was sent to the queue or to a thread would be done, and the
+        caller told that it failed.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise UsageError(
+                "this async store belongs to another event loop: nothing was done",
+                hint="use holdfast.aio.over(store.sync) in each loop",
+            )
+
+    def nearest(self) -> Loop:
+        """Returns the loop that a call came from, if it is one of this store's; else this one."""
+        home = HOME.get()
+        is_ours = home is not None and home.store is self.store and not home.is_left
+        return home if home is not None and is_ours else self
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous call in our executor, with the caller's context variables."""
+        self.check()
         context = contextvars.copy_context()
+        context.run(HOME.set, self)
         try:
             future = self.loop.run_in_executor(
                 self.executor, lambda: context.run(function, *args, **kwargs)
@@ -81,6 +104,7 @@ class Loop:
         many writers that is a tenth of everything. A cancellation takes the future away from the
         caller, not the commit from the queue; another future then waits for the outcome.
         """
+        self.check()
         log = self.store._log
         if log.turns.held:
             await self.await_turn(proposed)
@@ -134,6 +158,7 @@ class Loop:
 
     def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
+        self.check()
         future: asyncio.Future[Request] = self.loop.create_future()
         request = self.store._log.submit(proposed, waker=self.wake, context=future)
 
@@ -185,6 +210,10 @@ class Loop:
             self.loop.call_soon_threadsafe(told.set)
         except RuntimeError as error:
             _logger.debug("a position was told to nobody: %s", error)  # the loop was closed
+
+
+HOME: contextvars.ContextVar[Loop | None] = contextvars.ContextVar("holdfast_loop", default=None)
+"""The loop that a call in a thread was made from."""
 
 
 def _settle(answered: Sequence[Request]) -> None:

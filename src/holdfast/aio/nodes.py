@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aio.loop import Loop, shielded
+from holdfast.aio.loop import HOME, Loop, shielded
 from holdfast.aio.scope import AsyncScope
 from holdfast.nodes import process_node as process_node_sync
 from holdfast.nodes.define import Graph, Node
@@ -80,19 +80,20 @@ class AsyncWalks:
         self._loop = loop
         self._store = store
         self._threads: ThreadPoolExecutor | None = None
-        store._nodes.call = self._call
 
-    def _call(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not node.is_async:
             return node.function(*args, **kwargs)
         running = node.function(*args, **kwargs)
-        return asyncio.run_coroutine_threadsafe(running, self._loop.loop).result()
+        return asyncio.run_coroutine_threadsafe(running, self._loop.nearest().loop).result()
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a walk in a thread; waits for its outcome, also when cancelled."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(WALKS, thread_name_prefix="holdfast-walk")
+        self._loop.check()
         context = copy_context()
+        context.run(HOME.set, self._loop)
         future = self._loop.loop.run_in_executor(
             self._threads, lambda: context.run(function, *args, **kwargs)
         )

@@ -345,16 +345,19 @@ class AsyncRuns:
     def __init__(self, loop: Loop, engine: Engine) -> None:
         self.loop = loop
         self.engine = engine
-        self._tasks: set[asyncio.Task[None]] = set()
-        engine.launch_async = self._launch
+        self._tasks: dict[asyncio.Task[None], Execution] = {}
+        loop.begin = self._begin
 
-    def _launch(self, run: Execution) -> None:
-        """Called from any thread: the run begins on the loop, in a context of its own.
+    def launch(self, run: Execution) -> None:
+        """Called from any thread: the run begins on a loop, in a context of its own.
 
-        The caller's context variables, above all a run around it, may end before this run does.
+        That is the loop that it was started from, where the store has several; else this one. The
+        caller's context variables, above all a run around it, may end before this run does.
         """
+        home = self.loop.nearest()
+        assert home.begin is not None, "BUG: a loop without runs"
         try:
-            self.loop.loop.call_soon_threadsafe(self._begin, run, context=Context())
+            home.loop.call_soon_threadsafe(home.begin, run, context=Context())
         except RuntimeError as error:
             raise UsageError(
                 "the event loop of this store is closed: no async run is executed here any more",
@@ -363,8 +366,8 @@ class AsyncRuns:
 
     def _begin(self, run: Execution) -> None:
         task = self.loop.loop.create_task(self._execute(run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = run
+        task.add_done_callback(self._tasks.pop)
 
     def _stop(self, run: Execution, task: asyncio.Task[None]) -> None:
         def stop() -> None:
@@ -394,15 +397,16 @@ class AsyncRuns:
             )
 
     async def close(self) -> None:
-        """Stops every run where it is; each can be resumed."""
-        for run in list(self.engine.active.values()):
-            if (
-                run.function.is_async
-            ):  # told to those who wait for it, instead of the cancelled task
-                run.lost(UsageError("the store was closed"))
-        for task in list(self._tasks):
+        """Stops every run of this loop where it is; each can be resumed."""
+        mine = list(self._tasks.values())
+        if self.engine.launch_async == self.launch:  # no other loop: those too that wait to begin
+            mine = [run for run in self.engine.active.values() if run.function.is_async]
+        for run in mine:  # told to those who wait for it, instead of the cancelled task
+            run.lost(UsageError("the store was closed"))
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AsyncRun(Generic[R_co]):

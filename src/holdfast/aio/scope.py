@@ -24,6 +24,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.contest import RETRIES
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
+from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.past import StateAt
 from holdfast.core.tree import Map, Op
 from holdfast.names import check_name
@@ -134,8 +135,10 @@ class AsyncScope:
         async for one in self._loop.steps(found):
             yield one
 
-    async def checkpoints(self) -> list[Checkpoint]:
-        return await self._loop.hop(self.sync.checkpoints)
+    async def checkpoints(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[Checkpoint]:
+        return await self._loop.hop(self.sync.checkpoints, after=after, limit=limit)
 
     async def revision_of(self, moment: Moment) -> int:
         return await self._loop.hop(self.sync.revision_of, moment)

@@ -50,6 +50,7 @@ from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
+from holdfast.nodes.walk import call_plainly
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -244,11 +245,16 @@ def _giving_run(
 
 
 class AsyncStore:
-    """A store for one event loop; see `Store` for what each method does."""
+    """A store for one event loop; see `Store` for what each method does.
 
-    def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
+    Used from another loop it refuses, before anything is done: `holdfast.aio.over(store.sync)`
+    gives each loop one of its own.
+    """
+
+    def __init__(self, store: Store, executor: ThreadPoolExecutor, *, owns: bool = True) -> None:
         self._loop = Loop(store, executor)
-        self._store = store
+        self._store = self.sync = store
+        self._owns = owns
         self.url = store.url
         self.worker = store.worker
         self._log = store._log
@@ -257,6 +263,13 @@ class AsyncStore:
         self._runs = AsyncRuns(self._loop, store._engine)
         self._walks = AsyncWalks(self._loop, store)
         self._is_closed = False
+        store._async_stores.append(self)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Has async runs and nodes executed on this loop, unless they are begun from another."""
+        self._engine.launch_async = self._runs.launch
+        self._store._nodes.call = self._walks.call
 
     def global_(self) -> AsyncScope:
         return AsyncScope(self._loop, self._store.global_())
@@ -492,8 +505,16 @@ class AsyncStore:
     async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
 
-    async def marks(self, index: str | None = None, *, limit: int = 1000) -> list[Mark]:
-        return await self._loop.hop(self._store.marks, index, limit=limit)
+    async def marks(
+        self,
+        index: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Mark]:
+        return await self._loop.hop(self._store.marks, index, after=after, limit=limit)
+
+    leases = mirror(Store.leases, of="_store")
 
     decisions = mirror(Store.decisions, of="_store")
     decision = mirror(Store.decision, of="_store")
@@ -593,10 +614,19 @@ class AsyncStore:
     async def close(self) -> None:
         if self._is_closed:
             return
-        self._is_closed = True
+        self._loop.check()
+        self._is_closed = self._loop.is_left = True
+        others: list[AsyncStore] = self._store._async_stores
+        others.remove(self)
+        if others:
+            others[-1]._attach()
         await self._runs.close()
         self._walks.close()
-        await self._loop.hop_shielded(self._store.close)
+        if self._owns:
+            await self._loop.hop_shielded(self._store.close)
+        elif not others:
+            self._engine.launch_async = None
+            self._store._nodes.call = call_plainly
         self._loop.executor.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncStore:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Words,
+    open_reading,
+    open_writing,
+    print_more,
+)
 from holdfast.cli.parsing import find_decision, find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.errors import NotFoundError
@@ -128,6 +136,7 @@ def decisions(
     *,
     incomplete: Flag = False,
     limit: int = 20,
+    after: str | None = None,
     before: int | None = None,
     older_than: str | None = None,
     options: Options = DEFAULTS,
@@ -142,6 +151,8 @@ def decisions(
         Only open ones, whose act may or may not have been done.
     limit
         How many at most.
+    after
+        Go on after a page: its cursor.
     before
         Only those made before this revision of the scope.
     older_than
@@ -160,7 +171,12 @@ def decisions(
             print_decision(store.decision(find_decision(store, scope)), options, whole=True)
             return
         found = store.decisions(
-            incomplete=incomplete, scope=name, limit=limit, before=before, older_than=older_than
+            incomplete=incomplete,
+            scope=name,
+            after=after,
+            limit=limit,
+            before=before,
+            older_than=older_than,
         )
         if options.json:
             print_json(decisions_document(scope, found, incomplete=incomplete))
@@ -170,6 +186,9 @@ def decisions(
         print_table(COLUMNS, [show_row(entry) for entry in found])
     else:
         print_note("no decisions")
+    words = ["decisions", *([scope] if scope else []), *(["--incomplete"] if incomplete else [])]
+    words += [] if older_than is None else ["--older-than", older_than]
+    print_more(found, [*words, "--limit", str(limit)], options)
 
 
 def recover(

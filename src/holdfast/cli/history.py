@@ -27,6 +27,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.core.event import Change, Event, Position
+from holdfast.core.page import PAGE_SIZE
 from holdfast.errors import UsageError
 from holdfast.names import split_name
 from holdfast.render.history import (
@@ -151,25 +152,38 @@ def print_changes(changes: Sequence[Change]) -> None:
         print_table(("", "path", "old", "new"), [change_cells(change) for change in changes])
 
 
-def checkpoints(scope: str, /, *, options: Options = DEFAULTS) -> None:
+def checkpoints(
+    scope: str,
+    /,
+    *,
+    limit: int = PAGE_SIZE,
+    after: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
     """List the checkpoints of a scope, newest first.
 
     Parameters
     ----------
     scope
         The scope, such as team/support or global.
+    limit
+        How many at most.
+    after
+        Go on after a page: its cursor.
     """
     with open_reading(options) as store:
         named = find_scope(store, scope)
-        scope, found = named.name, named.checkpoints()
+        scope = named.name
+        page = named.checkpoints(after=after, limit=parse_limit(limit))
     if options.json:
-        print_json(checkpoints_document(scope, found))
+        print_json(checkpoints_document(scope, page))
         return
-    rows = [(str(each.revision), show_time(each.time), each.name) for each in found]
+    rows = [(str(each.revision), show_time(each.time), each.name) for each in page]
     if rows:
         print_table(("revision", "time", "name"), rows)
     else:
         print_note(f"{scope} has no checkpoints")
+    print_more(page, ["checkpoints", scope], options)
 
 
 def checkpoint(

@@ -26,8 +26,9 @@ from holdfast.cli.options import (
     command,
     open_reading,
     open_writing,
+    print_more,
 )
-from holdfast.cli.parsing import find_run, parse_value
+from holdfast.cli.parsing import find_run, parse_limit, parse_value
 from holdfast.cli.printing import (
     CHILDREN_MAX,
     console,
@@ -44,6 +45,7 @@ from holdfast.cli.user_code import load, load_run, run_by_name
 from holdfast.clock import Clock
 from holdfast.core import intent
 from holdfast.core.event import Event, to_datetime
+from holdfast.core.page import Key, Page, cut
 from holdfast.errors import (
     ExistsError,
     HoldfastError,
@@ -369,7 +371,13 @@ COLUMNS = ("run", "status", "updated", "code", "doing")
 TAIL = 10
 
 
-def list_runs(*, status: str | None = None, limit: int = 50, options: Options = DEFAULTS) -> None:
+def list_runs(
+    *,
+    status: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
     """List runs: those that have not ended first, then the others, newest ids first.
 
     Parameters
@@ -379,23 +387,31 @@ def list_runs(*, status: str | None = None, limit: int = 50, options: Options = 
         failed or cancelled.
     limit
         How many at most.
+    after
+        Go on after a page: its cursor.
     """
-    if limit < 1:
-        raise UsageError(f"--limit must be at least 1, found {limit}")
     with open_reading(options) as store:
-        known = sorted(store.runs(status=status), key=lambda run: run.id, reverse=True)
-        known.sort(key=lambda run: run.status in ENDED)
-        found = [view_briefly(store, run) for run in known[:limit]]
+        known = sorted(store.runs(status=status, limit=None), key=_unfinished_and_newest_first)
+        page = cut(
+            "runs", known, _unfinished_and_newest_first, after=after, limit=parse_limit(limit)
+        )
+        views = [view_briefly(store, run) for run in page]
+        found = Page(views, more=page.more, cursor=page.cursor)
         if options.json:
             print_json(runs_document(found, len(known)))
             return
         rows = [_row(run) for run in found]
     if rows:
         print_table(COLUMNS, rows)
-        if len(known) > limit:
-            print_note(f"{len(known) - limit:,} more: --limit {len(known)}")
     else:
         print_note(f"no run is {status}" if status else "no runs")
+    words = ["runs", "list", *(["--status", status] if status else []), "--limit", str(limit)]
+    print_more(found, words, options)
+
+
+def _unfinished_and_newest_first(run: RunSummary) -> Key:
+    """Returns what runs are listed by; ids sort by the time they were made at, here backwards."""
+    return run.status in ENDED, [*(-ord(letter) for letter in run.id), 1]
 
 
 def _row(run: RunView) -> tuple[str, ...]:

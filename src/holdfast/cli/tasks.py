@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Words,
+    open_reading,
+    open_writing,
+    print_more,
+)
 from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import print_facts, print_json, print_note, print_table
 from holdfast.errors import UsageError
@@ -80,6 +88,7 @@ def list_tasks(
     suspect: Flag = False,
     all: Flag = False,
     limit: int = 100,
+    after: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """List the tasks that are not closed, highest priority first.
@@ -102,14 +111,16 @@ def list_tasks(
         Closed ones too; needs a scope.
     limit
         How many at most.
+    after
+        Go on after a page: its cursor.
     """
     if scope is None and all:
         raise UsageError(
             "--all needs a scope: closed tasks are listed by scope only",
             hint="holdfast task list SCOPE --all",
         )
-    fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "limit": limit}
-    fits |= {"suspect": suspect or None, "status": status}
+    fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "after": after}
+    fits |= {"suspect": suspect or None, "status": status, "limit": limit}
     with open_reading(options) as store:
         if scope is None:
             found = store.tasks(**fits)
@@ -119,10 +130,23 @@ def list_tasks(
             scope, found = named.name, named.tasks.list(**fits)
     if options.json:
         print_json(tasks_document(scope, found))
-    elif found:
+        return
+    if found:
         print_table(COLUMNS, [_row(task) for task in found])
     else:
         print_note("no tasks")
+    asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
+    flags = [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
+    print_more(found, [*_page_words(scope, asked, status), *flags], options)
+
+
+def _page_words(
+    scope: str | None, asked: dict[str, str | None], status: list[str] | None
+) -> list[str]:
+    """Returns the words of this verb that the next page is asked for with."""
+    words = ["task", "list", *([scope] if scope else [])]
+    words += [word for pair in asked.items() if pair[1] is not None for word in map(str, pair)]
+    return [*words, *(word for one in status or () for word in ("--status", one))]
 
 
 def claim(

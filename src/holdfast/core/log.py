@@ -1292,14 +1292,17 @@ class Log:
         return self._backend.read(stream, after=after, until=until, limit=limit)
 
     def find(
-        self, stream: str, *, key: str | None = None, checkpoint: str | None = None
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
     ) -> list[Found]:
         """Returns where a key or a checkpoint's name stands in a stream, newest first."""
         return self._backend.find(stream, key=key, checkpoint=checkpoint)
 
-    def streams(self, *, prefix: str = "") -> Iterator[str]:
-        """Yields the name of every stream, in order."""
-        after = ""
+    def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
+        """Yields the name of every stream after one, in order."""
         while names := self._backend.streams(prefix=prefix, after=after):
             yield from names
             after = names[-1]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
 
+from holdfast.backends.protocol import Mark
 from holdfast.core.arguments import check_whole
 from holdfast.errors import UsageError, show_value
 
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 PAGE_SIZE = 1000
 """How many items a list has at most, unless the caller says another number, or None for all."""
+
+NO_LIMIT = 1 << 31
+"""More than a store has of anything: as a limit it means all."""
 
 Key = tuple[Any, ...]
 """What a list is sorted by: plain values, different for each of its items."""
@@ -50,6 +54,11 @@ def check_limit(limit: object) -> int | None:
     return None if limit is None else check_whole(limit, "limit", least=1)
 
 
+def mark_key(mark: Mark) -> Key:
+    """Returns what marks are listed by (clause 17)."""
+    return -mark.priority, mark.due, mark.key, mark.index
+
+
 def write_cursor(kind: str, *parts: object) -> str:
     """Returns the cursor of a place in a list of that kind."""
     text = json.dumps([kind, *parts], ensure_ascii=False, separators=(",", ":"))
@@ -75,6 +84,16 @@ def _not_a_cursor(kind: str, cursor: object) -> UsageError:
     )
 
 
+def is_after(key: Key, passed: Key) -> bool:
+    """Returns whether an item comes after the place that a cursor holds, or raises UsageError."""
+    try:
+        return key > passed
+    except TypeError as error:  # of another list, or made up
+        raise UsageError(
+            "the cursor is one of another list", hint="give the cursor of the page before, as it is"
+        ) from error
+
+
 def cut(
     kind: str,
     items: Sequence[T],
@@ -92,10 +111,7 @@ def cut(
     rest = items
     if after is not None:
         passed = read_cursor(kind, after)
-        try:
-            rest = [item for item in items if key(item) > passed]
-        except TypeError as error:  # made up by somebody
-            raise _not_a_cursor(kind, after) from error
+        rest = [item for item in items if is_after(key(item), passed)]
     page = list(islice(rest, limit))
     cursor = write_cursor(kind, *key(page[-1])) if page else after
     return Page(page, more=len(page) < len(rest), cursor=cursor)

@@ -530,7 +530,7 @@ class _Checker:
         if node.message is not None:
             self._text(node.message)
         if not self._tries:
-            self._report(node, "throw-outside-try", "no try around this throw: it ends the program")
+            self._report(node, "throw-outside-try", "no try stands around this throw")
 
     def _assert(self, node: syntax.Assert) -> None:
         self._walk(node.condition)

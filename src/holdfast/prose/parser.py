@@ -11,6 +11,7 @@ statement or deeper.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -275,7 +276,7 @@ class _Parser:
             self._deepen()
             one = read()
             if self._kinds[self._at] != LINE:
-                raise self._stop("the end of the line")
+                raise self._stop(f"the end of the line{self._meant(begin)}")
             return one
         except _Stop:
             self._pass_over(begin, indent)
@@ -283,6 +284,14 @@ class _Parser:
         finally:
             self._depth = depth
             self._statement_indent, self._closed, self._has_calls = kept
+
+    def _meant(self, begin: int) -> str:
+        """Returns which word may have been meant by the first one of a statement."""
+        if self._kinds[begin] != NAME or self._at != begin + 1:
+            return ""
+        word: str = self._values[begin]
+        near = get_close_matches(word, _FIRST_WORDS, 1, cutoff=0.75)
+        return f' after "{word}" (is "{near[0]}" meant?)' if near else ""
 
     def _pass_over(self, begin: int, indent: int) -> None:
         """Goes to the next line that is not part of this statement; notes the names it binds."""
@@ -1141,6 +1150,11 @@ class _Value(Struct, frozen=True, gc=False):
     value: str | int | float
 
 
+_FIRST_WORDS = (
+    *("use", "import", "input", "output", "agent", "block", "let", "const", "session", "resume"),
+    *("do", "parallel", "for", "repeat", "loop", "try", "throw", "choice", "option", "if", "elif"),
+    *("else", "catch", "finally", "assert"),
+)
 _TRY_CLAUSES = frozenset(("catch", "finally"))
 _IF_CLAUSES = frozenset(("elif", "else"))
 _REACHED = (

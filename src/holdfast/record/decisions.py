@@ -43,6 +43,16 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
+from holdfast.core.page import (
+    NO_LIMIT,
+    Key,
+    Page,
+    check_limit,
+    is_after,
+    mark_key,
+    read_cursor,
+    write_cursor,
+)
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -60,7 +70,7 @@ from holdfast.names import check_name, new_id, split_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
-from holdfast.record.keyed_item import NO_LIMIT, PRIORITIES, KeyedItem, parse_priority
+from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -710,29 +720,54 @@ class Decisions:
         *,
         incomplete: bool = False,
         scope: Scope | str | None = None,
+        after: str | None = None,
         limit: int | None = None,
         before: int | None = None,
         older_than: object = None,
-    ) -> list[Decision]:
+    ) -> Page[Decision]:
         """Returns decisions: the open ones by priority and age, or all, newest first."""
         check_flag(incomplete, "incomplete")
-        limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
+        most = check_limit(limit)
         if before is not None:
             check_whole(before, "before", least=1)
         stream = None if scope is None else name_of(scope)
-        found: Iterator[Decision]
+        passed = None if after is None else read_cursor("decisions", after)
+        found: Iterator[tuple[Key, Decision]]
         if incomplete:
-            found = self._marked(INDEX_OPEN, stream)
+            found = self._open_after(stream, passed)
         elif stream is not None:
-            found = self._decided_in(stream, before)
+            last = before if passed is None else _revision_of(passed, after, before)
+            found = (((entry.revision,), entry) for entry in self._decided_in(stream, last))
         elif before is not None:
             raise UsageError("before is a revision of one scope: name the scope too")
         else:
-            found = self._decided_anywhere(limit)
+            found = self._anywhere_after(most, passed)
         if older_than is not None:
             latest = older_bound(self.log.clock.now_us(), older_than)
-            found = (entry for entry in found if entry.updated_at <= latest)
-        return list(islice(found, limit))
+            found = (pair for pair in found if pair[1].updated_at <= latest)
+        pairs = list(islice(found, None if most is None else most + 1))
+        page = pairs[:most]
+        cursor = write_cursor("decisions", *page[-1][0]) if page else after
+        return Page([entry for _, entry in page], more=len(page) < len(pairs), cursor=cursor)
+
+    def _open_after(self, stream: str | None, passed: Key | None) -> Iterator[tuple[Key, Decision]]:
+        """Yields the open decisions with what they are listed by; reads no further than needed."""
+        for mark in self.log.marks.list(INDEX_OPEN, limit=NO_LIMIT):
+            key = mark_key(mark)
+            if stream in (None, mark.group) and (passed is None or is_after(key, passed)):
+                for entry in self._read_marks(INDEX_OPEN, [mark]):
+                    yield key, entry
+
+    def _anywhere_after(
+        self, limit: int | None, passed: Key | None
+    ) -> Iterator[tuple[Key, Decision]]:
+        """Yields the newest of all scopes together, with what they are listed by."""
+        # Without a limit of each scope where some of its newest are passed.
+        most = NO_LIMIT if limit is None or passed is not None else limit + 1
+        for entry in self._decided_anywhere(most):
+            key = _newest_first(entry)
+            if passed is None or is_after(key, passed):
+                yield key, entry
 
     def standing(self, streams: Sequence[str]) -> list[Decision]:
         """Returns the standing orders of these scopes: those of the first, then of the next."""
@@ -818,7 +853,21 @@ class Decisions:
                 _logger.debug('scope "%s" has expired: passed over', name)
         # A fork lists what it inherited: that is counted once.
         unique = {entry.id: entry for entry in found}
-        yield from sorted(unique.values(), key=lambda entry: entry.timestamp, reverse=True)
+        yield from sorted(unique.values(), key=_newest_first)
+
+
+def _newest_first(entry: Decision) -> Key:
+    return -from_datetime(entry.timestamp), entry.id
+
+
+def _revision_of(passed: Key, cursor: str | None, before: int | None) -> int:
+    """Returns the revision that a page of one scope's decisions goes on before."""
+    if len(passed) != 1 or not isinstance(passed[0], int):
+        raise UsageError(
+            f"{show_value(cursor)} is not a cursor of the decisions of one scope",
+            hint="give the cursor of the page before, with the same arguments",
+        )
+    return passed[0] if before is None else min(passed[0], before)
 
 
 class _Envelope(Struct, frozen=True):

@@ -28,6 +28,7 @@ from holdfast.core.arguments import check_duration, check_text, older_bound
 from holdfast.core.commit import NewEvent, StreamWrite
 from holdfast.core.event import to_datetime
 from holdfast.core.intent import Unknown, verifiers
+from holdfast.core.page import NO_LIMIT
 from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
@@ -41,7 +42,7 @@ from holdfast.errors import (
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
+from holdfast.record.keyed_item import KeyedItem
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope

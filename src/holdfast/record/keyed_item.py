@@ -28,8 +28,6 @@ from holdfast.errors import ConflictError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.record.in_run import unjournalled
 
-NO_LIMIT = 1 << 31
-"""More than a store has of anything: as a limit it means all."""
 _PREFIX_BYTES = 24
 """Room for the prefix of a name in the key of an event and in the key of a mark."""
 

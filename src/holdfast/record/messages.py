@@ -169,7 +169,7 @@ CHUNK = 1000
 _MARK = b"m1:"
 
 
-class Page(Struct, frozen=True):
+class MessagePage(Struct, frozen=True):
     """Some messages, oldest first, and the cursors of the next pages; None if there is none."""
 
     messages: list[Message]
@@ -324,7 +324,7 @@ class History(Sequence[Message]):
         before: str | None = None,
         after: str | None = None,
         oldest: bool = False,
-    ) -> Page:
+    ) -> MessagePage:
         """Returns the newest messages, the `oldest` ones, or those next to a cursor.
 
         A page's `older` and `newer` are the cursors of the next pages. They stay valid whatever is
@@ -349,7 +349,7 @@ class History(Sequence[Message]):
             places = [scan.place(record) for record in records]
             older = make_cursor(places[0]) if has_older and places else None
             newer = make_cursor(places[-1]) if has_newer and places else None
-            return Page(self._messages(scan, records), older, newer)
+            return MessagePage(self._messages(scan, records), older, newer)
 
     def cursor(self, message: Message) -> str:
         """Returns the cursor of a message, for the page before it or after it."""

@@ -25,6 +25,7 @@ from holdfast.core.intent import Done, Recovered, Recovery, Unknown, Verdict, ac
 from holdfast.core.intent import verdict_name as name_verdict
 from holdfast.core.layers import Layer, register_layer, stale_sources, swept_indexes
 from holdfast.core.log import Log
+from holdfast.core.page import NO_LIMIT
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -38,7 +39,6 @@ from holdfast.errors import (
 from holdfast.record import decisions, facts, sessions, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions
-from holdfast.record.keyed_item import NO_LIMIT
 from holdfast.record.tasks import stale_tasks
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from holdfast.core.commit import NewEvent
 from holdfast.core.event import to_datetime
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
+from holdfast.core.page import NO_LIMIT
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -44,7 +45,7 @@ from holdfast.names import new_id
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
-from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
+from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.message_events import Message
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from holdfast.backends.protocol import Cleared, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.arguments import check_duration, check_text, check_whole, older_bound
 from holdfast.core.commit import NewEvent
-from holdfast.core.event import to_datetime
+from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Key, Page, check_limit, cut
 from holdfast.errors import (
     ConflictError,
     ExistsError,
@@ -34,7 +35,7 @@ from holdfast.errors import (
 from holdfast.record import keyed_item, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import next_place, refuse_in_body
-from holdfast.record.keyed_item import NO_LIMIT, KeyedItem
+from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.task_events import (
     INDEX_CLAIM,
     INDEX_TASK,
@@ -143,11 +144,12 @@ def open_tasks(
     epic: str | None,
     tag: str | None,
     suspect: bool | None,
+    after: str | None,
     limit: int | None,
-) -> list[Task]:
+) -> Page[Task]:
     """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
     task_filter = check_filter(status, owner, epic, tag, suspect)
-    limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
+    check_limit(limit)
     owners = OwnerStatus(context)
     found = [
         seen
@@ -155,7 +157,11 @@ def open_tasks(
         if task_filter.matches(task)
         and suspect in (None, (seen := owners.annotate(table.stream, table.tasks, task)).suspect)
     ]
-    return sorted(found, key=lambda task: (-task.priority, task.created_at))[:limit]
+    return cut("tasks", sorted(found, key=_page_key), _page_key, after=after, limit=limit)
+
+
+def _page_key(task: Task) -> Key:
+    return -task.priority, from_datetime(task.created_at), task.scope, task.order
 
 
 def stale_tasks(context: RecordContext) -> Iterator[Stale]:
@@ -281,16 +287,18 @@ class Tasks:
         suspect: bool | None = None,
         older_than: object = None,
         at: int | None = None,
-        limit: int | None = None,
-    ) -> list[Task]:
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[Task]:
         """Returns tasks, highest priority first, then oldest; those that fit what is given.
 
         `status` is one or several; `older_than` a length of time since the last change; `at` a
-        revision of the scope, to see the tasks as they were.
+        revision of the scope, to see the tasks as they were. The cursor of a page, given as
+        `after`, leads to the next one.
         """
         task_filter = check_filter(status, owner, epic, tag, suspect)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
-        limit = NO_LIMIT if limit is None else check_whole(limit, "limit", least=1)
+        check_limit(limit)
         table = self._fresh()
         with table.lock:
             known = table.tasks if at is None else self._at(table, at)
@@ -300,7 +308,8 @@ class Tasks:
                 for task in sorted(known.values(), key=_rank)
                 if task_filter.matches(task) and (latest is None or task.updated_at <= latest)
             ]
-        return [task for task in found if suspect in (None, task.suspect)][:limit]
+        fits = [task for task in found if suspect in (None, task.suspect)]
+        return cut("tasks of one scope", fits, _rank, after=after, limit=limit)
 
     def _at(self, table: TaskTable, revision: int) -> dict[str, Task]:
         head = self._log.head(self._stream)

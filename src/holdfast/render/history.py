@@ -86,9 +86,10 @@ def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def checkpoints_document(scope: str, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
-    """Returns the checkpoints of a scope."""
-    return {"scope": scope, "checkpoints": [checkpoint_document(each) for each in checkpoints]}
+def checkpoints_document(scope: str, checkpoints: Page[Checkpoint]) -> dict[str, Any]:
+    """Returns a page of the checkpoints of a scope."""
+    documents = [checkpoint_document(each) for each in checkpoints]
+    return {"scope": scope, "checkpoints": documents, **page_document(checkpoints)}
 
 
 def state_document(scope: str, revision: int, state: Map) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.core.intent import Recovery
+from holdfast.core.page import Page
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision
 from holdfast.record.facts import Fact
 from holdfast.record.message_events import Message
-from holdfast.record.messages import Page
+from holdfast.record.messages import MessagePage
 from holdfast.record.task_events import Task
-from holdfast.render.text import encode_value, time_text
+from holdfast.render.text import encode_value, page_document, time_text
 
 
 def trust_document(
@@ -49,7 +50,7 @@ def added_message_document(scope: str, message: Message) -> dict[str, Any]:
     return {"scope": scope, "revision": message.revision, "id": message.id}
 
 
-def messages_document(scope: str, page: Page) -> dict[str, Any]:
+def messages_document(scope: str, page: MessagePage) -> dict[str, Any]:
     """Returns a page of messages, and the cursors of the pages before and after it."""
     return {
         "scope": scope,
@@ -77,9 +78,10 @@ def one_task_document(scope: str, task: Task | None) -> dict[str, Any]:
     return {"scope": scope, "task": None if task is None else task_document(task)}
 
 
-def tasks_document(scope: str | None, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Returns a list of tasks; `scope` is None if it is about every scope."""
-    return {"scope": scope, "tasks": [task_document(task) for task in tasks]}
+def tasks_document(scope: str | None, tasks: Page[Task]) -> dict[str, Any]:
+    """Returns a page of tasks; `scope` is None if it is about every scope."""
+    documents = [task_document(task) for task in tasks]
+    return {"scope": scope, "tasks": documents, **page_document(tasks)}
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
@@ -92,11 +94,12 @@ def decision_document(decision: Decision) -> dict[str, Any]:
 
 
 def decisions_document(
-    scope: str | None, decisions: Sequence[Decision], *, incomplete: bool
+    scope: str | None, decisions: Page[Decision], *, incomplete: bool
 ) -> dict[str, Any]:
-    """Returns a list of decisions; `incomplete` if it holds open ones only."""
+    """Returns a page of decisions; `incomplete` if it holds open ones only."""
     documents = [decision_document(decision) for decision in decisions]
-    return {"scope": scope, "incomplete": incomplete, "decisions": documents}
+    page = page_document(decisions)
+    return {"scope": scope, "incomplete": incomplete, "decisions": documents, **page}
 
 
 def recovery_document(report: Recovery) -> dict[str, Any]:

@@ -7,7 +7,7 @@ that `fork`, `settle` and `answer` take.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,16 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from holdfast.core.event import to_datetime
-from holdfast.render.text import clean, encode_value, preview, shorten, show_time, time_text
+from holdfast.core.page import Page
+from holdfast.render.text import (
+    clean,
+    encode_value,
+    page_document,
+    preview,
+    shorten,
+    show_time,
+    time_text,
+)
 from holdfast.runs import events
 from holdfast.runs.blocks import Progress
 from holdfast.runs.journal import Entry, Journal
@@ -228,9 +237,10 @@ def run_status_document(run: RunView) -> dict[str, Any]:
     return {"run": run.id, "status": run.status, "worker": run.owner}
 
 
-def runs_document(runs: Sequence[RunView], count: int) -> dict[str, Any]:
-    """Returns a list of runs; `count` is how many there are, listed or not."""
-    return {"runs": [run_summary_document(run) for run in runs], "count": count}
+def runs_document(runs: Page[RunView], count: int) -> dict[str, Any]:
+    """Returns a page of runs; `count` is how many there are, listed or not."""
+    documents = [run_summary_document(run) for run in runs]
+    return {"runs": documents, "count": count, **page_document(runs)}
 
 
 def run_document(run: RunView) -> dict[str, Any]:

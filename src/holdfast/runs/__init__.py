@@ -8,6 +8,7 @@ a run that this process owns, `engine` all runs of a store in this process.
 
 from holdfast.runs.blocks import Outcome, Progress
 from holdfast.runs.context import Context, Operations
+from holdfast.runs.current import Current, current
 from holdfast.runs.define import Retry, RunFunction, Step, run, step
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.processes import Output
@@ -16,6 +17,7 @@ from holdfast.runs.steps import Begun, StepContext
 __all__ = [
     "Begun",
     "Context",
+    "Current",
     "Engine",
     "Operations",
     "Outcome",
@@ -26,6 +28,7 @@ __all__ = [
     "RunFunction",
     "Step",
     "StepContext",
+    "current",
     "run",
     "step",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from holdfast.core import codec, event, inbox, intent
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.intent import Recovered, Verdict, judge, verdict_name
+from holdfast.core.page import NO_LIMIT, Page, check_limit
 from holdfast.errors import ExistsError, LeaseLostError, NotFoundError, UsageError, show_value
 from holdfast.names import new_id
 from holdfast.runs import events, values
@@ -246,16 +247,38 @@ def _judge(engine: Engine, id: str, run: HeldRun, entry: Entry) -> Recovered:
     return Recovered("step", entry.path, f"run/{id}", verdict_name(verdict), did, text)
 
 
-def runs(engine: Engine, status: str | None) -> list[RunSummary]:
+def runs(
+    engine: Engine, status: str | None, *, after: str | None, limit: int | None
+) -> Page[RunSummary]:
     """Returns runs by id: unfinished ones from their marks, finished ones by a scan."""
+    limit = check_limit(limit)
+    if after is not None:
+        check_id(after)
     found: list[RunSummary] = []
-    if status is None or status not in events.ENDED:
-        for mark in engine.log.marks.list(INDEX, limit=_PAGE):
-            found.append(RunSummary(mark.key, cast("events.Status", mark.group)))
-    if status is None or status in events.ENDED:
-        for name in engine.log.streams(prefix="run/"):
-            ended = engine.ended(name.removeprefix("run/"))
-            if ended is not None:
-                found.append(RunSummary(name.removeprefix("run/"), ended.status))
-    matching = [one for one in found if status is None or one.status == status]
-    return sorted(matching, key=lambda one: one.id)
+    most = NO_LIMIT if limit is None else limit
+    for one in _runs(engine, status, after or ""):
+        if len(found) == most:
+            return Page(found, more=True, cursor=found[-1].id)
+        found.append(one)
+    return Page(found, cursor=found[-1].id if found else after)
+
+
+def _runs(engine: Engine, status: str | None, after: str) -> Iterator[RunSummary]:
+    marks = engine.log.marks.list(INDEX, limit=_PAGE)
+    unfinished: dict[str, events.Status] = {
+        mark.key: cast("events.Status", mark.group) for mark in marks
+    }
+    if status is not None and status not in events.ENDED:
+        for id in sorted(unfinished):
+            if id > after and unfinished[id] == status:
+                yield RunSummary(id, unfinished[id])
+        return
+    # Also of those that are marked: a run has a stream from the commit on that sets its mark.
+    for name in engine.log.streams(prefix="run/", after=f"run/{after}"):
+        id = name.removeprefix("run/")
+        if id not in unfinished:
+            ended = engine.ended(id)
+            if ended is not None and status in (None, ended.status):
+                yield RunSummary(id, ended.status)
+        elif status is None:
+            yield RunSummary(id, unfinished[id])

@@ -39,7 +39,7 @@ from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.recovery import TextAfterClose, text_after_close
 from holdfast.backends.files.taken import STORE
 from holdfast.backends.files.text import DIRECTORY as LOG
-from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line
+from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line, fits_format_1
 from holdfast.backends.gates import Waiters, held_here, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
@@ -58,7 +58,6 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
-    has_meta,
 )
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -443,7 +442,7 @@ class FilesBackend(Handle):
             if refusal is not None:
                 outcomes.append(refusal)
                 continue
-            if opened.directory.format == 1 and has_meta(commit):
+            if opened.directory.format == 1 and not fits_format_1(commit):
                 opened.directory.upgrade(self.clock)
             position += 1
             text, line = encode_line(commit, position)

@@ -129,7 +129,7 @@ def _boot_word(boot_id: str) -> int:
 
 
 FORMAT = 2
-"""Format 2 has meta. A store of format 1 gets this number before its first event with meta."""
+"""Format 2 has meta, and keys of later events. A store of format 1 gets this number before them."""
 _IDENTITY = "holdfast.json"
 _HEAD = "head.json"
 _IGNORED = (

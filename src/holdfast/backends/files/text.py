@@ -33,7 +33,7 @@ from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
-from holdfast.backends.protocol import Append, Commit, Mark, Position, Record
+from holdfast.backends.protocol import Append, Commit, Mark, Position, Record, has_meta
 from holdfast.errors import CorruptError, UsageError
 
 DIGEST_START = bytes(32)
@@ -105,6 +105,13 @@ _decode = Decoder(LogLine).decode
 _encode = Encoder().encode
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
+
+
+def fits_format_1(commit: Commit) -> bool:
+    """Returns whether a reader of format 1 can read it: no meta, and no key of a later event."""
+    return not has_meta(commit) and all(
+        record.key is None for append in commit.appends for record in append.records[1:]
+    )
 
 
 def encode_line(commit: Commit, position: int) -> tuple[bytes, LogLine]:

@@ -1,0 +1,181 @@
+"""Every list of a store is bounded, says whether there is more, and goes on from its cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Page, Store, aio
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.page import write_cursor
+from holdfast.errors import UsageError
+from tests.record.stores import ALL, new_url
+
+MIXED = "mixed"
+
+
+@pytest.fixture(params=[*ALL, MIXED])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+    if request.param == MIXED:
+        return {"team": f"sqlite:{tmp_path / 'teams.db'}", "*": str(tmp_path / "rest")}
+    return new_url(request.param, tmp_path)
+
+
+@pytest.fixture
+def hf(place: object) -> Iterator[Store]:
+    with holdfast.open(place, actor="ada") as store:
+        yield store
+
+
+def _walk(ask: Callable[..., Page[Any]], limit: int) -> list[Any]:
+    found: list[Any] = []
+    page = ask(limit=limit)
+    while True:
+        assert len(page) == limit or not page.more
+        found += page
+        if not page.more:
+            return found
+        page = ask(limit=limit, after=page.cursor)
+
+
+def _check(ask: Callable[..., Page[Any]], count: int, *, by_id: bool = False) -> None:
+    everything = ask(limit=None)
+    assert (len(everything), everything.more) == (count, False)
+    for limit in (1, 2, count - 1, count, count + 1):
+        assert _walk(ask, limit) == everything, limit
+    assert ask() == everything
+    for wrong in (7,) if by_id else ("nonsense", 7, write_cursor("nothing", 1)):
+        with pytest.raises(UsageError):
+            ask(after=wrong)
+    with pytest.raises(UsageError):
+        ask(limit=0)
+
+
+def test_marks(hf: Store) -> None:
+    with hf.commit() as tx:
+        for n in range(6):
+            tx.mark("todo", f"m{n}", due=n % 2, priority=n % 3)
+            tx.mark("other", f"m{n}", due=n % 2, priority=n % 3)
+    _check(lambda **page: hf.marks("todo", **page), 6)
+    _check(hf.marks, 12)
+
+
+def test_marks_past_a_thousand_are_not_left_out_in_silence(hf: Store) -> None:
+    with hf.commit() as tx:
+        for n in range(1203):
+            tx.mark("todo", f"m{n:04}")
+    page = hf.marks("todo")
+    assert (len(page), page.more) == (1000, True)
+    assert len(hf.marks("todo", after=page.cursor)) == 203
+    assert len(hf.marks("todo", limit=None)) == 1203
+
+
+def test_checkpoints(hf: Store) -> None:
+    chat = hf.conversation("c")
+    for n in range(5):
+        chat.set("n", n, checkpoint=f"named {n % 2}")
+    fork = chat.fork("f", at=4)
+    fork.set("n", "own", checkpoint="own")
+    _check(chat.checkpoints, 5)
+    _check(fork.checkpoints, 5)
+    assert [one.revision for one in fork.checkpoints(limit=2)] == [6, 4]
+    assert hf.team("none").checkpoints() == []
+
+
+def test_leases(hf: Store) -> None:
+    for n in range(4):
+        hf.lease(f"team/l{n}")
+        hf.lease(f"l{n}")
+    page = hf.leases(prefix="team/", limit=3)
+    assert ([one.name for one in page], page.more) == ([f"team/l{n}" for n in range(3)], True)
+    [last] = hf.leases(prefix="team/", after=page.cursor)
+    assert (last.name, last.owner, last.is_held) == ("team/l3", hf.worker, True)
+    names = [one.name for one in _walk(lambda **ask: hf.leases(prefix="l", **ask), 1)]
+    assert names == [one.name for one in hf.leases(prefix="l")] == [f"l{n}" for n in range(4)]
+    assert hf.leases(prefix="x") == []
+    for wrong in ({"prefix": 7}, {"after": 7}, {"limit": 0}):
+        with pytest.raises(UsageError):
+            hf.leases(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_tasks_of_a_scope_and_of_all(hf: Store) -> None:
+    team, chat = hf.team("t"), hf.conversation("c")
+    for n in range(12):
+        (team if n % 2 else chat).tasks.add(f"task {n}", priority=n % 3)
+    _check(hf.tasks, 12)
+    _check(team.tasks.list, 6)
+    assert [task.title for task in team.tasks.list(limit=2)] == ["task 5", "task 11"]
+    ranks = [(-task.priority, task.created_at) for task in hf.tasks()]
+    assert ranks == sorted(ranks)
+    with pytest.raises(UsageError):
+        hf.tasks(after=team.tasks.list(limit=1).cursor)
+
+
+def test_decisions_of_a_scope_of_all_and_the_open_ones(hf: Store) -> None:
+    team, chat = hf.team("t"), hf.conversation("c")
+    for n in range(8):
+        made = (team if n % 2 else chat).decide(f"decision {n}", priority=n % 3)
+        if n >= 6:
+            with made as open_one:
+                open_one.outcome("done")
+        else:
+            made.__enter__()
+    _check(hf.decisions, 8)
+    _check(lambda **page: hf.decisions(scope=team, **page), 4)
+    _check(lambda **page: hf.decisions(incomplete=True, **page), 6)
+    _check(lambda **page: hf.decisions(incomplete=True, scope="team/t", **page), 3)
+    assert [one.decision for one in hf.decisions(limit=2)] == ["decision 7", "decision 6"]
+    page = hf.decisions(scope=team, limit=2)
+    assert hf.decisions(scope=team, after=page.cursor, before=page[1].revision) == hf.decisions(
+        scope=team, before=page[1].revision
+    )
+    with pytest.raises(UsageError, match="of one scope"):
+        hf.decisions(scope=team, after=hf.decisions(limit=1).cursor)
+
+
+@holdfast.run
+def waits(ctx: Any) -> None:
+    ctx.wait("for ever")
+
+
+@holdfast.run
+def ends(ctx: Any) -> int:
+    return 1
+
+
+def test_runs(hf: Store) -> None:
+    for n in range(3):
+        hf.start(ends, id=f"done-{n}").result()
+        hf.start(waits, id=f"queued-{n}", queue="later")
+    _check(hf.runs, 6, by_id=True)
+    _check(lambda **page: hf.runs(status="completed", **page), 3, by_id=True)
+    _check(lambda **page: hf.runs(status="pending", **page), 3, by_id=True)
+    assert [run.id for run in hf.runs(after="done-1", limit=2)] == ["done-2", "queued-0"]
+    assert hf.runs(status="failed") == []
+
+
+def test_lists_for_asyncio(place: object, hf: Store) -> None:
+    chat = hf.conversation("c")
+    chat.set("n", 1, checkpoint="one")
+    chat.set("n", 2, checkpoint="two")
+    hf._log.commit(ProposedCommit((), marks=(holdfast.Mark("i", "a"), holdfast.Mark("i", "b"))))
+
+    async def look() -> None:
+        async with await aio.open(place) as store:
+            page = await store.marks("i", limit=1)
+            assert page.more
+            assert [one.key for one in await store.marks("i", after=page.cursor)] == ["b"]
+            named = await store.conversation("c").checkpoints(limit=1)
+            rest = await store.conversation("c").checkpoints(after=named.cursor)
+            assert [one.name for one in [*named, *rest]] == ["two", "one"]
+            for ask in (store.tasks, store.decisions, store.runs, store.leases):
+                found = await ask(limit=3)
+                assert not found.more
+
+    if place != "memory:":
+        asyncio.run(look())
