@@ -3,7 +3,7 @@
 from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
-from holdfast.backends.protocol import Lease, Mark, Position
+from holdfast.backends.protocol import Held, Lease, Mark, Position
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
@@ -143,6 +143,7 @@ __all__ = [
     "Graph",
     "Group",
     "GroupStatus",
+    "Held",
     "HeldLease",
     "HoldfastError",
     "Holds",

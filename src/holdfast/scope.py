@@ -39,6 +39,7 @@ from holdfast.core.commit import (
     conflict,
 )
 from holdfast.core.contest import RETRIES, persist
+from holdfast.core.dispatcher import OnError, Subscriber, Subscription
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -46,8 +47,6 @@ from holdfast.core.event import (
     Checkpoint,
     Event,
     Moment,
-    StreamEnd,
-    StreamState,
     restored_payload,
     state_of,
 )
@@ -89,61 +88,6 @@ CLOSE_RETRIES = 100
 HISTORY_CHUNK = 200
 
 
-Subscriber = Callable[[Change], None]
-
-
-class Subscription(Struct, frozen=True, eq=False):
-    """One who wants to hear of a scope, and who is told of its errors."""
-
-    tell: Subscriber
-    on_error: Callable[[Exception, Change], object] | None
-
-
-class Subscribers:
-    """Who wants to hear of which scope."""
-
-    def __init__(self) -> None:
-        self.listening: dict[str, list[Subscription]] = {}
-
-    def add(self, scope: str, subscription: Subscription) -> Callable[[], None]:
-        """Adds one; returns the function that takes it away."""
-        listening = self.listening.setdefault(scope, [])
-        listening.append(subscription)
-
-        def unsubscribe() -> None:
-            if subscription in listening:
-                listening.remove(subscription)
-
-        return unsubscribe
-
-    def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
-        """Tells them what a part of a commit, durable by now, changed in its scope."""
-        listening = self.listening.get(write.stream)
-        if not listening or isinstance(after, StreamEnd):
-            return  # an end: nobody listened when this was prepared
-        ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
-        for change in tree.touched(ops, before.root, after.root):
-            told = Change(write.stream, after.revision, change.path, change.old, change.new)
-            for subscription in tuple(listening):
-                _tell(subscription, told)
-
-
-def _tell(subscription: Subscription, change: Change) -> None:
-    """Tells one of a change, which is durable: an error of its own must not make it look failed.
-
-    The writer would try again, and have written twice.
-    """
-    try:
-        subscription.tell(change)
-    except Exception as error:
-        _logger.exception('a subscriber of "%s" raised', change.scope)
-        if subscription.on_error is not None:
-            try:
-                subscription.on_error(error, change)
-            except Exception:
-                _logger.exception('on_error of a subscriber of "%s" raised', change.scope)
-
-
 class Recalled(Struct, frozen=True):
     """What an agent must know of its decisions when it begins: orders always, the rest by age."""
 
@@ -162,7 +106,6 @@ class Scope:
         *,
         levels: Levels,
         parent: Scope | None,
-        subscribers: Subscribers,
         ttl_s: float | None = None,
     ) -> None:
         self.level = level
@@ -172,7 +115,6 @@ class Scope:
         self._log = log = context.log
         self._levels = levels
         self._parent = parent
-        self._subscribers = subscribers
         if parent is not None:
             levels.check_parent(self.name, parent)
         self._expires = ttl_s is not None
@@ -590,7 +532,6 @@ class Scope:
             except ConflictError as error:
                 _logger.debug("close is tried again: %s", error)
                 continue
-            self._subscribers.tell(write, result.before[0], result.after[0])
             return result.revision
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being closed',
@@ -601,18 +542,19 @@ class Scope:
         self,
         subscriber: Subscriber,
         *,
-        on_error: Callable[[Exception, Change], object] | None = None,
+        on_error: OnError | None = None,
     ) -> Callable[[], None]:
         """Calls `subscriber(change)` for every change that this process makes here.
 
-        It is called after the change is durable, in the thread that made it. If it raises, that is
-        logged and given to `on_error(error, change)`: the write has succeeded, and the others are
-        told. For the changes of other processes use `follow`. Returns the function that ends it.
+        By any call and any handle of the process: one thread of the store tells, after the answer,
+        in the order of positions. `close()` waits for it, and so does `store.drain()`. If it
+        raises, that is logged and given to `on_error(error, change)`; the others are told. For the
+        changes of other processes use `follow`. Returns the function that ends it.
         """
         check_call(subscriber, "a subscriber")
         if on_error is not None:
             check_call(on_error, "on_error")
-        return self._subscribers.add(self.name, Subscription(subscriber, on_error))
+        return self._log.subscribe(self.name, Subscription(subscriber, on_error))
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -838,14 +780,10 @@ class Scope:
             return self._commit(write).revision
         write = replace(write, new_events=(*write.new_events, back.new_event), key=back.key)
         result = keyed_item.append(self._log, back.events, back.number, write, marks=back.marks)
-        self._subscribers.tell(write, result.before[0], result.after[0])
         return result.revision
 
     def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
-        result = self._log.commit(ProposedCommit((write,), guards=guards))
-        if self.name in self._subscribers.listening:
-            self._subscribers.tell(write, result.before[0], result.after[0])
-        return result
+        return self._log.commit(ProposedCommit((write,), guards=guards))
 
     def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
         """Returns another scope of the same store and class."""
@@ -855,7 +793,6 @@ class Scope:
             id,
             levels=self._levels,
             parent=parent,
-            subscribers=self._subscribers,
         )
 
     def _within(self, context: RecordContext) -> Self:
@@ -866,7 +803,6 @@ class Scope:
             self.id,
             levels=self._levels,
             parent=self._parent,
-            subscribers=Subscribers(),
         )
         scope._expires = self._expires
         return scope

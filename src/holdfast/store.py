@@ -32,8 +32,23 @@ from holdfast.core.arguments import (
     check_whole,
 )
 from holdfast.core.check import Report, check_store, content_of
-from holdfast.core.consumers import LOOK_S, Follower, Group, Groups, GroupStatus, Start
+from holdfast.core.consumers import (
+    LOOK_S,
+    Follower,
+    Group,
+    Groups,
+    GroupStatus,
+    Start,
+    StoreFollower,
+)
 from holdfast.core.contest import RETRIES, persist
+from holdfast.core.dispatcher import (
+    EVERY,
+    OnError,
+    Subscriber,
+    Subscription,
+    shared_dispatcher,
+)
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
@@ -88,7 +103,7 @@ from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
-from holdfast.scope import Scope, Subscribers
+from holdfast.scope import Scope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,8 +140,6 @@ class Store:
         for level in self._levels.registered():
             note_level(log, level)
         self._are_levels_looked_at = False
-        self._subscribers = Subscribers()
-        log.listened = self._subscribers.listening
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
@@ -181,7 +194,6 @@ class Store:
             id,
             levels=self._levels,
             parent=parent,
-            subscribers=self._subscribers,
             ttl_s=ttl_s,
         )
 
@@ -380,6 +392,37 @@ class Store:
             if left_s <= 0:
                 return
             self._log.wait_after(follower.position, min(left_s, LOOK_S))
+
+    def follow_changes(
+        self, *, after: Position | None = None, timeout_s: float | None = None
+    ) -> Iterator[Change]:
+        """Yields each change of the whole store, with old and new values, as it is committed.
+
+        By whichever process, in the order of positions. It begins after a position, by default the
+        newest. It waits for ever, or until nothing came for `timeout_s`.
+        """
+        check_timeout(timeout_s)
+        begin = self.position if after is None else self._log.routes.position(after)
+        follower = StoreFollower(self._log)
+        for record in self._log.follow(after=begin, timeout_s=timeout_s):
+            yield from follower.changes(record)
+
+    def subscribe(
+        self, subscriber: Subscriber, *, on_error: OnError | None = None
+    ) -> Callable[[], None]:
+        """Calls `subscriber(change)` for every change that this process makes, in any scope.
+
+        One after the other in the order of positions; see `Scope.subscribe`. What other processes
+        change is in `follow()`. Returns the function that ends it.
+        """
+        check_call(subscriber, "a subscriber")
+        if on_error is not None:
+            check_call(on_error, "on_error")
+        return self._log.subscribe(EVERY, Subscription(subscriber, on_error))
+
+    def drain(self, *, timeout_s: float = 30.0) -> bool:
+        """Returns when subscribers were told of all that is committed; False if not in time."""
+        return self._log.dispatcher.drain(check_seconds(timeout_s, "timeout_s", above=-1e-9))
 
     def group(
         self,
@@ -906,6 +949,7 @@ def open_store(
     for name, below in {**named, **_check_levels(levels)}.items():
         known.register(name, below=below)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
+    is_given = backend is not None
     if backend is not None:
         backend, shown = _take_backend(backend, url, options)
     else:
@@ -913,7 +957,17 @@ def open_store(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
     log = Log(backend, clock=clock, actor=actor or worker)
+    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
+
+
+def _place_of(shown: str) -> str | None:
+    """Returns what names a store's place in this process; None if it is in memory, even in part."""
+    if "memory:" in shown:
+        return None
+    scheme, colon, rest = shown.partition(":")
+    is_path = not colon or "//" not in rest
+    return f"{scheme if colon else ''}:{os.path.realpath(rest or shown)}" if is_path else shown
 
 
 _OF_A_URL = {"durability": "full", "create": True, "read_only": False}

@@ -384,6 +384,7 @@ def test_a_subscriber_that_raises_does_not_make_a_write_look_failed(
     with hf.commit() as tx:
         tx.scope(chat).increment("a", 1)
     assert chat.get("a") == 2
+    assert hf.drain()
     assert heard == [1, 2], "those after it are told"
     assert failed == [("cannot take 1", 1), ("cannot take 2", 2)]
     assert caplog.text.count('a subscriber of "conversation/c" raised\nTraceback') == 6
@@ -402,9 +403,11 @@ def test_subscribers_hear_of_changes_vic_17_27(hf: Store) -> None:
     chat.delete("a")
     with hf.commit() as tx:
         tx.scope(chat).set("a", 5)
+    assert hf.drain()
     stop()
     stop()
     chat.set("a", 9)
+    assert hf.drain()
     assert heard == [
         ("conversation/c", ("a",), MISSING, 1, 1),
         ("conversation/c", ("b", "c"), MISSING, 2, 2),

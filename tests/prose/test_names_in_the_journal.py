@@ -48,25 +48,17 @@ def test_branches_are_keyed_by_name_or_by_their_number_among_the_unnamed():
     assert syntax.branch_keys(branches) == ("1", "b", "2")
 
 
-def test_operations_inside_a_statement_are_keyed_in_the_order_they_are_written():
-    both = syntax.Array(1, 9, (session(1), syntax.Condition(1, 20, ("ok",)), session(1)))
-    keys = [key for key, _ in syntax.operations(syntax.Bind(1, 1, "x", both, is_const=False))]
-    assert keys == ["session.1", "condition.1", "session.2"]
-
-
-def test_the_value_of_a_statement_has_the_key_of_the_statement():
+def test_the_value_of_a_statement_is_what_it_evaluates():
     bound = syntax.Bind(1, 1, "x", syntax.Arrow(1, 9, (session(), session())), is_const=False)
-    assert [key for key, _ in syntax.operations(bound)] == ["session.1", "session.2"]
-    assert syntax.operations(syntax.Bind(1, 1, "x", session(), is_const=False)) == ()
     assert syntax.value_of(bound) is bound.value
     assert syntax.value_of(syntax.Throw(1, 1, None)) is None
     assert syntax.value_of(bound.value) is bound.value
 
 
-def test_operations_of_a_block_are_those_of_its_head():
+def test_parts_are_those_of_the_head_and_not_of_bodies():
     ask = syntax.Condition(1, 4, ("ok",))
     chosen = syntax.If(1, 1, (syntax.Arm(1, 1, ask, (session(),)),), (session(),))
-    assert syntax.operations(chosen) == (("condition.1", ask),)
+    assert syntax.parts(chosen) == (ask,)
     assert [key for key, _ in syntax.bodies(chosen)] == ["arm.1", "else"]
 
 
@@ -85,10 +77,13 @@ def test_bodies_have_keys():
     assert syntax.bodies(session()) == ()
 
 
-def test_operations_are_found_at_any_depth_of_an_expression():
-    deep = syntax.Name(1, 1, "x")
-    for _ in range(3):
-        deep = syntax.Not(1, 1, syntax.Index(1, 1, syntax.Member(1, 1, deep, "m"), deep))
-    call = syntax.ProgramCall(1, 1, "helper", (syntax.Entry(1, 1, "topic", deep),))
-    whole = syntax.Binary(1, 1, "+", syntax.Object(1, 1, (syntax.Entry(1, 1, "a", call),)), deep)
-    assert syntax.operations(syntax.Assign(1, 1, "y", whole)) == (("call.1", call),)
+def test_parts_stand_in_the_order_in_which_they_are_written():
+    one, two = syntax.Name(1, 1, "x"), syntax.Name(1, 3, "y")
+    assert syntax.parts(syntax.Index(1, 1, one, two)) == (one, two)
+    assert syntax.parts(syntax.Member(1, 1, one, "m")) == (one,)
+    assert syntax.parts(syntax.Object(1, 1, (syntax.Entry(1, 1, "a", two),))) == (two,)
+    assert syntax.parts(syntax.ProgramCall(1, 1, "p", (syntax.Entry(1, 1, "a", two),))) == (two,)
+    assert syntax.parts(syntax.Pipe(1, 1, one, "map", (), (two,))) == (one,)
+    assert syntax.parts(syntax.Loop(1, 1, "until", one, None, None, (two,))) == (one,)
+    assert syntax.parts(syntax.Loop(1, 1, None, None, 3, None, (two,))) == ()
+    assert syntax.parts(one) == ()

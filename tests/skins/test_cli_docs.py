@@ -138,6 +138,8 @@ def programs_left(filled: None, cli: Any) -> None:
     cli("prose", "run", "text.prose", "--id", "ended", "--script", "script.json")
     words = ("--id", "waiting", "--script", "script.json", "--leave")
     cli("prose", "run", "asks.prose", *words, code=15)
+    words = ("--id", "shown", "--script", "script.json", "--leave", "--views", ".prose")
+    cli("prose", "run", "asks.prose", *words, code=15)
 
 
 @pytest.fixture
@@ -223,6 +225,7 @@ COMMANDS = {
     "prose run": ["prose", "run", "text.prose", "--script", "script.json"],
     "prose resume": ["prose", "resume", "ended", "--script", "script.json"],
     "prose show": ["prose", "show", "waiting"],
+    "prose restore": ["prose", "restore", "shown", "draft"],
     "prose fork": ["prose", "fork", "waiting", "--edit", "draft=other"],
     "nodes list": ["nodes", "list"],
     "nodes show": ["nodes", "show", "planner", "flags", SCOPE],

@@ -151,3 +151,67 @@ def test_a_killed_program_is_shown_and_resumed_by_others(place: Path, cli: Any):
         done = [e for e in store.events() if e.stream == "run/one" and e.type == "run.done"]
     asked = [e.data["path"] for e in done if "session" in e.data["path"]]
     assert len(asked) == len(set(asked)) == 4
+
+
+def test_a_program_in_context_is_told_shown_and_resumed(place: Path, cli: Any):
+    told = run(cli, "who=ada", "--id", "one", "--in-context")
+    assert json.loads(told.out) == {"text": "ok: Improve 2"}
+    lines = told.err.splitlines(keepends=True)
+    assert lines[0].startswith("prose transcript 1 ")
+    assert cli("runs", "list", "--json").document["count"] == 0
+    Path("t").write_text("".join(lines[:9]) + "prose 9 do")
+    shown = cli("prose", "show", "--transcript", "t", "--json").document
+    assert shown["loops"][0]["text"] == "repeat: iteration 1 of 3"
+    assert shown["variables"]["draft"]["value"] == "ok: Write for ada"
+    resumed = cli("prose", "resume", "--transcript", "t", "--script", "script.json")
+    assert json.loads(resumed.out) == {"text": "ok: Improve 2"}
+    Path("t").write_text(Path("t").read_text() + resumed.err)
+    assert "status\tcompleted" in cli("prose", "show", "--transcript", "t").out
+    assert "no beginning" in cli("prose", "show", "--transcript", "script.json", code=2).err
+
+
+def test_a_program_in_context_that_waits_moves_to_the_store(place: Path, cli: Any):
+    told = run(cli, "--id", "one", "--in-context", "--leave", code=15)
+    assert "moves to the store: it waits" in told.err
+    assert cli("prose", "show", "one", "--json").document["status"] == "waiting"
+    Path("t").write_text(told.err)
+    assert "goes on there" in cli("prose", "show", "--transcript", "t", code=2).err
+    cli("runs", "answer", "one", "who", "bo")
+    assert "Improve 2" in cli("prose", "resume", "one", "--script", "script.json").out
+
+
+def test_a_program_that_is_too_large_for_its_context_says_so(place: Path, cli: Any):
+    Path("holdfast.toml").write_text("[prose]\nlimits = { statements = 2 }\n")
+    Path("holdfast.toml").chmod(0o600)
+    told = run(cli, "who=ada", "--id", "one", "--in-context")
+    assert "kept in the store" in told.err
+    assert cli("prose", "show", "one", "--json").document["status"] == "completed"
+
+
+def test_a_modified_constant_is_restored(place: Path, cli: Any):
+    Path("a.prose").write_text(
+        'const x = session "a"\nsession "b"\ninput go: "Go?"\nsession "{x}"\noutput x\n'
+    )
+    run(cli, "--id", "one", "--views", ".prose", "--leave", code=15)
+    view = Path(".prose/state/x.md")
+    assert view.read_text().startswith("# CONSTANT: x - DO NOT MODIFY\n")
+    view.write_text("mine")
+    cli("runs", "answer", "one", "go", "1")
+    parked = cli("prose", "resume", "one", "--script", "script.json", code=13)
+    assert "was modified" in parked.err
+    cli("prose", "restore", "one", "x")
+    assert cli("prose", "resume", "one", "--script", "script.json").out == "ok: a\n"
+    failed = run(cli, "--id", "one", "--views", ".prose", code=4)
+    assert "exists already" in failed.err
+
+
+def test_one_unfinished_run_per_view_directory(place: Path, cli: Any):
+    run(cli, "--id", "one", "--views", ".prose", "--leave", code=15)
+    failed = run(cli, "who=ada", "--id", "two", "--views", ".prose", code=4)
+    assert 'shows run "one"' in failed.err
+    cli("runs", "cancel", "one")
+    run(cli, "who=ada", "--id", "two", "--views", ".prose")
+    assert Path(".prose/run").read_text() == "two\n"
+    assert "keeps nothing" in run(cli, "--in-context", "--views", ".prose", code=2).err
+    run(cli, "who=ada", "--id", "three")
+    assert "without --views" in cli("prose", "restore", "three", "draft", code=2).err

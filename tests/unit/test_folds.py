@@ -187,6 +187,7 @@ def test_subscribers_and_validators_are_shown_states(backend: Counting) -> None:
     hf = open_on(backend)
     hf.conversation("c").subscribe(heard.append)
     hf.conversation("c").set("n", 9)
+    assert hf.drain()
     assert [(change.old, change.new) for change in heard] == [(4, 9)]
     seen: list[tuple[Any, Any]] = []
     other = open_on(backend)
@@ -208,8 +209,10 @@ def test_who_begins_to_listen_while_a_change_is_made_does_not_hear_of_it(
     commit = _then(backend.commit, lambda: chat.subscribe(heard.append))
     backend.commit = commit  # type: ignore[method-assign]
     chat.set("n", 9)
+    assert hf.drain()
     assert heard == []
     chat.set("n", 10)
+    assert hf.drain()
     assert [(change.old, change.new) for change in heard] == [(9, 10)] * len(heard)
     assert heard
 

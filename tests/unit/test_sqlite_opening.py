@@ -12,7 +12,9 @@ import apsw
 import pytest
 
 from holdfast.backends.protocol import Durability
-from holdfast.backends.sqlite import SqliteBackend
+from holdfast.backends.sqlite import SqliteBackend, database_files
+from holdfast.backends.sqlite import backend as sqlite
+from holdfast.backends.sqlite.database_files import holders
 from holdfast.clock import SystemClock
 from holdfast.errors import FormatError, NotFoundError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, RecordBuilder
@@ -262,3 +264,113 @@ def test_what_another_process_just_made_is_not_left_over(
     monkeypatch.setattr(os.path, "lexists", lexists)
     _open(path).close()
     assert not answers
+
+
+# --- the WAL of an earlier process ----------------------------------------------------------------
+
+_HOLDS = """
+import sys
+from holdfast.backends.sqlite import SqliteBackend
+from holdfast.clock import SystemClock
+backend = SqliteBackend(sys.argv[1], clock=SystemClock())
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths whose WAL was written over itself."""
+    paths: list[str] = []
+    monkeypatch.setattr(sqlite, "rewrite_wal", lambda _, path: paths.append(path))
+    return paths
+
+
+def _left_over(path: Path) -> None:
+    """Makes a store that a killed process left with its WAL."""
+    script = f"""
+import os
+from holdfast.backends.sqlite import SqliteBackend
+from holdfast.testing import FakeClock, RecordBuilder
+backend, build = SqliteBackend({str(path)!r}, clock=FakeClock()), RecordBuilder()
+backend.commit([build.commit(build.append("a", b"1"))])
+os._exit(0)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    assert path.with_name(path.name + "-wal").stat().st_size > 0
+
+
+def test_only_the_first_one_in_writes_a_left_over_wal_again(
+    tmp_path: Path, rewritten: list[str]
+) -> None:
+    path = tmp_path / "state.db"
+    _left_over(path)
+    first = _open(path)
+    assert rewritten == [str(path)]
+    second = _open(path)  # of this process, where the first one is open
+    assert rewritten == [str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    other = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"open\n"
+    second.close()
+    first.close()
+    assert holders(str(path)) == {other.pid}
+    third = _open(path)  # of this process, where only another one has it open
+    assert rewritten == [str(path)]
+    assert holders(str(path)) == {other.pid, os.getpid()}
+    third.close()
+    other.kill()
+    other.communicate()
+    _open(path).close()
+    assert rewritten == [str(path)] * 2
+
+
+def test_who_came_or_went_while_we_opened_does_not_count(
+    tmp_path: Path, rewritten: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.db"
+    _left_over(path)
+    answers = [frozenset({7}), frozenset({8, os.getpid()})]
+    monkeypatch.setattr(sqlite, "holders", lambda _: answers.pop(0))
+    _open(path).close()
+    assert rewritten == [str(path)]
+
+
+def test_where_locks_are_not_listed_every_open_writes_it_again(
+    tmp_path: Path, rewritten: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.db"
+    monkeypatch.setattr(database_files, "_LOCKS", str(tmp_path / "none"))
+    first, second = _open(path), _open(path)
+    assert rewritten == [str(path)] * 2
+    second.close()
+    first.close()
+
+
+def test_of_the_listed_locks_only_those_of_the_shared_memory_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.db"
+    backend = _open(path)
+    found = os.stat(f"{path}-shm")
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    listed = tmp_path / "locks"
+    monkeypatch.setattr(database_files, "_LOCKS", str(listed))
+    listed.write_text(
+        f"1: POSIX  ADVISORY  READ 11 {place} 128 128\n"
+        f"1: -> POSIX  ADVISORY  WRITE 12 {place} 128 128\n"
+        f"2: POSIX  ADVISORY  READ 13 {place}1 128 128\n"
+        f"3: POSIX  ADVISORY  READ 14 {place} 124 124\n"
+        f"4: FLOCK  ADVISORY  READ 15 {place} 128 EOF\n"
+        "\n"
+    )
+    assert holders(str(path)) == {11}
+    backend.close()
+    assert holders(str(path)) == frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 from collections.abc import (
     AsyncIterator,
@@ -14,7 +15,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -33,6 +34,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.aio")
 
 STEP_ITEMS = 200
+GLANCE_S = 1.0
 
 
 class Reading(Generic[T]):
@@ -97,8 +99,8 @@ class Loop:
     async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
 
-        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile:
-        subscribers are told of what is durable, and a turn knows that it has begun.
+        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile: a
+        turn knows that it has begun.
 
         One future a write, and no `asyncio.shield`, which would make two more and a callback: with
         many writers that is a tenth of everything. A cancellation takes the future away from the
@@ -106,7 +108,7 @@ class Loop:
         """
         self.check()
         log = self.store._log
-        if log.turns.held:
+        if log.turns.held or log.dispatcher.is_full:
             await self.await_turn(proposed)
         future: asyncio.Future[Request] = self.loop.create_future()
         request = log.submit(proposed, waker=self.wake, context=future)
@@ -123,8 +125,13 @@ class Loop:
         return then(request.outcome())
 
     async def await_turn(self, proposed: ProposedCommit) -> None:
-        """Waits until nobody else of this process has a turn on a stream of the commit."""
+        """Waits until nobody else of this process has a turn on a stream of the commit.
+
+        And until there is room for what subscribers will be told of it, for a while.
+        """
         await self._await_turn([write.stream for write in proposed.writes])
+        if self.store._log.dispatcher.is_full:
+            await asyncio.to_thread(self.store._log.dispatcher.wait_for_room)
 
     async def _await_turn(self, streams: Sequence[str]) -> None:
         turns = self.store._log.turns
@@ -155,6 +162,37 @@ class Loop:
             contest.end_turn()
             if contest.holds_leases:
                 await self.hop_shielded(contest.end)
+
+    def in_loop(self, function: Callable[..., object]) -> Callable[..., None]:
+        """Returns what calls a function in the loop, and waits there for what it awaits.
+
+        For the thread that tells subscribers: it goes on when the loop has done its part, or has
+        ended. What is no function is returned as it is, to be refused by name.
+        """
+        if not callable(function):
+            return function
+
+        async def run(*args: Any) -> None:
+            answer = function(*args)
+            if inspect.isawaitable(answer):
+                await answer
+
+        def call(*args: Any) -> None:
+            running = run(*args)
+            try:
+                future = asyncio.run_coroutine_threadsafe(running, self.loop)
+                while self.loop.is_running():
+                    done, _ = wait([future], timeout=GLANCE_S)
+                    if done:
+                        return future.result()
+            except RuntimeError as error:
+                if not self.loop.is_closed():
+                    raise  # the subscriber's own
+                _logger.debug("a subscriber cannot be told: %s", error)
+            running.close()
+            raise UsageError("the event loop of this subscriber has ended")
+
+        return call
 
     def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""

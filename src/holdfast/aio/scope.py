@@ -22,6 +22,7 @@ from holdfast.core import tree
 from holdfast.core.arguments import Path, check_call, check_path, check_whole, update_ops
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.contest import RETRIES
+from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
 from holdfast.core.page import PAGE_SIZE, Page
@@ -31,7 +32,7 @@ from holdfast.names import check_name
 from holdfast.record.decisions import check_effect
 from holdfast.record.message_events import Message
 from holdfast.record.sessions import SessionStatus
-from holdfast.scope import Scope, Subscriber
+from holdfast.scope import Scope
 
 _logger = logging.getLogger("holdfast.aio")
 
@@ -326,9 +327,11 @@ class AsyncScope:
         self,
         subscriber: Subscriber,
         *,
-        on_error: Callable[[Exception, Change], object] | None = None,
+        on_error: OnError | None = None,
     ) -> Callable[[], None]:
-        return self.sync.subscribe(subscriber, on_error=on_error)
+        return self.sync.subscribe(
+            self._loop.in_loop(subscriber), on_error=on_error and self._loop.in_loop(on_error)
+        )
 
     async def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
@@ -343,11 +346,11 @@ class AsyncScope:
         return (await self._commit(write)).after[0].revision
 
     async def _commit(self, write: StreamWrite) -> CommitResult:
-        def tell(written: CommitResult) -> CommitResult:
-            self.sync._subscribers.tell(write, written.before[0], written.after[0])
-            return written
+        return await self._loop.commit(ProposedCommit((write,)), _as_it_is)
 
-        return await self._loop.commit(ProposedCommit((write,)), tell)
+
+def _as_it_is(written: CommitResult) -> CommitResult:
+    return written
 
 
 class AsyncEdit:

@@ -38,8 +38,9 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
-from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start
+from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreFollower
 from holdfast.core.contest import RETRIES
+from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
@@ -167,8 +168,7 @@ class AsyncPendingCommit:
         try:
             return await shielded(self._outcome)
         finally:
-            # Also for who was cancelled, once for all who wait: subscribers are told of what is
-            # durable.
+            # Also for who was cancelled, once for all who wait: what is durable is known to be.
             is_answered = self._outcome.done() and not self._outcome.cancelled()
             if is_answered and self._outcome.exception() is None and self.result is None:
                 self._pending._finish(self._proposed, self._outcome.result())
@@ -463,6 +463,26 @@ class AsyncStore:
             if left_s <= 0:
                 return
             await self._loop.wait_after(follower.position, min(left_s, LOOK_S))
+
+    async def follow_changes(
+        self, *, after: Position | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[Change]:
+        check_timeout(timeout_s)
+        begin = await self.position if after is None else after
+        follower = StoreFollower(self._log)
+        async for event in self.follow_events(after=begin, timeout_s=timeout_s):
+            for change in await self._loop.hop(follower.changes, event.record):
+                yield change
+
+    def subscribe(
+        self, subscriber: Subscriber, *, on_error: OnError | None = None
+    ) -> Callable[[], None]:
+        return self._store.subscribe(
+            self._loop.in_loop(subscriber), on_error=on_error and self._loop.in_loop(on_error)
+        )
+
+    async def drain(self, *, timeout_s: float = 30.0) -> bool:
+        return await self._loop.hop(self._store.drain, timeout_s=timeout_s)
 
     def group(
         self,

@@ -40,6 +40,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    LinkedRow,
     Mark,
     Marks,
     Moment,
@@ -51,6 +52,7 @@ from holdfast.backends.protocol import (
     Routing,
     keeps_meta,
     read_back,
+    read_linked,
     read_many,
     renew_many,
     takes_record_keys,
@@ -405,6 +407,12 @@ class MixedBackend:
         records = self.parts[place].read(stream, after=after, until=until, limit=limit)
         only = self._vectors.only
         return [replace(record, position=only(place, record.position)) for record in records]
+
+    def read_linked(
+        self, stream: str, *, after: int, until: int | None, limit: int | None
+    ) -> Sequence[LinkedRow]:
+        part = self.part_of(stream)
+        return read_linked(part, stream, after=after, until=until, limit=limit)
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         found: dict[str, list[Record]] = {}

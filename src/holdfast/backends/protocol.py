@@ -21,7 +21,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
  (9) Revisions of a stream have no gaps. Positions grow; all records of a commit share one, and
      nothing ever becomes visible at or below a position that was visible before.
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
-     committed, every byte of payload, envelope and link.
+     committed, every byte of payload, envelope and link. `read_linked`, which a backend need not
+     have, returns what `read` would, as rows without positions; it need not look at checksums of
+     the backend's own, because its caller verifies every link.
 (11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
      returned before they were called. So do `wait` and `read_all`, but for what stands behind a
      commit that is still under way: to show that would break clause 9.
@@ -477,6 +479,36 @@ def renew_many(backend: Leases, leases: Sequence[Lease], *, ttl_s: float) -> Seq
     if own is None:
         return Leases.renew_many(backend, leases, ttl_s=ttl_s)
     return own(leases, ttl_s=ttl_s)
+
+
+LinkedRow = tuple[
+    int, int, str, str, str | None, str | None, str | None, bytes, bytes, str | None
+]  # fmt: skip
+"""What a link covers of a record, and the link: revision, time, type, actor, key, checkpoint,
+subject, payload, link, meta."""
+
+
+def linked_row(record: Record) -> LinkedRow:
+    """Returns what a link covers of a record, and the link."""
+    return (
+        record.revision, record.time, record.type, record.actor, record.key, record.checkpoint,
+        record.subject, record.payload, record.link, record.meta,
+    )  # fmt: skip
+
+
+def read_linked(
+    backend: Backend, stream: str, *, after: int, until: int | None, limit: int | None
+) -> Sequence[LinkedRow]:
+    """Returns what `read` would return, as rows without positions, to who verifies every link.
+
+    A backend may have a method `read_linked` of its own, with these arguments. It need not check
+    its own checksums: a link that verifies has covered the same bytes. What it returns is whole
+    only if the links say so. A backend without one has its records read.
+    """
+    own = getattr(backend, "read_linked", None)
+    if own is None:
+        return list(map(linked_row, backend.read(stream, after=after, until=until, limit=limit)))
+    return own(stream, after=after, until=until, limit=limit)
 
 
 class Marks(Protocol):

@@ -111,6 +111,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("prose show", programs.show, _LOOK),
     ("prose run", programs.run, _RUNS),
     ("prose resume", programs.resume, _RUNS),
+    ("prose restore", programs.restore, _CHANGE),
     ("prose fork", programs.fork, _CHANGE),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),

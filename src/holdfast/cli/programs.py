@@ -7,12 +7,17 @@ program is stored with its run.
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cyclopts import Parameter
 
+import holdfast
 from holdfast.agents.command import Command
 from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
@@ -26,7 +31,7 @@ from holdfast.cli.options import (
     open_reading,
     open_writing,
 )
-from holdfast.cli.printing import print_facts, print_json, print_note
+from holdfast.cli.printing import print_facts, print_json, print_note, warn
 from holdfast.cli.runs import (
     WaitOptions,
     end_and_print,
@@ -36,13 +41,35 @@ from holdfast.cli.runs import (
     view_run,
 )
 from holdfast.cli.state import print_value
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.clock import SystemClock
+from holdfast.errors import (
+    ExistsError,
+    NeedsAttentionError,
+    NotFoundError,
+    StillRunningError,
+    UsageError,
+)
+from holdfast.names import new_id
 from holdfast.prose.config import load_config
 from holdfast.prose.edits import edited_answers
+from holdfast.prose.narration import Narrator, Transcript, read_transcript
 from holdfast.prose.program import NAME, Stored, gather, put_edited, start, stored_of
-from holdfast.prose.settings import Settings
+from holdfast.prose.settings import Settings, settings_of
+from holdfast.prose.transcript import (
+    Limits,
+    MovedError,
+    Telling,
+    moved,
+    put_into,
+    reason_to_store,
+    rebuild,
+)
 from holdfast.prose.variables import variables_of
+from holdfast.prose.view_files import ViewDirectory
+from holdfast.prose.views import render_const, state_path
 from holdfast.render.programs import program_document, program_facts
+from holdfast.render.runs import run_result_document
+from holdfast.runs.engine import Run
 from holdfast.runs.events import ENDED
 from holdfast.store import Store
 
@@ -90,6 +117,8 @@ def run(
     *inputs: str,
     id: str | None = None,
     sessions: str = "idempotent",
+    in_context: Flag = False,
+    views: Path | None = None,
     how: ProgramOptions = AS_CONFIGURED,
     options: Options = DEFAULTS,
 ) -> None:
@@ -105,26 +134,49 @@ def run(
         The run's id, to resume it by. Without it a new id.
     sessions
         The class of its sessions: idempotent ones are asked again after a crash, effect ones not.
+    in_context
+        Keep nothing on disk: tell each event in one line on standard error instead.
+    views
+        A directory, such as .prose, that shows variables, branches and a checkpoint as files.
     """
     waiting = how.waiting
     config, imports = load_config()
     program = gather(file, imports)
     given = dict(parse_named(word, "an input") for word in inputs)
-    settings = Settings(sessions, config.backoff_scale, config.verbatim_max, config.summarised_max)
+    settings = Settings(
+        sessions,
+        config.backoff_scale,
+        config.verbatim_max,
+        config.summarised_max,
+        None if views is None else str(views.absolute()),
+    )
     executor = how.executor()
+    if in_context and views is not None:
+        raise UsageError("--in-context keeps nothing on disk, and --views does: give one of them")
+    if in_context:
+        reason = reason_to_store(program, config.limits)
+        if reason is None:
+            start_told(program, given, settings, id, executor, waiting, options)
+            return
+        warn(f"the program is kept in the store: {reason}")
     with open_writing(options) as store:
         store.use_executor(executor)
         announce_unfinished(store, program, options)
+        id = new_id(store._log.clock) if id is None else id
+        if views is not None:
+            check_new(store, id)
+            ViewDirectory(views).claim(id, partial(is_unfinished, store))
         started = start(store, program, given, id=id, settings=settings)
         print_note(f"run {started.id}")
         end_and_print(store, started, verbs_after(started.id), waiting, options)
 
 
 def resume(
-    id: str,
+    id: str | None = None,
     file: Path | None = None,
     /,
     *,
+    transcript: Path | None = None,
     how: ProgramOptions = AS_CONFIGURED,
     options: Options = DEFAULTS,
 ) -> None:
@@ -136,8 +188,14 @@ def resume(
         The run's id.
     file
         The program as it was edited since; without it the one that was stored.
+    transcript
+        What prose run --in-context told: the program goes on from there, in context.
     """
     waiting = how.waiting
+    if transcript is not None:
+        resume_told(transcript, how.executor(), waiting, options)
+        return
+    id = check_given(id)
     edited = None if file is None else gather(file, load_config()[1])
     executor = how.executor()
     with open_writing(options) as store:
@@ -156,7 +214,14 @@ def as_stored(edited: Stored, stored: Stored) -> Stored:
     return Stored(stored.main, sources)
 
 
-def show(id: str, /, *, value: str | None = None, options: Options = DEFAULTS) -> None:
+def show(
+    id: str | None = None,
+    /,
+    *,
+    value: str | None = None,
+    transcript: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
     """Show where a program stands: statement, loops, variables, sessions, attempts.
 
     Parameters
@@ -165,8 +230,14 @@ def show(id: str, /, *, value: str | None = None, options: Options = DEFAULTS) -
         The run's id.
     value
         Print the newest value of this name alone, as it is.
+    transcript
+        What prose run --in-context told: its program is shown, and no store is needed.
     """
-    with open_reading(options) as store:
+    told = None if transcript is None else rebuild(read_told(transcript))
+    id = check_given(id) if told is None else told.id
+    with open_reading(options) if told is None else holdfast.open("memory:") as store:
+        if told is not None:
+            put_into(store, told)
         program = stored_of(store, id)
         found = view_run(store, id)
         if value is not None:
@@ -175,6 +246,13 @@ def show(id: str, /, *, value: str | None = None, options: Options = DEFAULTS) -
             print_json(program_document(found, program))
         else:
             print_facts(program_facts(found, program))
+
+
+def check_given(id: str | None) -> str:
+    """Returns the id of a run that was typed."""
+    if id is None:
+        raise UsageError("the id of a run is missing", hint="give it, or --transcript FILE")
+    return id
 
 
 def value_of(found: Any, name: str) -> Any:
@@ -229,6 +307,47 @@ def fork(
         print_status(store, made.id, options)
 
 
+def restore(id: str, name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Put a name's view back as the store has it, after somebody modified its file.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    name
+        The name of the program whose file is put back.
+    """
+    with open_reading(options) as store:
+        program = stored_of(store, id)
+        place = settings_of(program.settings).views
+        if place is None:
+            raise UsageError(f'run "{id}" has no views: it was started without --views')
+        found = view_run(store, id)
+        value = value_of(found, name)
+        is_const = variables_of(found.journal)["", name].kind == "const"
+        directory, path = ViewDirectory(place), state_path(name)
+        if is_const:
+            directory.write(path, render_const(name, value))
+        else:
+            directory.remove(path)  # when it was updated is known when the program goes on
+        print_status(store, id, options)
+
+
+def check_new(store: Store, id: str) -> None:
+    """Raises ExistsError if there is a run of that id, before its views are touched."""
+    if store._log.head(f"run/{id}") is not None:
+        again = f"holdfast prose resume {shlex.quote(id)}"
+        raise ExistsError(f'run "{id}" exists already', hint=again)
+
+
+def is_unfinished(store: Store, id: str) -> bool:
+    """Says whether a run is there and has not ended."""
+    try:
+        return store.run(id).status not in ENDED
+    except (NotFoundError, UsageError):
+        return False
+
+
 def last_place(journal: Any) -> int:
     """Returns the revision after the last record that is not about the end of the run."""
     return journal.revision - 1 if journal.ended is not None else journal.revision
@@ -249,3 +368,106 @@ def verbs_after(id: str) -> tuple[str, str]:
     """Returns the verbs that go on with a program, and that look at one that failed."""
     word = shlex.quote(id)
     return f"prose resume {word}", f"prose show {word}"
+
+
+# Programs in context.
+
+WATCH_S = 0.05
+"""How often it is looked whether a program in context must move to the store."""
+NONCE_BYTES = 32
+
+
+@contextmanager
+def tell_aloud(
+    id: str, narrator: Narrator, executor: Executor | Command, limits: Limits
+) -> Generator[Telling]:
+    """Opens a store in memory whose run is told on standard error."""
+    with holdfast.open("memory:") as memory:
+        memory.use_executor(executor)
+        yield Telling(memory, id, narrator, say, limits.characters)
+
+
+def say(line: str) -> None:
+    """Tells one line, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def read_told(path: Path) -> Transcript:
+    """Reads a transcript; bytes that are not UTF-8 belong to lines that do not count."""
+    try:
+        return read_transcript(path.read_bytes().decode("utf-8", "replace"))
+    except FileNotFoundError as absent:
+        raise NotFoundError(f'there is no transcript "{path}"') from absent
+    except OSError as error:
+        raise UsageError(f'transcript "{path}" cannot be read: {error}') from error
+
+
+def start_told(
+    program: Stored,
+    given: dict[str, Any],
+    settings: Settings,
+    id: str | None,
+    executor: Executor | Command,
+    waiting: WaitOptions,
+    options: Options,
+) -> None:
+    """Runs a program in context, and tells it from its first line on."""
+    clock = SystemClock()
+    id = new_id(clock) if id is None else id
+    narrator = Narrator(clock.random_bytes(NONCE_BYTES).hex())
+    with tell_aloud(id, narrator, executor, load_config()[0].limits) as telling:
+        telling.begin()
+        started = start(telling.store, program, given, id=id, settings=settings)
+        end_told(telling, started, waiting, options)
+
+
+def resume_told(
+    path: Path, executor: Executor | Command, waiting: WaitOptions, options: Options
+) -> None:
+    """Goes on with a program from what was told of it, and tells what comes after."""
+    transcript = read_told(path)
+    found = rebuild(transcript)
+    assert transcript.nonce is not None, "BUG: rebuilt without a nonce"
+    narrator = Narrator(transcript.nonce, found.count)
+    with tell_aloud(found.id, narrator, executor, load_config()[0].limits) as telling:
+        put_into(telling.store, found)
+        if transcript.is_torn:
+            say("")
+        telling.go_on(found.told)
+        end_told(telling, telling.store.resume(found.id), waiting, options)
+
+
+def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Options) -> None:
+    """Waits for the end of a program in context; one that cannot end there goes to the store."""
+    reason = "it waits"
+    clock = SystemClock()
+    begun = clock.boot_us()
+    while True:
+        try:
+            result = run.result(timeout=WATCH_S)
+        except MovedError as full:
+            reason = full.message
+            break
+        except NeedsAttentionError:
+            reason = "it needs a person"
+            break
+        except StillRunningError:
+            if telling.waits and run.id not in telling.store._engine.active:
+                break
+            spent_s = (clock.boot_us() - begun) / 1e6
+            if waiting.timeout is not None and spent_s >= waiting.timeout:
+                raise
+            continue
+        if options.json:
+            print_json(run_result_document(run.id, result))
+        else:
+            print_value(result)
+        return
+    executor = telling.store._engine.agents.executor
+    telling.store.close()
+    with open_writing(options) as store:
+        store.use_executor(executor)
+        put_into(store, moved(telling))
+        telling.tell_moved(options.place)
+        warn(f"the program moves to the store: {reason}")
+        end_and_print(store, store.resume(run.id), verbs_after(run.id), waiting, options)

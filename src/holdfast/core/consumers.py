@@ -29,7 +29,7 @@ from holdfast.backends.protocol import START, Fence, Lease, Position, Record
 from holdfast.core import codec, tree
 from holdfast.core.arguments import check_seconds, check_timeout, check_whole
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.event import Change, Event, fold, ops_of, to_datetime
+from holdfast.core.event import CLOSED, Change, Event, StreamState, fold, ops_of, to_datetime
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
@@ -48,12 +48,50 @@ from holdfast.names import NAME_BYTES_MAX, check_name
 # Following one scope: what changed since the last look, event by event.
 
 
+_STATES_MAX = 1024
 LOOK_S = 30.0
 """How long a follower of one scope waits for the store's position at most before it looks again.
 
 A scope may have news that the position of the store does not tell of yet: on PostgreSQL it stands
 still for as long as anybody's transaction is open, and readers of a stream need not wait for that.
 """
+
+
+def _change_of(record: Record, change: tree.Difference) -> Change:
+    """Returns a place that an event changed, with when and where it was written."""
+    time = to_datetime(record.time)
+    return Change(
+        record.stream,
+        record.revision,
+        change.path,
+        change.old,
+        change.new,
+        time,
+        record.position,
+    )
+
+
+class StoreFollower:
+    """Every change of a store, in the order of positions, with what was there before."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._states: dict[str, StreamState] = {}
+
+    def changes(self, record: Record) -> list[Change]:
+        """Returns what an event changed. Events come in order, those of a stream without gaps."""
+        ops = ops_of(record)
+        stream = record.stream
+        before = self._states.pop(stream, None)
+        if before is None or before.revision != record.revision - 1:
+            if not ops and record.type != CLOSED:
+                return []
+            before = self._log.at(stream, record.revision - 1)
+        after = fold(before, [record], self._log.blobs.read)
+        if len(self._states) >= _STATES_MAX:
+            self._states.pop(next(iter(self._states)))
+        self._states[stream] = after
+        return [_change_of(record, one) for one in tree.touched(ops, before.root, after.root)]
 
 
 class Follower:
@@ -80,9 +118,7 @@ class Follower:
         for record in records:
             after = fold(self._before, [record], self._log.blobs.read)
             for change in tree.touched(ops_of(record), self._before.root, after.root):
-                changes.append(
-                    Change(self._name, record.revision, change.path, change.old, change.new)
-                )
+                changes.append(_change_of(record, change))
             self._before = after
         return changes
 

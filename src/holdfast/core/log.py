@@ -10,8 +10,7 @@ below is loaded and what comes after it is folded, every link verified.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
@@ -43,6 +42,7 @@ from holdfast.backends.protocol import (
     keeps_meta,
     position_before,
     read_back,
+    read_linked,
     read_many,
     takes_record_keys,
 )
@@ -50,6 +50,7 @@ from holdfast.clock import Clock
 from holdfast.core import event
 from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
+from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
     CommitResult,
     NewEvent,
@@ -67,6 +68,7 @@ from holdfast.core.commit import (
     taken,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
+from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
     StreamEnd,
@@ -74,12 +76,14 @@ from holdfast.core.event import (
     advance,
     end_of,
     fold,
+    fold_rows,
     is_whole_restore,
     ops_of,
     origin_of,
     parent_of,
     state_of,
 )
+from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
@@ -246,13 +250,14 @@ priority 1 if closing a scope of it keeps its state."""
 register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
+HELD_EVENTS = 64_000
+"""How many events are folded before the garbage collector may run, where no read can wait."""
 BULK_STREAMS = 256
 BULK_EVENTS = 64
 """So many streams are read at once, each if it has no more events than this."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _COMMIT_OF = attrgetter("commit")
-FETCH_CHUNK = 64
 RETRIES_MAX = 1000
 
 
@@ -271,8 +276,9 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
-        self.listened: Mapping[str, object] = {}
-        """The streams whose changes somebody in this process wants to hear of."""
+        self.dispatcher = Dispatcher()
+        """Tells subscribers; handles of this process on the same store share one."""
+        self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self.actor = actor
         self.reports: list[str] = []
@@ -285,7 +291,9 @@ class Log:
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
         # A backend on a server says how long a call may take; another has no such attribute.
-        self._queue = CommitQueue(self._run, timeout_s=getattr(backend, "timeout_s", None))
+        timeout_s: float | None = getattr(backend, "timeout_s", None)
+        self._waits = timeout_s is not None
+        self._queue = CommitQueue(self._run, timeout_s=timeout_s)
         self.turns = Turns()
         self.watch = PositionWatch(
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
@@ -294,11 +302,14 @@ class Log:
         self._states, self._ends = self.folds.states, self.folds.ends
         self._used = self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._fetched: deque[tuple[str, int, list[Record]]] = deque(maxlen=8)
+        self._blocks = EventBlocks(
+            lambda stream, after, until: self.records(stream, after=after, until=until),
+            self.blobs.read,
+        )
         self.snapshots = Snapshots(
             self.routes.objects_of,
             link_of=self._link_of,
-            source_of=self._source,
+            values_of=self._values,
             blobs=self.blobs.read,
             report=self.report,
         )
@@ -354,6 +365,17 @@ class Log:
         """Whether readers see something else than what is stored."""
         return bool(self._transforms)
 
+    # --- who is told -----------------------------------------------------------------------------
+
+    def subscribe(self, stream: str, subscription: Subscription) -> Callable[[], None]:
+        """Has one told of every change of a stream, or of all (`EVERY`), until the store closes.
+
+        Returns the function that ends it.
+        """
+        unsubscribe = self.dispatcher.subscribe(stream, subscription)
+        self._subscribed.append(unsubscribe)
+        return unsubscribe
+
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
@@ -363,6 +385,8 @@ class Log:
         """
         if self.turns.held:
             self.turns.wait([write.stream for write in proposed.writes])
+        if self.dispatcher.is_full:
+            self.dispatcher.wait_for_room()
         fence = FENCE.get()
         if fence is not None and proposed.fence is None:
             proposed = msgspec.structs.replace(proposed, fence=fence)
@@ -461,17 +485,22 @@ class Log:
                 if not prepared:
                     return
                 break
-        answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
-        for one, answer in zip(prepared, answers, strict=True):
-            if isinstance(answer, Receipt):
-                self._accept(one, answer)
-                continue
-            try:
-                self._judge(one, answer)
-            except HoldfastError as error:
-                # What came between cannot be read, so this one cannot be prepared again. It alone
-                # was refused: those after it in the list have answers of their own.
-                one.request.fail(error)
+        batch = self.dispatcher.begin() if self.dispatcher.listening else None
+        try:
+            answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
+            for one, answer in zip(prepared, answers, strict=True):
+                if isinstance(answer, Receipt):
+                    self._accept(one, answer)
+                    continue
+                try:
+                    self._judge(one, answer)
+                except HoldfastError as error:
+                    # What came between cannot be read, so this one cannot be prepared again. It
+                    # alone was refused: those after it in the list have answers of their own.
+                    one.request.fail(error)
+        finally:
+            if batch is not None:
+                self.dispatcher.end(batch)
 
     def _prepare_all(self, requests: list[Request]) -> list[PreparedCommit]:
         if len(requests) == 1:
@@ -742,8 +771,10 @@ class Log:
         and subscribers look at states.
         """
         if write.keeps_state:
-            return True
-        if self._validators or write.stream in self.listened or not write.fits_any_state:
+            # What a closing scope drops is told to those who listen.
+            is_closing = write.new_events[-1].type == event.CLOSED
+            return not (is_closing and self.dispatcher.hears(write.stream))
+        if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
             return False
         growth = self.snapshots.growth.get(write.stream)
         return growth is None or growth.bytes < growth.due_at_bytes
@@ -794,6 +825,8 @@ class Log:
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         request.answered = True
+        if self.dispatcher.listening:
+            self.dispatcher.put(one, receipt.position)
 
     def _judge(self, one: PreparedCommit, refusal: Refusal) -> None:
         """Turns a refusal into the caller's answer; an unguarded request is left to try again."""
@@ -1029,13 +1062,13 @@ class Log:
             state = self._root(stream)
         began = state.revision
         while state.revision < revision:
-            records = self._backend.read(
-                stream, after=state.revision, until=revision, limit=READ_CHUNK
-            )
-            if not records:
-                found = f"ends at revision {state.revision}: its head says {head.revision}"
-                raise self.contradicted(stream, head, found, state.revision + 1)
-            state = fold(state, records, self.blobs.read)
+            if self._waits or revision - state.revision <= READ_CHUNK:
+                state = self._folded(stream, head, state, revision)
+            else:
+                stop = min(revision, state.revision + HELD_EVENTS)
+                with Uncollected():
+                    while state.revision < stop:
+                        state = self._folded(stream, head, state, stop)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -1043,6 +1076,20 @@ class Log:
             self.folds.keep(stream, state)
             self.snapshots.replayed(stream, revision - began)
         return state
+
+    def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
+        """Returns a state with the next events of its stream, as many as are read at once."""
+        after = state.revision
+        rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
+        if not rows:
+            found = f"ends at revision {after}: its head says {head.revision}"
+            raise self.contradicted(stream, head, found, after + 1)
+        try:
+            return fold_rows(state, stream, rows, self.blobs.read)
+        except CorruptError:
+            # The rows were taken as they are. Their checksums say which one it is, and where.
+            self._backend.read(stream, after=after, until=after + len(rows))
+            raise
 
     def _root(self, stream: str) -> StreamState:
         origin = self.origin(stream)
@@ -1052,25 +1099,9 @@ class Log:
         records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
 
-    def _source(self, stream: str) -> Callable[[int, int], bytes]:
+    def _values(self, stream: str) -> EventValues:
         """Returns the reader of list items that a snapshot holds as references to events."""
-
-        def fetch(revision: int, op_index: int) -> bytes:
-            block, place = divmod(revision - 1, FETCH_CHUNK)
-            return bytes(ops_of(self._block(stream, block)[place])[op_index].value)
-
-        return fetch
-
-    def _block(self, stream: str, block: int) -> list[Record]:
-        """Returns an aligned run of records, the last few of which are kept."""
-        for kept_stream, kept_block, kept in tuple(self._fetched):  # other threads append to it
-            if kept_stream == stream and kept_block == block:
-                return kept
-        start = block * FETCH_CHUNK
-        records = self.records(stream, after=start, until=start + FETCH_CHUNK)
-        if len(records) == FETCH_CHUNK:
-            self._fetched.append((stream, block, records))
-        return records
+        return EventValues(self._blocks, stream)
 
     # --- moments ---------------------------------------------------------------------------------
     #
@@ -1369,6 +1400,10 @@ class Log:
     def close(self) -> None:
         """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
         self._queue.close()
+        if not self.dispatcher.drain():
+            _logger.warning("the store is closed before its subscribers were told of all changes")
+        for unsubscribe in self._subscribed:
+            unsubscribe()
         self.snapshots.flush(self._states)
         self._backend.close()
 

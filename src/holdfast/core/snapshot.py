@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate, repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -37,16 +37,30 @@ from msgspec import Raw, Struct
 from holdfast.backends.protocol import Objects
 from holdfast.core import codec
 from holdfast.core.codec import Encoded
+from holdfast.core.collector import Uncollected
 from holdfast.core.event import BlobReader, StreamState
 from holdfast.core.layers import Layer, register_layer
-from holdfast.core.tree import Blobs, Lazy, List, Map
-from holdfast.core.tree.frozen import SHORT, enter, enter_level
+from holdfast.core.tree import Blobs, Lazy, List, Map, thaw
+from holdfast.core.tree.frozen import SHORT, enter, unread_level
 from holdfast.core.tree.vector import Node, Source, Vector, from_source
 from holdfast.errors import CorruptError, HoldfastError
 
 _logger = logging.getLogger("holdfast.log")
 
 Fetch = Callable[[int, int], bytes]
+
+
+class Values(Protocol):
+    """Where the values are that a snapshot leaves in their events."""
+
+    def encoded(self, revision: int, op: int) -> bytes:
+        """Returns the value of an op as it stands in its event."""
+        ...
+
+    def plain(self, run: ItemRange) -> list[Any]:
+        """Returns plain copies of the values of a run of ops."""
+        ...
+
 
 register_layer(Layer(name="snapshots", derived=("snapshot",)))
 
@@ -72,6 +86,9 @@ class ItemRange(NamedTuple):
     columns: int
 
 
+FetchPlain = Callable[[ItemRange], list[Any]]
+
+
 def pack(root: Map) -> bytes:
     """Returns the state as bytes.
 
@@ -86,15 +103,18 @@ def pack(root: Map) -> bytes:
     return text
 
 
-def unpack(data: bytes, *, fetch: Fetch, blobs: Blobs | None) -> Map:
+def unpack(
+    data: bytes, *, fetch: Fetch, blobs: Blobs | None, plain: FetchPlain | None = None
+) -> Map:
     """Returns the state of packed bytes, or raises CorruptError.
 
     `fetch(revision, op)` returns the encoded value of an op, `blobs` the bytes of a blob; both are
-    called when a value is first looked at.
+    called when a value is first looked at. `plain` returns copies of many at once.
     """
     text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
     try:
-        root = _Unpacking(fetch, blobs).root(text)
+        with Uncollected():
+            root = _Unpacking(fetch, blobs, plain).root(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"snapshot is not a packed state: {error}") from error
     return root
@@ -268,10 +288,14 @@ def _run_slice(run: ItemRange, start: int, stop: int) -> Iterator[ItemRange]:
 class _Parts:
     """The parts of a packed list, as the source of a vector's nodes."""
 
-    __slots__ = ("_blobs", "_fetch", "_parts", "_starts", "count")
+    __slots__ = ("_blobs", "_fetch", "_parts", "_plain", "_starts", "count")
 
     def __init__(
-        self, parts: list[ItemRange | list[Any]], fetch: Fetch, blobs: Blobs | None
+        self,
+        parts: list[ItemRange | list[Any]],
+        fetch: Fetch,
+        blobs: Blobs | None,
+        plain: FetchPlain | None,
     ) -> None:
         sizes = [
             part.rows * part.columns if type(part) is ItemRange else len(part) for part in parts
@@ -281,19 +305,34 @@ class _Parts:
         self._parts = parts
         self._fetch = fetch
         self._blobs = blobs
+        self._plain = plain
 
     def items(self, start: int, stop: int) -> tuple[Any, ...]:
         found: list[Any] = []
         for part in self._slices(start, stop):
-            if type(part) is ItemRange:
-                for row in range(part.rows):
-                    revision = part.revision + part.step * row
-                    for op in range(part.op, part.op + part.columns):
-                        load = partial(self._fetch, revision, op)
-                        found.append(Lazy(None, (revision, op), load, self._blobs))
-            else:
-                found.extend(part)
+            found += self._kept(part)
         return tuple(found)
+
+    def _kept(self, part: ItemRange | list[Any]) -> list[Any]:
+        """Returns what is kept in a tree for the items of a part."""
+        if type(part) is not ItemRange:
+            return cast("list[Any]", part)
+        found: list[Any] = []
+        for row in range(part.rows):
+            revision = part.revision + part.step * row
+            for op in range(part.op, part.op + part.columns):
+                load = partial(self._fetch, revision, op)
+                found.append(Lazy(None, (revision, op), load, self._blobs))
+        return found
+
+    def plain(self, start: int, stop: int) -> list[Any]:
+        found: list[Any] = []
+        for part in self._slices(start, stop):
+            if self._plain is not None and type(part) is ItemRange:
+                found += self._plain(part)
+            else:
+                found += map(thaw, self._kept(part))
+        return found
 
     def is_same(self, other: Source, start: int, stop: int) -> bool:
         assert isinstance(other, _Parts), "BUG: lists are unread in snapshots only"
@@ -323,12 +362,13 @@ class _Parts:
 class _Unpacking:
     """One walk over a packed state."""
 
-    def __init__(self, fetch: Fetch, blobs: Blobs | None) -> None:
+    def __init__(self, fetch: Fetch, blobs: Blobs | None, plain: FetchPlain | None) -> None:
         self._fetch = fetch
         self._blobs = blobs
+        self._plain = plain
 
     def root(self, text: bytes) -> Map:
-        root = Map(enter_level(text, self._blobs)) if text[:1] == b"{" else self._node(text)
+        root = unread_level(text, self._blobs) if text[:1] == b"{" else self._node(text)
         if type(root) is not Map:
             raise CorruptError("snapshot is not a packed state: it is no mapping")
         return root
@@ -356,7 +396,8 @@ class _Unpacking:
         return Map(table)
 
     def _list(self, fields: list[Raw]) -> List:
-        source = _Parts([self._part(field) for field in fields], self._fetch, self._blobs)
+        parts = [self._part(field) for field in fields]
+        source = _Parts(parts, self._fetch, self._blobs, self._plain)
         return List(from_source(source, source.count))
 
     def _part(self, field: Raw) -> ItemRange | list[Any]:
@@ -428,13 +469,13 @@ class Snapshots:
         objects_of: Callable[[str], Objects],
         *,
         link_of: Callable[[str, int], bytes | None],
-        source_of: Callable[[str], Fetch],
+        values_of: Callable[[str], Values],
         blobs: BlobReader,
         report: Callable[[str], None],
     ) -> None:
         self._objects_of = objects_of
         self._link_of = link_of
-        self._source_of = source_of
+        self._values_of = values_of
         self._blobs = blobs
         self._report = report
         self.growth: dict[str, _Growth] = {}
@@ -526,7 +567,8 @@ class Snapshots:
         named = (header.stream, header.revision)
         if named != (stream, revision) or self._link_of(stream, revision) != link:
             raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
-        root = unpack(data[end + 1 :], fetch=self._source_of(stream), blobs=self._blobs)
+        values = self._values_of(stream)
+        root = unpack(data[end + 1 :], fetch=values.encoded, blobs=self._blobs, plain=values.plain)
         return StreamState(
             revision,
             link,

@@ -40,8 +40,6 @@ class WritableScope(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def _subscribers(self) -> Listeners: ...
     def _change_write(
         self,
         ops: Sequence[Op],
@@ -53,12 +51,6 @@ class WritableScope(Protocol):
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite: ...
-
-
-class Listeners(Protocol):
-    """Who hears of a scope's changes."""
-
-    def tell(self, write: StreamWrite, before: StreamState, after: StreamState) -> None: ...
 
 
 class PendingCommit:
@@ -130,6 +122,8 @@ class PendingCommit:
             else:
                 if self._log.turns.held:
                     self._log.turns.wait([write.stream for write in proposed.writes])
+                if self._log.dispatcher.is_full:
+                    self._log.dispatcher.wait_for_room()
                 self._request = self._log.submit(proposed)
         return False
 
@@ -170,10 +164,8 @@ class PendingCommit:
         )
 
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
-        """Keeps the answer, and tells the subscribers of every scope."""
+        """Keeps the answer to what was proposed, now that it is durable."""
         self.result = result
-        for write, before, after in zip(proposed.writes, result.before, result.after, strict=True):
-            self._scopes[write.stream]._subscribers.tell(write, before, after)
 
 
 class PendingScope:
@@ -187,7 +179,6 @@ class PendingScope:
     def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
         self._base: StreamState | None = None
-        self._subscribers = scope._subscribers
         self._scope = scope
         self._log = log
         self._ops: list[Op] = []

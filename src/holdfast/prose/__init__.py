@@ -11,7 +11,9 @@ program   a program as a run: gather, start
 interpreter    walks the tree over a run's context
 scopes values settings config    names and arms; what text counts as; limits
 variables edits    the names that a journal has; other answers for a fork
+transcript    programs in context: told aloud, rebuilt, moved to a store
 views     variables, branches and checkpoints as files
+view_files    the directory of views, and what is read back from it
 narration a program told aloud, and rebuilt from what was told
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.prose import syntax
 from holdfast.prose.parser import Parsed
 from holdfast.prose.problems import Problem, make_problem
-from holdfast.prose.syntax import Body, Expression, Node, Statement
+from holdfast.prose.syntax import Body, Expression, Node, Program, Statement
 
 PERMISSIONS = ("read", "write", "execute", "bash", "network")
 
@@ -31,6 +31,12 @@ def check_tree(parsed: Parsed) -> list[Problem]:
         said = "expressions and blocks are nested too deeply"
         checker.problems.append(make_problem(1, 1, "too-deep", said))
     return checker.problems
+
+
+def stay_text(program: Program) -> frozenset[tuple[int, int]]:
+    """Returns the places of `{name}` in texts and conditions where the name is not bound."""
+    problems = check_tree(Parsed(program, [], frozenset()))
+    return frozenset((one.line, one.column) for one in problems if one.code == "unbound-text")
 
 
 class _Scope:

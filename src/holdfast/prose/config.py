@@ -5,6 +5,7 @@
     backoff_scale = 1.0
     verbatim_max = 2000
     summarised_max = 8000
+    limits = { statements = 30, branches = 5, imports = 3, depth = 3, characters = 200000 }
 
 It names no commands, so that it needs no trust; a file that somebody else may write is refused all
 the same.
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from holdfast.errors import UsageError
 from holdfast.prose.settings import SUMMARISED_MAX, VERBATIM_MAX
+from holdfast.prose.transcript import Limits
 from holdfast.record.trust import read_config
 
 FILE = "holdfast.toml"
@@ -33,6 +35,7 @@ class ProseConfig(Struct, frozen=True, forbid_unknown_fields=True):
     backoff_scale: float = 1.0
     verbatim_max: int = VERBATIM_MAX
     summarised_max: int = SUMMARISED_MAX
+    limits: Limits = Limits()
 
 
 class _File(Struct):
@@ -49,6 +52,6 @@ def load_config(path: str | os.PathLike[str] = FILE) -> tuple[ProseConfig, list[
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'configuration file "{found.path}" cannot be parsed: {error}',
-            hint="[prose] may have imports, backoff_scale, verbatim_max and summarised_max",
+            hint="[prose] may have imports, backoff_scale, verbatim_max, summarised_max and limits",
         ) from error
     return config, [Path(found.path).parent / name for name in config.imports]

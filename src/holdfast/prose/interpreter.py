@@ -19,12 +19,16 @@ from msgspec import to_builtins
 
 from holdfast.agents.protocol import NO, YES, Answer
 from holdfast.agents.protocol import Kind as QuestionKind
-from holdfast.errors import StepError
+from holdfast.errors import StepError, UnavailableError
 from holdfast.prose import syntax as tree
 from holdfast.prose import values
+from holdfast.prose.checker import stay_text
 from holdfast.prose.scopes import Arm, Cell, Change, Kind, Memories, Scope
 from holdfast.prose.settings import Settings
-from holdfast.runs.define import ONCE, Retry
+from holdfast.prose.variables import scope_of
+from holdfast.prose.view_files import ModifiedError, Shown, ViewDirectory
+from holdfast.prose.views import CHECKPOINT, branch_path, render_branch, render_checkpoint
+from holdfast.runs.define import ONCE, Retry, Step
 
 CALLS_MAX = 100
 """How deep blocks may call each other, if a block does not say."""
@@ -109,14 +113,17 @@ class Interpreter:
         }
         self._blocks = {one.name: one for one in program.body if isinstance(one, tree.Block)}
         self._keys: dict[int, tuple[str | None, ...]] = {}
-        self._names = frozenset(_bound_anywhere(program.body))
+        self._plain = stay_text(program)
         self._top = Scope()
         self._result: list[Any] = []
+        self._views = None if settings.views is None else ViewDirectory(settings.views)
+        self._branch_views: dict[str, bytes] = {}
 
     def run(self, ctx: Any) -> tuple[Any, bool]:
         """Runs the program; returns its result, and whether that has named outputs."""
         frame = Frame(ctx, self._top, Memories())
         last = self._body(frame, self._program.body)
+        self._sync(frame, None)
         if frame.results:
             return frame.results, True
         return (self._result[-1] if self._result else last), False
@@ -218,8 +225,16 @@ class Interpreter:
         elif known is None:
             value = ctx.const(name, value, source=source)
         frame.scope.cells.pop(name, None)
-        frame.scope.cells[name] = Cell(kind, value, variable)
+        cell = frame.scope.cells[name] = Cell(kind, value, variable)
+        if self._views is not None:
+            cell.place = scope_of(f"{ctx._block.path}/x" if ctx._block.path else "x")
+            self._note_update(frame, cell)
         return value
+
+    def _note_update(self, frame: Frame, cell: Cell) -> None:
+        """Records when a let got its value: its view says so, the same one after a crash."""
+        if self._views is not None and cell.variable is not None:
+            cell.updated = frame.ctx.now().isoformat(timespec="microseconds")
 
     def _set(
         self, frame: Frame, name: str, value: Any, added: list[Any] | None, node: tree.Node
@@ -237,6 +252,7 @@ class Interpreter:
         if cell.variable is None:
             return self._declare(frame, "let", name, value, node)
         cell.value = cell.variable.set(value, source=self._source(node))
+        self._note_update(frame, cell)
         return cell.value
 
     # --- values -----------------------------------------------------------------------------------
@@ -274,18 +290,11 @@ class Interpreter:
         for part in parts:
             if isinstance(part, str):
                 found.append(part)
-            elif self._is_known(frame, part.reference):
-                found.append(values.text_of(self._value(frame, part.reference)))
-            else:
+            elif (part.line, part.column) in self._plain:
                 found.append(part.source)
+            else:
+                found.append(values.text_of(self._value(frame, part.reference)))
         return "".join(found)
-
-    def _is_known(self, frame: Frame, node: tree.Expression) -> bool:
-        while isinstance(node, tree.Member | tree.Index):
-            node = node.target
-        if not isinstance(node, tree.Name):
-            return True
-        return node.name in self._names or frame.scope.get(node.name)[0]
 
     def _array(self, frame: Frame, node: tree.Array) -> Any:
         return [self._value(frame, one) for one in node.items]
@@ -394,6 +403,7 @@ class Interpreter:
         memory: str | None,
     ) -> str:
         """Performs one session, and returns what the agent said."""
+        self._sync(frame, node)
         own = node.settings
         given = own.prompt or text
         prompt = given or (agent.prompt if agent is not None else None)
@@ -477,6 +487,55 @@ class Interpreter:
                 source=self._source(node),
             )
         return frame.short[text]
+
+    # --- views ------------------------------------------------------------------------------------
+
+    def _sync(self, frame: Frame, node: tree.Node | None) -> None:
+        """Brings the views up to date before a session, and at the end; imports edited lets.
+
+        It is a step of the class read: what it found is recorded, so that a replay goes the same
+        way. A const that was edited parks the run until a person has said which value counts.
+        """
+        if self._views is None:
+            return
+        views, shown = self._views, list[Shown]()
+        if not frame.scope.is_in_arm:
+            for name, cell in frame.scope.cells_here():
+                if cell.place is not None:
+                    shown.append(Shown(name, cell.place, cell.value, cell.updated))
+        others = dict(self._branch_views) if not frame.scope.is_in_arm else {}
+        if node is not None:
+            position = {"block": frame.ctx._block.path, "source": self._source(node)}
+            context = {name: len(values.text_of(value)) for name, value in frame.handed}
+            bindings = dict(frame.scope.visible())
+            others[CHECKPOINT] = render_checkpoint(position, bindings, context)
+
+        def look(ctx: Any) -> dict[str, Any]:
+            try:
+                return views.sync(shown, others)
+            except ModifiedError as error:
+                text = f"{error}; holdfast prose restore {ctx.run} {error.name}, or prose fork"
+                raise ctx._execution.park(text, ctx.path) from error
+            except UnavailableError as error:
+                raise ctx._execution.park(str(error), ctx.path) from error
+
+        looking: Step[..., Any] = Step(
+            look, effect="read", name="views", verify=None, retry=ONCE, not_done=(), ignore=()
+        )
+        edited: dict[str, Any] = frame.ctx.step(looking)
+        for name, value in edited.items():
+            self._set(frame, name, value, None, node or self._program.body[-1])
+
+    def _show_branches(self, frame: Frame, count: int, value: dict[str, Any]) -> None:
+        """Remembers the results of a wide parallel block, which have files of their own."""
+        if self._views is None or count < self._settings.branches_min:
+            return
+        block = frame.ctx._block
+        number = block._counts.get("parallel", 0)
+        leaf = "parallel" if number < 2 else f"parallel#{number}"
+        path = f"{block.path}/{leaf}" if block.path else leaf
+        for name, one in value.items():
+            self._branch_views[branch_path(path, name)] = render_branch(one)
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -711,6 +770,7 @@ class Interpreter:
                 for name in _bound_in((branch.statement,)):
                     if doc is None and frame.scope.cell(name)[0] is None:
                         self._declare(frame, "let", name, None, branch)
+        self._show_branches(frame, len(arms), value)
         return value
 
     def _bind_branch(self, frame: Frame, name: str, value: Any, node: tree.Node) -> None:
@@ -902,11 +962,6 @@ def _bound_in(body: tree.Body) -> Iterator[str]:
                     yield from _bound_in(inner)
             case _:
                 pass
-
-
-def _bound_anywhere(body: tree.Body) -> Iterator[str]:
-    """Yields every name that a program binds outside of loops, blocks and pipes."""
-    yield from _bound_in(body)
 
 
 _STATEMENTS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {

@@ -51,7 +51,12 @@ class Transcript(Struct, frozen=True):
     forged: tuple[int, ...] = ()
     missing: int | None = None
     is_torn: bool = False
-    has_nonce: bool = True
+    nonce: str | None = None
+
+    @property
+    def has_nonce(self) -> bool:
+        """Whether there is a first line: without it nothing can be believed."""
+        return self.nonce is not None
 
 
 class Narrator:
@@ -106,7 +111,7 @@ def read_transcript(text: str) -> Transcript:
     while (after := found.get(len(events) + 1)) is not None:
         events.append(after)
     missing = len(events) + 1 if len(events) < len(found) else None
-    return Transcript(tuple(events), tuple(forged), missing, is_torn, nonce is not None)
+    return Transcript(tuple(events), tuple(forged), missing, is_torn, nonce)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, bool]]:

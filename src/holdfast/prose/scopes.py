@@ -19,13 +19,17 @@ Kind = Literal["let", "const", "input", "parameter", "loop", "catch"]
 class Cell:
     """One name, and its value now."""
 
-    __slots__ = ("kind", "value", "variable")
+    __slots__ = ("kind", "place", "updated", "value", "variable")
 
     def __init__(self, kind: Kind, value: Any, variable: Any = None) -> None:
         self.kind = kind
         self.value = value
         self.variable = variable
         """What the run's journal knows of it; None if it only follows from something else."""
+        self.place: str | None = None
+        """The scope that a view shows it in; None if it is not shown."""
+        self.updated: str | None = None
+        """When it got its value, if a view shows it and it may change."""
 
 
 class Change(Struct, frozen=True, array_like=True):
@@ -96,6 +100,23 @@ class Scope:
                 return True, scope.arm.values[name]
             scope = scope.outer
         return False, None
+
+    def cells_here(self) -> Iterator[tuple[str, Cell]]:
+        """Yields the names of this scope and of those around it, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield from scope.cells.items()
+            scope = scope.outer
+
+    @property
+    def is_in_arm(self) -> bool:
+        """Whether names around it belong to others, who may be at work on them."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.arm is not None:
+                return True
+            scope = scope.outer
+        return False
 
     def visible(self) -> Iterator[tuple[str, Any]]:
         """Yields the names that are bound, with their values, newest last."""

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import UsageError
+from holdfast.prose.views import BRANCHES_MIN, state_path
 
 VERBATIM_MAX = 2000
 SUMMARISED_MAX = 8000
@@ -28,6 +29,8 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """Up to so many characters it is passed as a summary, above them by reference."""
     views: str | None = None
     """The directory that shows the state of the program as files; None: there is none."""
+    branches_min: int = BRANCHES_MIN
+    """From so many branches on a parallel block has files."""
 
     def check(self) -> None:
         """Raises UsageError for settings that cannot be."""
@@ -46,7 +49,7 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         place = f"holdfast prose show {run} --value {name}"
         if self.views is not None and "." not in name and "[" not in name:
-            place = str(PurePath(self.views) / "state" / f"{name}.md")
+            place = str(PurePath(self.views) / state_path(name))
         return f"({len(text):,} characters, digest {digest}; to be read at: {place})"
 
 

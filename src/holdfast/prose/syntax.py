@@ -513,28 +513,6 @@ def branch_keys(branches: tuple[Branch, ...]) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def operations(node: Node) -> tuple[tuple[str, Operation], ...]:
-    """Returns the operations that stand directly in a statement or an operation, with their keys.
-
-    The value of a statement has the key of the statement itself. Operations inside it, in the
-    order in which they are written, are keyed below it by kind and number: those of
-    `let x = [session "a", session "b"]` are `x/session.1` and `x/session.2`. Bodies and branches
-    are no part of it: their statements have keys of their own.
-    """
-    counts: dict[str, int] = {}
-    found: list[tuple[str, Operation]] = []
-    waiting: list[Node] = list(reversed(parts(node)))
-    while waiting:
-        one = waiting.pop()
-        kind = KINDS.get(type(one))
-        if kind is None:
-            waiting += reversed(parts(one))
-        else:
-            count = counts[kind] = counts.get(kind, 0) + 1
-            found.append((f"{kind}.{count}", one))  # pyright: ignore[reportArgumentType]
-    return tuple(found)
-
-
 def value_of(statement: Statement) -> Expression | None:
     """Returns the expression that a statement evaluates; None for a definition and a throw."""
     match statement:
@@ -595,8 +573,6 @@ def parts(node: Node) -> tuple[Node, ...]:
             return node.operands
         case Pipe():
             return (node.source,)
-        case Bind() | Unpack() | Assign() | Output():
-            return parts(node.value) if type(node.value) in KINDS else (node.value,)
         case _:
             return ()
 

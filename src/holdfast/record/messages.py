@@ -688,7 +688,6 @@ class Messages(History):
                 self._log.when_placed(self.name, before, prepared.turn._mark_begun)
             else:
                 prepared.turn._mark_begun()
-        self._scope._subscribers.tell(write, result.before[0], after)
         found = [
             Message(
                 Record(self.name, before + at, after.time, message_events.ADDED, self._log.actor,

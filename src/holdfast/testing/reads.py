@@ -16,9 +16,13 @@ from holdfast.backends.protocol import (
     Moment,
     Position,
     Record,
+    keeps_meta,
+    linked_row,
     position_before,
     read_back,
+    read_linked,
     read_many,
+    takes_record_keys,
 )
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import (
@@ -69,6 +73,25 @@ class ReadClauses(Trial):
                 assert getattr(record, field) == getattr(written, field), field
             for field in ("key", "checkpoint", "subject"):
                 assert getattr(record, field) == getattr(written, field), field
+
+    def test_clause_10_rows_to_be_verified_are_the_records(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        assert list(read_linked(backend, "none", after=0, until=None, limit=None)) == []
+        append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
+        accepted(backend, build.commit(append, build.append("b", b"1")))
+        rows = read_linked(backend, "a", after=0, until=None, limit=None)
+        assert list(rows) == list(map(linked_row, backend.read("a")))  # before there is any meta
+        meta = '{"source":"é"}' if keeps_meta(backend) else None
+        keys = ["k2", None, "k3"] if takes_record_keys(backend) else ()
+        behind = head_of(backend, "a")
+        append = build.append("a", b"2", b"3", b"4", behind=behind, meta=meta, keys=keys)
+        accepted(backend, build.commit(append))
+        last = len(PAYLOADS) + 2
+        for after, until, limit in product((0, 3, last - 1, last), (None, 5, last), (None, 1, 4)):
+            rows = read_linked(backend, "a", after=after, until=until, limit=limit)
+            records = backend.read("a", after=after, until=until, limit=limit)
+            assert list(rows) == list(map(linked_row, records)), (after, until, limit)
 
     @pytest.mark.parametrize("size", [1 << 16, 1 << 20])
     def test_clause_10_large_payloads_are_read_whole(

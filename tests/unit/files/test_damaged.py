@@ -14,7 +14,7 @@ import pytest
 from holdfast.backends.files import FilesBackend, catalog, opening
 from holdfast.backends.files.damaged import DamagedCatalog
 from holdfast.backends.files.directory import BUSY
-from holdfast.backends.protocol import START, Cleared, Finding, Gap, Mark, Position
+from holdfast.backends.protocol import START, Cleared, Finding, Gap, Mark, Position, linked_row
 from holdfast.errors import CorruptError, FilesTakenError, UnavailableError, UsageError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -65,6 +65,8 @@ def test_guarantee_7_what_goes_on_after_the_damage_reads_and_the_rest_raises(
     before = (tmp_path / "s" / SEGMENT).read_bytes()
     backend = FilesBackend(tmp_path / "s", clock=clock, read_only=read_only)
     assert revisions(backend.read("a")) == [1, 2, 3]
+    rows = backend.read_linked("a", after=0, until=None, limit=None)
+    assert rows == list(map(linked_row, backend.read("a")))
     assert revisions(backend.read("late")) == [1]
     assert backend.find("a", key="k") == []
     assert backend.find("a") == []

@@ -51,6 +51,7 @@ from holdfast.backends.protocol import (
     Head,
     Inspection,
     Leases,
+    LinkedRow,
     Marks,
     Moment,
     Objects,
@@ -524,14 +525,26 @@ class FilesBackend(Handle):
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         with self.reading():
-            head = self.catalog.head(stream)
-            if head is None:
-                return []
-            begin = max(after, head.first - 1)
-            end = head.revision if until is None else min(until, head.revision)
-            if limit is not None:
-                end = min(end, begin + limit)
+            begin, end = self._bounds(stream, after, until, limit)
             return self.catalog.read(stream, begin, end) if end > begin else []
+
+    def read_linked(
+        self, stream: str, *, after: int, until: int | None, limit: int | None
+    ) -> list[LinkedRow]:
+        with self.reading():
+            begin, end = self._bounds(stream, after, until, limit)
+            return self.catalog.read_linked(stream, begin, end) if end > begin else []
+
+    def _bounds(
+        self, stream: str, after: int, until: int | None, limit: int | None
+    ) -> tuple[int, int]:
+        """Returns after and until which revision there is something to read."""
+        head = self.catalog.head(stream)
+        if head is None:
+            return 0, 0
+        begin = max(after, head.first - 1)
+        end = head.revision if until is None else min(until, head.revision)
+        return begin, end if limit is None else min(end, begin + limit)
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         with self.reading():

@@ -29,15 +29,18 @@ from holdfast.backends.files.text import (
     BadLine,
     LineEvent,
     LogLine,
+    Section,
     Segments,
     decode_line,
     decode_link,
+    linked_rows_of,
     next_digest,
+    parse_line,
     parse_time,
     records_of,
     section_of,
 )
-from holdfast.backends.protocol import Commit, Found, Head, Mark, Position, Record
+from holdfast.backends.protocol import Commit, Found, Head, LinkedRow, Mark, Position, Record
 from holdfast.errors import CorruptError
 
 HEADS_MAX = 1 << 17
@@ -213,6 +216,7 @@ CHUNK_BYTES = 1 << 20
 FLUSH_BYTES = 4 << 20
 
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 
 
 class Catalog:
@@ -564,6 +568,10 @@ class Catalog:
 
     def read(self, stream: str, after: int, until: int) -> list[Record]:
         """Returns the records with after < revision <= until; the stream has all of them."""
+        spans = self._spans(stream, after, until)
+        return self._read_spans(stream, spans, after, until, decode_line, records_of)
+
+    def _spans(self, stream: str, after: int, until: int) -> list[LineSpan]:
         with self.mutex:
             spans = self.tail.spans_of(stream, after, until)
             if not spans or spans[0][0] > after + 1:
@@ -571,24 +579,39 @@ class Catalog:
                 older = self._ask(lambda index: index.spans(stream, after, before))
                 # The question may have moved the tail's base: what it had is older's now.
                 spans = older + [span for span in spans if span[0] > before]
-        return self._read_spans(stream, spans, after, until)
+            return spans
+
+    def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
+        """Returns what links cover of these records; the lines' own checksums are not looked at."""
+        spans = self._spans(stream, after, until)
+        return self._read_spans(stream, spans, after, until, parse_line, linked_rows_of)
 
     def _read_spans(
-        self, stream: str, spans: list[LineSpan], after: int, until: int
-    ) -> list[Record]:
-        records: list[Record] = []
+        self,
+        stream: str,
+        spans: list[LineSpan],
+        after: int,
+        until: int,
+        decode: Callable[[bytes], LogLine],
+        items_of: Callable[[LogLine, Section], list[_Item]],
+    ) -> list[_Item]:
+        """Returns an item for each of the revisions after < revision <= until."""
+        items: list[_Item] = []
         expected = after + 1
         for encoded, offset in self._lines_at(spans):
             try:
-                line = decode_line(encoded)
-                found = records_of(line, section_of(line, stream))
+                line = decode(encoded)
+                section = section_of(line, stream)
+                found = items_of(line, section)
             except BadLine as exc:
                 raise self.corrupt(offset, str(exc)) from exc
-            if found[0].revision < expected or found[-1].revision > until:
-                found = [record for record in found if after < record.revision <= until]
-            if found and found[0].revision != expected:
+            first = section.revision
+            if first < expected or first + len(found) - 1 > until:
+                found = found[max(after + 1 - first, 0) : max(until + 1 - first, 0)]
+                first = max(first, after + 1)
+            if found and first != expected:
                 break
-            records += found
+            items += found
             expected += len(found)
         if expected != until + 1:
             raise CorruptError(
@@ -597,7 +620,7 @@ class Catalog:
                 stream=stream,
                 revision=expected,
             )
-        return records
+        return items
 
     def _lines_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, int]]:
         """Yields the line of each span; lines that touch each other are read in one go."""

@@ -28,7 +28,7 @@ from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.pieces import Piece, pieces
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, decode_line
-from holdfast.backends.protocol import Finding, Found, Head, Mark, Position, Record
+from holdfast.backends.protocol import Finding, Found, Head, LinkedRow, Mark, Position, Record
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError
 
@@ -235,6 +235,9 @@ class DamagedCatalog:
 
     def read(self, stream: str, after: int, until: int) -> list[Record]:
         return self._catalog.read(stream, after, until)
+
+    def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
+        return self._catalog.read_linked(stream, after, until)
 
     def find_key(self, stream: str, key: str) -> Found | None:
         self.head(stream)

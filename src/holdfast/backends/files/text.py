@@ -33,7 +33,7 @@ from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
-from holdfast.backends.protocol import Append, Commit, Mark, Position, Record, has_meta
+from holdfast.backends.protocol import Append, Commit, LinkedRow, Mark, Position, Record, has_meta
 from holdfast.errors import CorruptError, UsageError
 
 DIGEST_START = bytes(32)
@@ -291,6 +291,11 @@ def decode_line(encoded: bytes) -> LogLine:
         raise BadLine("it does not end in a checksum and a line break")
     if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
         raise BadLine("its checksum does not match")
+    return parse_line(encoded)
+
+
+def parse_line(encoded: bytes) -> LogLine:
+    """Returns what a line says, for a caller who verifies links: its checksum is not looked at."""
     try:
         return _parse(encoded)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
@@ -350,6 +355,21 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
         )  # fmt: skip
         revision += 1
     return records
+
+
+def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
+    """Returns what links cover of the section's events."""
+    time, actor, revision = parse_time(line.at), line.by, section.revision
+    rows: list[LinkedRow] = []
+    for event, key in zip(section.events, section.keys(), strict=True):
+        payload = bytes(event.payload) if event.padding is None else event.stored()
+        link, checkpoint, subject = decode_link(event.link), event.checkpoint, event.subject
+        meta = meta_of(event) if event.meta else None
+        rows.append(
+            (revision, time, event.type, actor, key, checkpoint, subject, payload, link, meta)
+        )
+        revision += 1
+    return rows
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

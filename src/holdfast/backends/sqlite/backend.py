@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import apsw
 
@@ -18,6 +19,7 @@ from holdfast.backends.protocol import (
     Head,
     Inspection,
     Leases,
+    LinkedRow,
     Marks,
     Moment,
     Objects,
@@ -49,7 +51,7 @@ from holdfast.backends.sqlite.connection import (
     close_as_it_is,
     rewrite_wal,
 )
-from holdfast.backends.sqlite.database_files import lacks_frames
+from holdfast.backends.sqlite.database_files import holders, lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
 from holdfast.backends.sqlite.leases import SqliteLeases, SqliteMarks
 from holdfast.backends.sqlite.opening import (
@@ -65,6 +67,8 @@ from holdfast.backends.sqlite.rows import (
     POSITION,
     READ,
     READ_ALL,
+    READ_LINKED,
+    READ_LINKED_META,
     READ_STORE,
     REVISION,
     STREAM,
@@ -312,6 +316,25 @@ class SqliteBackend:
             raise self._gap(stream, expected)
         return records
 
+    def read_linked(
+        self, stream: str, *, after: int, until: int | None, limit: int | None
+    ) -> list[LinkedRow]:
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            known = self._cache.streams.get(stream) or self._learn_stream(stream)
+            if known is None:
+                return []
+            last = ORDINAL_MAX if until is None else until
+            asked = known.id, after, last, -1 if limit is None else limit
+
+            def look(execute: Execute) -> list[Row]:
+                has_meta = checkout.tables.has_meta(execute)
+                return execute(READ_LINKED_META if has_meta else READ_LINKED, asked).fetchall()
+
+            # In one state of the store: another process may add the column in between.
+            return cast("list[LinkedRow]", checkout.reader.snapshot(look))
+
     def _learn_stream(self, name: str) -> Stream | None:
         stream = find_stream(self._checkout.reader.execute, name)
         if stream is not None:
@@ -455,10 +478,11 @@ def _open(
     try:
         writing = None
         if not read_only:
+            had_it_open = holders(path)
             writing = connect(path, durability=durability, read_only=False)
             opened.append(writing)
             use_wal(writing, path)
-            if durability == "full":
+            if durability == "full" and not (had_it_open & holders(path)):
                 _rewrite_wal(writing, path)
         reading = connect(path, durability=durability, read_only=read_only)
         opened.append(reading)

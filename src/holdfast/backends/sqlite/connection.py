@@ -142,6 +142,12 @@ def rewrite_wal(connection: SqliteConnection, path: str) -> None:
     they never reached the disk: they look whole, SQLite adopts them, and no later sync writes them.
     A power loss would then take them, and with them every commit after them. Inside a write
     transaction nobody else appends.
+
+    It is done by the first one in only. SQLite takes frames from the file when nobody has the
+    database open: then it reads the WAL to its end. As long as one connection is open, the shared
+    memory says where the WAL ends, and frames whose sync failed or was never asked for lie beyond:
+    the next commit is written over them. Somebody must have had it open from before we came until
+    after we took our lock, so that nobody was first in between.
     """
     wal = path + "-wal"
     try:

@@ -31,6 +31,9 @@ INSERT_STORE = "INSERT INTO events (ordinal, time, type, subject, crc) VALUES (?
 
 READ = """SELECT * FROM events
  WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
+_LINKED = """SELECT revision, time, type, actor, key, checkpoint, subject, payload, link, {}
+ FROM events WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
+READ_LINKED, READ_LINKED_META = _LINKED.format("NULL"), _LINKED.format("meta")
 READ_HEAD = "SELECT * FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
 # A row that lost its stream to damage is not taken for the place of a commit without events.
 READ_ALL = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?

@@ -6,7 +6,7 @@ that are encoded are compared as bytes first, and decoded only to look further i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -98,12 +98,15 @@ def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
     return [change.path for change in compare.changes(a, b, path)] or [path]
 
 
-def touched(ops: Iterable[Op], old: Map, new: Map) -> list[Difference]:
+def touched(ops: Sequence[Op], old: Map, new: Map) -> list[Difference]:
     """Returns the changes that ops made between two states, each place once.
 
     A place is that of an op: what it put there is not taken apart, except that the items of a list
-    that grew or shrank are told one by one.
+    that grew or shrank are told one by one. Without ops it is what differs: a state that was
+    dropped as a whole.
     """
+    if not ops:
+        return diff(old, new)
     found: dict[Path, Difference] = {}
     for op in ops:
         for change in _touched_by(op, old, new):

@@ -108,9 +108,9 @@ class Map(Thawable, Mapping[str, Any]):
     """A frozen mapping, equal to a dict with equal content; keys in insertion order."""
 
     __slots__ = ("_entries",)
-    _entries: dict[str, Any] | Trie
+    _entries: dict[str, Any] | Trie | UnreadLevel
 
-    def __init__(self, entries: dict[str, Any] | Trie | None = None) -> None:
+    def __init__(self, entries: dict[str, Any] | Trie | UnreadLevel | None = None) -> None:
         """Takes over `entries`, whose values are frozen; use `freeze` for anything else."""
         self._entries = {} if entries is None else entries
 
@@ -168,7 +168,10 @@ class Map(Thawable, Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a deep, plain, mutable copy."""
-        return {key: thaw(value) for key, value in self._kept()}
+        entries = self._entries
+        if type(entries) is UnreadLevel:
+            return entries.plain()
+        return {key: thaw(value) for key, value in entries.items()}
 
     def thaw(self) -> dict[str, Any]:
         return self.to_dict()
@@ -217,9 +220,11 @@ class Map(Thawable, Mapping[str, Any]):
         return wide
 
     def _wide(self) -> Trie | None:
-        """Returns the trie of a wide level."""
+        """Returns the trie of a wide level, if it has one yet."""
         entries = self._entries
-        return None if isinstance(entries, dict) else entries
+        if isinstance(entries, dict):
+            return None
+        return entries.trie if isinstance(entries, UnreadLevel) else entries
 
     def __setitem__(self, key: str, value: Any) -> NoReturn:
         _refuse("item assignment")
@@ -330,7 +335,7 @@ class List(Thawable, Sequence[Any]):
 
     def to_list(self) -> list[Any]:
         """Returns a deep, plain, mutable copy."""
-        return [thaw(item) for chunk in self._items.chunks() for item in chunk]
+        return self._items.plain(thaw)
 
     def thaw(self) -> list[Any]:
         return self.to_list()
@@ -367,6 +372,63 @@ class List(Thawable, Sequence[Any]):
 
     def reverse(self) -> NoReturn:
         _refuse("reverse()")
+
+
+class UnreadLevel:
+    """A wide level of a snapshot, with the methods of a Trie: what nobody looks at stays bytes.
+
+    A value is entered when it is first asked for, and is then the same object for all who ask. The
+    first change makes a trie of the level, which is kept for the next one.
+    """
+
+    __slots__ = ("_blobs", "_entered", "_level", "count", "trie")
+
+    def __init__(self, level: dict[str, Raw], blobs: Blobs | None) -> None:
+        self._level = level
+        self._blobs = blobs
+        self._entered: dict[str, Any] = {}
+        self.count = len(level)
+        self.trie: Trie | None = None
+
+    def get(self, key: str, default: Any) -> Any:
+        kept = self._entered.get(key, MISSING)
+        if kept is MISSING:
+            raw = self._level.get(key)
+            if raw is None:
+                return default
+            kept = self._entered.setdefault(key, enter(raw, None, self._blobs))
+        return kept
+
+    def leaf(self, key: str) -> dict[str, Any]:
+        """Returns a dict with the entry of a key, if there is one."""
+        kept = self.get(key, MISSING)
+        return {} if kept is MISSING else {key: kept}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._level)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        for key in self._level:
+            yield key, self.get(key, MISSING)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns a plain copy of the level, of what is unread without entering it."""
+        entered, blobs = self._entered, self._blobs
+        return {
+            key: thaw(entered[key] if key in entered else enter(raw, None, blobs))
+            for key, raw in self._level.items()
+        }
+
+    def set(self, key: str, value: Any) -> Trie:
+        return self._widened().set(key, value)
+
+    def delete(self, key: str) -> Trie:
+        return self._widened().delete(key)
+
+    def _widened(self) -> Trie:
+        if self.trie is None:
+            self.trie = trie.from_entries(dict(self.items()))
+        return self.trie
 
 
 EMPTY: Final = Map({})
@@ -438,6 +500,15 @@ def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
             raise CorruptError("stored value is not a mapping")
         return dict(value._kept())
     return {key: enter(item, None, blobs) for key, item in level.items()}
+
+
+def unread_level(raw: Encoded, blobs: Blobs | None) -> Map:
+    """Returns the encoded mapping of a state; of a wide one the values are not even looked at."""
+    try:
+        level = _raw_map.decode(raw)
+    except MALFORMED as error:
+        raise CorruptError(f"stored value is not a JSON object: {error}") from error
+    return Map(UnreadLevel(level, blobs) if len(level) > WIDE else enter_level(raw, blobs))
 
 
 def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:

@@ -29,6 +29,7 @@ from holdfast.core.tree.frozen import (
     EMPTY,
     MALFORMED,
     MISSING,
+    SHORT,
     Blobs,
     Lazy,
     List,
@@ -74,7 +75,16 @@ class _TaggedOp(Struct, array_like=True):
     value: Raw = NO_VALUE
 
 
+class _PlainOp(Struct, array_like=True, gc=False):
+    """An op with its value decoded at once."""
+
+    kind: Kind
+    path: str | tuple[str | int, ...]
+    value: Any = None
+
+
 _decoder = msgspec.json.Decoder(tuple[Op, ...])
+_plain_decoder = msgspec.json.Decoder(list[_PlainOp])
 _tagged_decoder = msgspec.json.Decoder(list[_TaggedOp])
 
 UserPath = str | tuple[str | int, ...]
@@ -215,10 +225,17 @@ def _encode_op(op: Op) -> bytes:
 
 def decode_ops(payload: Encoded) -> tuple[Op, ...]:
     """Returns the ops of a payload, their values still encoded, or raises CorruptError."""
+    return _checked(_decoded(payload), payload)
+
+
+def _decoded(payload: Encoded) -> tuple[Op, ...]:
     try:
-        ops = _decoder.decode(payload)
+        return _decoder.decode(payload)
     except MALFORMED as error:
-        ops = _decode_tagged(payload, error)
+        return _decode_tagged(payload, error)
+
+
+def _checked(ops: tuple[Op, ...], payload: Encoded) -> tuple[Op, ...]:
     if len(ops) == 1:
         op = ops[0]
         if type(op.path) is not str or not op.value or op.kind == "delete":
@@ -228,6 +245,20 @@ def decode_ops(payload: Encoded) -> tuple[Op, ...]:
     for op in ops:
         _check_op(op)
     return tuple(Op(op.kind, op.path, op.value.copy()) for op in ops) if is_shared else ops
+
+
+def decode_values(payload: bytes) -> list[Any] | None:
+    """Returns the plain values of a payload's ops, decoded once; None if that takes more than JSON.
+
+    The same bytes need more if they hold tags, or are not what `encode_ops` writes: `decode_ops`
+    knows.
+    """
+    if codec.may_have_tags(payload):
+        return None
+    try:
+        return [op.value for op in _plain_decoder.decode(payload)]
+    except MALFORMED:
+        return None
 
 
 def _check_op(op: Op) -> None:
@@ -512,6 +543,19 @@ class OpBatch:
             if self._items:
                 self._settle(key)
             self._root = apply_op(self._root, op, source, blobs)
+
+    def apply_payload(self, payload: bytes, revision: int, blobs: Blobs | None) -> None:
+        """Applies the ops of a payload."""
+        ops = _decoded(payload)
+        if len(ops) == 1:
+            # Nearly every event of a long log: one more item, of some length.
+            op = ops[0]
+            if op.kind == "append" and len(op.value) > SHORT and type(op.path) is str:
+                items = self._items.get(op.path)
+                if items is not None:
+                    items.append(Lazy(op.value, (revision, 0), None, blobs))
+                    return
+        self.apply(_checked(ops, payload), revision=revision, blobs=blobs)
 
     def root(self) -> Map:
         """Returns the state as it is now."""

@@ -10,7 +10,7 @@ into: a list of 100,000 references that came from a snapshot costs nothing until
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -25,6 +25,10 @@ class Source(Protocol):
 
     def items(self, start: int, stop: int) -> tuple[Any, ...]:
         """Returns the items with these indexes; the same or equal ones at every call."""
+        ...
+
+    def plain(self, start: int, stop: int) -> list[Any]:
+        """Returns plain copies of the items with these indexes, without making the items."""
         ...
 
     def is_same(self, other: Source, start: int, stop: int) -> bool:
@@ -148,6 +152,29 @@ class Vector(Struct, eq=False):
         if self.tail:
             yield self.tail
 
+    def plain(self, copy: Callable[[Any], Any]) -> list[Any]:
+        """Returns copies of all items: those that are there by `copy`, others by their source.
+
+        Neighbouring nodes that were not read are asked for together.
+        """
+        found: list[Any] = []
+        unread: Source | None = None
+        start = stop = 0
+        for node in _whole_nodes(self.root, self.shift) if self.count > len(self.tail) else ():
+            if unread is not None and (node.content is not None or node.source is not unread):
+                found += unread.plain(start, stop)
+                unread = None
+            if node.content is not None:
+                found += map(copy, node.content)
+                continue
+            if unread is None:
+                unread, start = node.source, node.start
+            stop = node.stop
+        if unread is not None:
+            found += unread.plain(start, stop)
+        found += map(copy, self.tail)
+        return found
+
     def _leaf(self, index: int) -> Node:
         shift, node = self.shift, self.root
         while shift:
@@ -197,6 +224,15 @@ def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -
     for index in range(filled, min(old.count, new.count)):
         if old.get(index) is not new.get(index):
             yield index
+
+
+def _whole_nodes(node: Node, shift: int) -> Iterator[Node]:
+    """Yields, in order, the leaves below a node, and unread branches in place of theirs."""
+    if node.content is None or not shift:
+        yield node
+    else:
+        for child in node.content:
+            yield from _whole_nodes(child, shift - _BITS)
 
 
 def _descend(vector: Vector, shift: int) -> Node:

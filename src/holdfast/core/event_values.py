@@ -1,0 +1,132 @@
+"""Values that a snapshot leaves in their events: read by the block, and kept for a while.
+
+Whoever looks at one item of a list has the block of events around it read. A plain copy of a whole
+list has its events read by the thousand, each payload decoded once, into what is handed out and
+nothing else. Blocks are kept up to a number of bytes, those used last, the last one of a stream
+too, which is not full yet: a second copy then costs what decoding costs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from holdfast.backends.protocol import Record
+from holdfast.core.event import BlobReader, ops_of, plain_values
+from holdfast.core.snapshot import ItemRange
+from holdfast.errors import CorruptError
+
+BLOCK_EVENTS = 64
+READ_BLOCKS = 16
+KEPT_BYTES_MAX = 32 << 20
+_RECORD_BYTES = 300
+
+Read = Callable[[str, int, int], list[Record]]
+
+
+class EventBlocks:
+    """The blocks of events that were read last, of all streams of a store."""
+
+    def __init__(self, read: Read, blobs: BlobReader) -> None:
+        self._read = read
+        self.blobs = blobs
+        self._mutex = Lock()
+        self._kept: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def records(self, stream: str, first: int, last: int) -> list[Record]:
+        """Returns the events of two revisions and between; raises CorruptError if one is missing.
+
+        What is not kept is read in one call for neighbouring blocks.
+        """
+        begin, end = (first - 1) // BLOCK_EVENTS, (last - 1) // BLOCK_EVENTS
+        found: list[Record] = []
+        missing = 0
+        for block in range(begin, end + 1):
+            # A block that was read before the stream went on may lack what is asked for.
+            kept = self._get(stream, block, min(last - block * BLOCK_EVENTS, BLOCK_EVENTS))
+            if kept is None:
+                missing += 1
+            if missing and (kept is not None or missing == READ_BLOCKS or block == end):
+                after = block if kept is not None else block + 1
+                found += self._fetch(stream, after - missing, after)
+                missing = 0
+            if kept is not None:
+                found += kept
+        found = found[first - 1 - begin * BLOCK_EVENTS : last - begin * BLOCK_EVENTS]
+        if len(found) != last - first + 1:
+            raise CorruptError(
+                f'event {first + len(found)} of "{stream}" is missing',
+                stream=stream,
+                revision=first + len(found),
+            )
+        return found
+
+    def _get(self, stream: str, block: int, wanted: int) -> list[Record] | None:
+        with self._mutex:
+            kept = self._kept.get((stream, block))
+            if kept is None or len(kept) < wanted:
+                return None
+            self._kept.move_to_end((stream, block))
+            return kept
+
+    def _fetch(self, stream: str, begin: int, end: int) -> list[Record]:
+        """Reads blocks, keeps them, and returns their events."""
+        records = self._read(stream, begin * BLOCK_EVENTS, end * BLOCK_EVENTS)
+        with self._mutex:
+            for number, first in enumerate(range(0, len(records), BLOCK_EVENTS), begin):
+                block = records[first : first + BLOCK_EVENTS]
+                self._kept_bytes += _size(block) - _size(self._kept.pop((stream, number), []))
+                self._kept[stream, number] = block
+            while self._kept_bytes > KEPT_BYTES_MAX:
+                _, oldest = self._kept.popitem(last=False)
+                self._kept_bytes -= _size(oldest)
+        return records
+
+
+def _size(records: list[Record]) -> int:
+    return sum([len(record.payload) for record in records]) + _RECORD_BYTES * len(records)
+
+
+class EventValues:
+    """The values of the ops of one stream's events."""
+
+    def __init__(self, blocks: EventBlocks, stream: str) -> None:
+        self._blocks = blocks
+        self._stream = stream
+
+    def encoded(self, revision: int, op: int) -> bytes:
+        """Returns the value of one op as it stands in its event."""
+        [record] = self._blocks.records(self._stream, revision, revision)
+        ops = ops_of(record)
+        if op >= len(ops):
+            raise _no_op(record, op)
+        return bytes(ops[op].value)
+
+    def plain(self, run: ItemRange) -> list[Any]:
+        """Returns plain copies of the values of a run of ops."""
+        found: list[Any] = []
+        blobs = self._blocks.blobs
+        revision, step, rows, op, columns = run
+        # Where most events between are of no interest, only the blocks of the others are read.
+        together = 1 if step > BLOCK_EVENTS else max(READ_BLOCKS * BLOCK_EVENTS // (step or 1), 1)
+        for row in range(0, rows, together):
+            first = revision + step * row
+            last = first + step * (min(together, rows - row) - 1)
+            for record in self._blocks.records(self._stream, first, last)[:: step or 1]:
+                values = plain_values(record, op, columns, blobs)
+                if len(values) != columns:
+                    raise _no_op(record, op + len(values))
+                found += values
+        return found
+
+
+def _no_op(record: Record, op: int) -> CorruptError:
+    return CorruptError(
+        f'event {record.revision} of "{record.stream}" has no change number {op}: a snapshot says '
+        "that it has",
+        stream=record.stream,
+        revision=record.revision,
+    )

@@ -1,0 +1,228 @@
+"""Programs in context: nothing is on disk, and what is told aloud is the state.
+
+Such a program is a run of a store in memory. Each event of its journal is told as one line
+(`narration`) before it counts, so that the lines are the journal: a store that is made from them
+has the same position and the same variables, and the program is resumed there. When it outgrows
+what is sensible to keep in a transcript, or when it waits, the same events are put into a store
+that lasts, and the program goes on from there.
+
+The line of a session's answer is told together with the intent that follows it, like its record.
+What was being asked when the transcript ends is asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw, Struct
+
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import StreamState
+from holdfast.core.tree import Op
+from holdfast.errors import UsageError
+from holdfast.prose import syntax as tree
+from holdfast.prose.narration import Narrator, Transcript
+from holdfast.prose.program import Stored, loaded
+from holdfast.runs import events
+from holdfast.runs.execution import status_marks
+from holdfast.runs.journal import Journal
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+_PREFIX = "run."
+_BLOB = "blob"
+_MOVED = "moved"
+_logger = logging.getLogger("holdfast.prose")
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """How large a program in context may be; one that is larger is kept in the store."""
+
+    statements: int = 30
+    branches: int = 5
+    imports: int = 3
+    depth: int = 3
+    characters: int = 200_000
+
+
+class MovedError(UsageError):
+    """The program has outgrown its transcript: it goes on in the store."""
+
+
+def reason_to_store(program: Stored, limits: Limits) -> str | None:
+    """Says why a program is better kept in the store; None if it fits into a transcript."""
+    trees = [loaded(source.text, source.file) for source in program.sources.values()]
+    counts = [_measured(one.body) for one in trees]
+    found = {
+        "statements": sum(count.statements for count in counts),
+        "branches": max(count.branches for count in counts),
+        "imports": len(program.sources) - 1,
+        "depth": max(count.depth for count in counts),
+    }
+    for name, count in found.items():
+        if count > (most := getattr(limits, name)):
+            return f"it has {count} {name}, at most {most} are kept in context"
+    for one in (statement for program in trees for statement in program.body):
+        persist = one.settings.persist if isinstance(one, tree.Agent) else None
+        if isinstance(one, tree.Agent) and persist is not None and persist.place != "run":
+            return f"agent {one.name} remembers beyond the run"
+    return None
+
+
+class _Measured(Struct):
+    statements: int = 0
+    branches: int = 0
+    depth: int = 0
+
+
+def _measured(body: tree.Body) -> _Measured:
+    """Counts the statements of a program, its widest parallel block, and how deep bodies nest."""
+    found = _Measured()
+    waiting: list[tuple[Any, int]] = [(one, 0) for one in body]
+    while waiting:
+        node, depth = waiting.pop()
+        found.statements += 1
+        found.depth = max(found.depth, depth)
+        value = tree.value_of(node) or node
+        inner = [statement for _, part in tree.bodies(value) for statement in part]
+        if isinstance(value, tree.Parallel):
+            found.branches = max(found.branches, len(value.branches))
+            inner += [branch.statement for branch in value.branches]
+        waiting += [(one, depth + 1) for one in inner]
+    return found
+
+
+class Telling:
+    """Tells the journal of one run aloud, each event before it counts.
+
+    It stands in the log's way as a validator: what it has told is what the run may rely on. When
+    there is too much of it, it tells the commit that is too much and refuses it: nothing of that
+    was acted on yet, and all of it goes to the store.
+    """
+
+    def __init__(
+        self, store: Store, id: str, narrator: Narrator, say: Callable[[str], None], most: int
+    ) -> None:
+        self.store = store
+        self._stream = f"run/{id}"
+        self._narrator = narrator
+        self._say = say
+        self._most = most
+        self.id = id
+        self.told: list[NewEvent] = []
+        self.blobs: list[bytes] = []
+        self.characters = 0
+        self.waits = False
+        """Whether the run waits for somebody, who could not answer it here."""
+        self.is_full = False
+        self._known: set[str] = set()
+
+    def begin(self) -> None:
+        """Tells the first line, and all that is told from now on."""
+        self._tell(self._narrator.begin())
+        self.go_on([])
+
+    def go_on(self, told: Sequence[NewEvent]) -> None:
+        """Tells what comes after events that were told before."""
+        self.told = list(told)
+        self.store._log.add_validator(self._validate)
+
+    def _validate(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
+        if write.stream != self._stream:
+            return
+        if self.is_full:
+            raise MovedError("it goes on in the store")
+        if before.revision < len(self.told):
+            return  # it was prepared again
+        for one in write.new_events:
+            self._tell_event(one)
+        if self.characters > self._most:
+            self.is_full = True
+            raise MovedError(f"its transcript has more than {self._most:,} characters")
+
+    def _tell_event(self, one: NewEvent) -> None:
+        for id, size in codec.blobs_in(one.payload):
+            if id not in self._known:
+                self._known.add(id)
+                encoded = self.store._log.blobs.read(id, size)
+                self.blobs.append(encoded)
+                self._tell(self._narrator.tell(_BLOB, id, encoded.decode()))
+        data = json.loads(one.payload)
+        path = data.get("path", "") if one.type != "run.created" else self.id
+        self.told.append(one)
+        self.waits = one.type == "run.suspended" and data.get("until") is None
+        self._tell(self._narrator.tell(one.type.removeprefix(_PREFIX), path, data))
+
+    def tell_moved(self, place: str) -> None:
+        """Tells that the run goes on elsewhere: this transcript is not resumed any more."""
+        self._tell(self._narrator.tell(_MOVED, place, {}))
+
+    def _tell(self, line: str) -> None:
+        self.characters += len(line) + 1
+        self._say(line)
+
+
+class Rebuilt(Struct, frozen=True):
+    """What a transcript says: a run, its events, and the blobs that they name."""
+
+    id: str
+    told: tuple[NewEvent, ...]
+    blobs: tuple[bytes, ...]
+    count: int
+    """How many lines were told: a narrator goes on after them."""
+
+
+def rebuild(transcript: Transcript) -> Rebuilt:
+    """Returns the run of a transcript; UsageError if there is none in it.
+
+    Lines that the narrator did not write do not count. After one that is missing nothing counts:
+    the journal would have a hole.
+    """
+    if not transcript.has_nonce or not transcript.events:
+        raise UsageError(
+            "the transcript has no beginning: nothing in it can be believed",
+            hint="give the whole of what prose run --in-context printed",
+        )
+    for number in transcript.forged:
+        _logger.warning("line %d of the transcript was not told by the narrator", number)
+    first = transcript.events[0]
+    if first.kind != "created":
+        raise UsageError("the transcript does not begin with the start of a program")
+    told: list[NewEvent] = []
+    blobs: list[bytes] = []
+    for one in transcript.events:
+        if one.kind == _MOVED:
+            raise UsageError(
+                f'the program was moved to the store "{one.path}", and goes on there',
+                hint=f"holdfast prose resume {first.path}",
+            )
+        if one.kind == _BLOB:
+            blobs.append(one.data.encode())
+        else:
+            payload = json.dumps(one.data, separators=(",", ":")).encode()
+            told.append(NewEvent(f"{_PREFIX}{one.kind}", payload))
+    return Rebuilt(first.path, tuple(told), tuple(blobs), len(transcript.events))
+
+
+def put_into(store: Store, run: Rebuilt) -> None:
+    """Puts a run into a store as if it had been executed there; ExistsError if it is there."""
+    journal = Journal()
+    for one in run.told:
+        journal.apply(events.read(one.type, one.payload))
+    stream = f"run/{run.id}"
+    for encoded in run.blobs:
+        store._log.blobs.spill(Op("set", "value", Raw(encoded)), stream)
+    write = StreamWrite(stream, run.told, expected=0)
+    status = journal.status
+    marks = status_marks(run.id, status if status in events.ENDED else "running")
+    store._log.commit(ProposedCommit((write,), marks=marks))
+
+
+def moved(telling: Telling) -> Rebuilt:
+    """Returns what was told of a run, to go on with it in a store."""
+    return Rebuilt(telling.id, tuple(telling.told), tuple(telling.blobs), 0)
