@@ -126,15 +126,12 @@ def list_tasks(
             found = store.tasks(**fits)
         else:
             fits["status"] = status or (None if all else UNCLOSED)
-            named = find_scope(store, scope)
-            scope, found = named.name, named.tasks.list(**fits)
+            found = (named := find_scope(store, scope)).tasks.list(**fits)
+            scope = named.name
     if options.json:
         print_json(tasks_document(scope, found))
         return
-    if found:
-        print_table(COLUMNS, [_row(task) for task in found])
-    else:
-        print_note("no tasks")
+    print_table(COLUMNS, [_row(task) for task in found]) if found else print_note("no tasks")
     asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
     flags = [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
     print_more(found, [*_page_words(scope, asked, status), *flags], options)
