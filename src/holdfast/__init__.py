@@ -13,6 +13,7 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
+from holdfast.core.observe import Observed
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -169,6 +170,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "Observed",
     "OpenDecision",
     "OpenTurn",
     "OtherStoreError",

@@ -568,6 +568,8 @@ class Scope:
         act: object = None,
         alternatives: Sequence[str] = (),
         links: Sequence[Link | str | tuple[str, str]] = (),
+        call: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
         key: str | None = None,
         priority: int | str = 0,
         supersedes: str | None = None,
@@ -582,6 +584,10 @@ class Scope:
         names: after a crash the one is asked whether it was done, and the other does it again if
         not. A `standing` order counts until it is superseded. The same `key` decides once. An
         `owner` is a person who answers for it: no process has to live for it.
+
+        `call` is the id of the tool call that it belongs to, and `arguments` what the tool is
+        called with; `verify` and `act` find them in the decision. Each call is decided once. Its
+        result, a message of the role `tool`, is written in the commit that closes the decision.
         """
         return Decisions(self._context).open(
             self,
@@ -592,6 +598,8 @@ class Scope:
             act=act,
             alternatives=alternatives,
             links=links,
+            call=call,
+            arguments=arguments,
             key=key,
             priority=priority,
             supersedes=supersedes,

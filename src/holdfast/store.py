@@ -64,6 +64,7 @@ from holdfast.core.leases import (
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
+from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
@@ -318,6 +319,18 @@ class Store:
         Submitted commits keep their order, and are on disk before any later commit is.
         """
         return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta, waits=False)
+
+    def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
+        """Tells an observer what this process does with the store; returns what ends it.
+
+        It is called with an `Observed` after each commit, read that left memory, step, attempt,
+        wait, lease, recovery and retry. `trace` returns the W3C `traceparent` of its caller, or
+        None: it is asked at each commit, and kept with the events (`Event.meta.trace`).
+        """
+        check_call(observer, "an observer")
+        if trace is not None:
+            check_call(trace, "what tells the trace")
+        return self._log.observe(observer, trace)
 
     def view(self) -> View:
         """Returns all scopes as they are at this moment, together."""

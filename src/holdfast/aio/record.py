@@ -29,7 +29,8 @@ from holdfast.record.memory import Memory, MemorySection
 from holdfast.record.message_events import Message
 from holdfast.record.messages import History, Messages
 from holdfast.record.sessions import OpenTurn
-from holdfast.record.tasks import Tasks
+from holdfast.record.task_events import Task
+from holdfast.record.tasks import LOOK_S, Tasks
 from holdfast.scope import Scope
 
 P = ParamSpec("P")
@@ -52,6 +53,17 @@ def mirror(
         return await self._loop.hop_shielded(method, *args, **kwargs)
 
     return call
+
+
+def _like(
+    function: Callable[Concatenate[Any, P], T],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Awaitable[T]]]:
+    """Gives a method the name, parameters and documentation of the synchronous one."""
+
+    def named(method: Callable[..., Any]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+        return cast("Any", wraps(function)(method))
+
+    return named
 
 
 def deciding(
@@ -140,7 +152,23 @@ class AsyncTasks:
     list = mirror(Tasks.list)
     add = mirror(Tasks.add)
     update = mirror(Tasks.update)
-    claim = mirror(Tasks.claim)
+
+    @_like(Tasks.claim)
+    async def claim(
+        self, id: Any = None, *, wait_s: float | None = None, **options: Any
+    ) -> Task | None:
+        if wait_s is None:
+            return await self._loop.hop_shielded(self.sync.claim, id, **options)
+        ends = self._loop.loop.time() + self.sync._check_wait(id, wait_s)
+        while True:
+            # Waiting takes no thread: however many wait, there are enough for those who write.
+            seen = await self._loop.hop(self.sync._log.position)
+            found = await self._loop.hop_shielded(self.sync.claim, **options)
+            left_s = ends - self._loop.loop.time()
+            if found is not None or left_s <= 0:
+                return found
+            await self._loop.wait_after(seen, min(left_s, LOOK_S))
+
     heartbeat = mirror(Tasks.heartbeat)
     release = mirror(Tasks.release)
     block = mirror(Tasks.block)
@@ -203,17 +231,6 @@ class AsyncMemory:
 # --- messages -------------------------------------------------------------------------------------
 #
 # Messages for asyncio. Adding goes through the group-commit queue, without a thread of its own.
-
-
-def _like(
-    function: Callable[Concatenate[Any, P], T],
-) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Awaitable[T]]]:
-    """Gives a method the name, parameters and documentation of the synchronous one."""
-
-    def named(method: Callable[..., Any]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-        return cast("Any", wraps(function)(method))
-
-    return named
 
 
 class AsyncHistory:

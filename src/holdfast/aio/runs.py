@@ -8,10 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
+from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
@@ -204,12 +206,20 @@ class AsyncContext(Operations):
         inside = CURRENT.set(None)
         writing = WRITER.set(StepWriter(self._execution, act.path))
         try:
-            if act.is_async:
+            if self._execution.log.observers is not None:
+                with self._execution.attempt(act):
+                    return await self._called(act)
+            if act.is_async:  # as in `_called`: a step that nobody observes is a frame less
                 return await act.function(*act.args, **act.kwargs)
-            return await self._in_thread(lambda: act.function(*act.args, **act.kwargs), act.drop)
+            return await self._called(act)
         finally:
             WRITER.reset(writing)
             CURRENT.reset(inside)
+
+    async def _called(self, act: Call) -> Any:
+        if act.is_async:
+            return await act.function(*act.args, **act.kwargs)
+        return await self._in_thread(partial(act.function, *act.args, **act.kwargs), act.drop)
 
     async def _in_thread(self, function: Callable[[], Any], drop: Callable[[], None] | None) -> Any:
         """Calls a sync step in a thread of the engine's: the store's own few stay free.
@@ -285,6 +295,12 @@ class AsyncContext(Operations):
             self._inside.pop()
 
     async def _pause(self, act: Pause) -> None:
+        began, log = monotonic(), self._execution.log
+        await self._pause_until(act)
+        if log.observers is not None:
+            log.observers.tell("wait", self._block.path, began, run=self._execution.id)
+
+    async def _pause_until(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
             self._execution.check()

@@ -45,6 +45,7 @@ from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
+from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -385,6 +386,9 @@ class AsyncStore:
     ) -> AsyncPendingCommit:
         pending = self._store.submit(key=key, lease=lease, meta=meta)
         return AsyncPendingCommit(self._loop, pending, waits=False)
+
+    def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
+        return self._store.observe(observer, trace=trace)
 
     async def view(self) -> AsyncView:
         return AsyncView(self._loop, await self._loop.hop(self._store.view))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -93,7 +93,7 @@ def decide(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    optional = {"because": because, "action": action, "verify": verify, "key": key}
+    optional: dict[str, Any] = {"because": because, "action": action, "verify": verify, "key": key}
     with open_configured(options, config, asks=verify is not None) as store:
         opened = find_scope(store, scope, must_exist=False).decide(
             decision,

@@ -116,6 +116,12 @@ class CommitQueue(Handle):
         self._work = shut_gate()  # opened when there is something for the thread to do
         self._closers: list[Any] = []  # gates of those who wait for the last leader
 
+    def use(self, run: Callable[[list[Request]], None]) -> None:
+        """Has the batches that follow answered by another function."""
+        self._run_batch = run
+        if self._timeout_s is None:
+            self._run = run
+
     def commit(self, request: Request) -> Any:
         """Commits the request, with whatever else has gathered, and returns its result."""
         if self._dead is not None:

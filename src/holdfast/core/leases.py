@@ -50,6 +50,21 @@ def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
     Renewals are not recorded: they would fill the log with nothing. The event is committed under
     the lease itself, so that the record of an epoch is never written by a worker that lost it.
     """
+    if log.observers is None:
+        return _acquire(log, name, owner, ttl_s)
+    began, lease, failure = monotonic(), None, None
+    try:
+        lease = _acquire(log, name, owner, ttl_s)
+        return lease
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        epoch = 0 if lease is None else lease.epoch
+        log.observers.tell("lease", name, began, failure, owner=owner, epoch=epoch)
+
+
+def _acquire(log: Log, name: str, owner: str, ttl_s: float) -> Lease:
     check_seconds(ttl_s, "ttl_s")
     held = log.leases.holder(name)
     lease = log.leases.acquire(name, owner, ttl_s=ttl_s)

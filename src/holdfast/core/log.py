@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import (
     AHEAD_US,
     START,
@@ -88,6 +89,7 @@ from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.meta import joined
+from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -281,6 +283,7 @@ class Log:
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self.actor = actor
+        self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
         self._is_ahead_told = False
@@ -393,6 +396,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
+        if self.observers is not None:
+            proposed = self.observers.traced(proposed)
         if self._is_split:
             self.routes.check(proposed)
         return self._queue.commit(Request(proposed, failed=proposed.failed))
@@ -410,6 +415,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
+        if self.observers is not None:
+            proposed = self.observers.traced(proposed)
         if self._is_split:
             self.routes.check(proposed)
         request = Request(proposed, waker, context, proposed.failed)
@@ -421,6 +428,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = [writer.prepare(one) for one in proposed]
+        if self.observers is not None:
+            proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
             self.routes.check(one)
         requests = [Request(one) for one in proposed]
@@ -440,6 +449,35 @@ class Log:
     def when_placed(self, stream: str, revision: int, placed: Callable[[Record], None]) -> None:
         """Tells where an event is in the end: where it was said to be, but in a joint commit."""
 
+    def observe(self, observer: Observer, trace: Tracer | None) -> Callable[[], None]:
+        """Tells an observer of what is done from now on; returns the function that ends it."""
+        one = observer, trace
+
+        def change(all: Sequence[tuple[Observer, Tracer | None]]) -> None:
+            self.observers = Observers(self.clock, all) if all else None
+            # Put in place of the other, so that a commit that nobody observes pays nothing for it.
+            self._queue.use(self._run if self.observers is None else self._run_observed)
+
+        def remove() -> None:
+            with self._chains:
+                if self.observers is not None:
+                    change(_without(self.observers.all, one))
+
+        with self._chains:
+            change([*(() if self.observers is None else self.observers.all), one])
+        return remove
+
+    def _run_observed(self, requests: list[Request]) -> None:
+        began, failure = monotonic(), None
+        try:
+            self._run(requests)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if self.observers is not None:
+                self.observers.tell_commits(requests, began, failure)
+
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and does again what came too late."""
         pending = requests
@@ -457,6 +495,10 @@ class Log:
                 return
             pending = [request for request in pending if not request.answered]
             _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
+            if self.observers is not None:
+                for request in pending:
+                    name = request.work.writes[0].stream
+                    self.observers.tell("retry", name, monotonic(), reason="another writer")
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -1061,6 +1103,7 @@ class Log:
         if state is None:
             state = self._root(stream)
         began = state.revision
+        began_s = 0.0 if self.observers is None else monotonic()
         while state.revision < revision:
             if self._waits or revision - state.revision <= READ_CHUNK:
                 state = self._folded(stream, head, state, revision)
@@ -1075,6 +1118,8 @@ class Log:
                 raise self.contradicted(stream, head, found, revision)
             self.folds.keep(stream, state)
             self.snapshots.replayed(stream, revision - began)
+        if self.observers is not None:
+            self.observers.tell("read", stream, began_s or monotonic(), events=revision - began)
         return state
 
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:

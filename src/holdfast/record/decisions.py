@@ -5,7 +5,8 @@ is durable: whatever the caller does next, the decision is found later. Closing 
 the event, and the mark cleared. A crash between the two leaves an open decision of a dead worker,
 and `recovery.py` judges it.
 
-    decision.opened       {"key", "decision", "owner", …}   durable before the act
+    decision.opened       {"key", "decision", "owner", …}   durable before the act; with the tool
+                          "call"?, "arguments"?             call that it belongs to
     decision.failed       {"key", "error", "by"}            the act raised; still open
     decision.taken        {"key", "owner", "why"}           another worker answers for it from here
     decision.closed       {"key", "outcome", "by", "how", "output"?}
@@ -19,14 +20,16 @@ An event never changes, so an old form is converted when it is read, here and no
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Mark, Record
@@ -53,6 +56,7 @@ from holdfast.core.page import (
     read_cursor,
     write_cursor,
 )
+from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
     ConflictError,
@@ -71,6 +75,9 @@ from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
 from holdfast.record.keyed_item import PRIORITIES, KeyedItem, parse_priority
+from holdfast.record.message_events import ADDED as MESSAGE_ADDED
+from holdfast.record.message_events import check_fields, encode
+from holdfast.record.message_events import make_id as make_message_id
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -85,14 +92,14 @@ CLOSED = "decision.closed"
 PRIORITIZED = "decision.prioritized"
 SUPERSEDED = "decision.superseded"
 NO_OUTCOME = "no outcome stated"
-LINK_KINDS = ("message", "task", "file", "commit", "decision")
+_LINK_KIND = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 DecisionStatus = Literal["open", "standing", "closed", "superseded", "abandoned"]
 
 
 class Link(Struct, frozen=True):
-    """What a decision is about: kind is message, task, file, commit or decision."""
+    """What a decision is about: kind is message, task, file, commit, or any other such word."""
 
     kind: str
     to: str
@@ -129,6 +136,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     how: str | None = None
     verify: str | None = None
     act: str | None = None
+    call: str | None = None
+    """The id of the tool call that it belongs to; its outcome is the result of that call."""
+    arguments: Any = None
+    """What the tool was called with."""
     alternatives: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
     supersedes: str | None = None
@@ -174,9 +185,10 @@ def parse_link(link: object) -> Link:
     elif isinstance(link, tuple):
         pair = cast("tuple[object, ...]", link)
         kind, to = pair if len(pair) == 2 else (None, None)
-    if kind not in LINK_KINDS or not isinstance(to, str) or not to:
+    is_word = isinstance(kind, str) and _LINK_KIND.fullmatch(kind)
+    if not is_word or not isinstance(to, str) or not to:
         raise UsageError(
-            f'a link is text such as "file:src/a.py", of {", ".join(LINK_KINDS)}, '
+            'a link is text such as "file:src/a.py": a word in small letters, a colon, and a name, '
             f"found {show_value(cast('object', link))}"
         )
     return Link(str(kind), to)
@@ -269,6 +281,8 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         actor=envelope.actor,
         verify=data.get("verify"),
         act=data.get("act"),
+        call=data.get("call"),
+        arguments=data.get("arguments"),
         alternatives=tuple(data.get("alternatives", ())),
         links=tuple(Link(kind, to) for kind, to in data.get("links", ())),
         supersedes=data.get("supersedes"),
@@ -416,6 +430,7 @@ INDEX_OPEN = "decision"
 INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
+_CALL_BYTES_MAX = 256
 
 IfExists = Literal["raise", "attach"]
 
@@ -443,6 +458,8 @@ class Decisions:
         act: object,
         alternatives: Sequence[str],
         links: Sequence[Link | str | tuple[str, str]],
+        call: str | None,
+        arguments: Mapping[str, Any] | None,
         key: str | None,
         priority: int | str,
         supersedes: str | None,
@@ -464,6 +481,8 @@ class Decisions:
             "act": None if act is None else acts.name(act),
             "alternatives": [check_text(one, "an alternative") for one in alternatives],
             "links": [[link.kind, link.to] for link in map(parse_link, links)],
+            "call": None if call is None else check_fields({"role": "tool", "id": call})["id"],
+            "arguments": None if arguments is None else _check_arguments(arguments),
             "supersedes": supersedes,
             "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
@@ -475,7 +494,7 @@ class Decisions:
         place = next_place()
         if place is not None:
             data["place"] = place
-        name = key or place
+        name = key or (None if call is None else _call_key(call)) or place
         if owner is None:
             self.context.lease_keeper.register()
         while True:
@@ -624,8 +643,11 @@ class Decisions:
             if entry.is_open and how != "abandoned":
                 self._check_owner(entry)
             cleared = _keyed_item(entry).cleared(_index(entry))
+            result = (
+                () if entry.call is None or how == "abandoned" else (self._result(entry, data),)
+            )
             try:
-                closed = self._append(entry, CLOSED, data, cleared)
+                closed = self._append(entry, CLOSED, data, cleared, more=result)
             except ConflictError:
                 # Each round is another writer's event of this decision: they are few.
                 _logger.debug('decision "%s" changed: closing again', entry.id)
@@ -667,11 +689,34 @@ class Decisions:
             except ConflictError:
                 _logger.debug('decision "%s" changed: prioritising again', id)
 
+    def _result(self, entry: Decision, data: dict[str, Any]) -> NewEvent:
+        """Returns the message that answers the tool call of a decision with its outcome.
+
+        It is in the commit that closes the decision, by whomever that is done: so after a crash no
+        model sees a call without a result whose act was done, and asks for it once more.
+        """
+        output = data.get("output")
+        content = data["outcome"] if output is None else output
+        if not isinstance(content, str):
+            content = codec.encode(content).decode()
+        fields = check_fields({"role": "tool", "content": content, "tool_call_id": entry.call})
+        fields = {"id": make_message_id(self.log.clock, fields), **fields}
+
+        def spill(raw: bytes) -> bytes:
+            return bytes(self.log.blobs.spill(Op("set", "message", Raw(raw)), entry.scope).value)
+
+        return NewEvent(MESSAGE_ADDED, encode(fields, spill))
+
     def _append(
-        self, entry: Decision, type: str, data: dict[str, Any], *marks: Mark | Cleared
+        self,
+        entry: Decision,
+        type: str,
+        data: dict[str, Any],
+        *marks: Mark | Cleared,
+        more: tuple[NewEvent, ...] = (),
     ) -> Decision:
         item, number = _keyed_item(entry), entry.events + 1
-        write = keyed_item.next_write(item, number, NewEvent(type, codec.encode(data)))
+        write = keyed_item.next_write(item, number, NewEvent(type, codec.encode(data)), *more)
         result = keyed_item.append(self.log, item, number, write, marks=marks)
         time = to_datetime(result.after[0].time)
         return self._with_liveness(advance(entry, time, type, data))
@@ -868,6 +913,20 @@ def _revision_of(passed: Key, cursor: str | None, before: int | None) -> int:
             hint="give the cursor of the page before, with the same arguments",
         )
     return passed[0] if before is None else min(passed[0], before)
+
+
+def _call_key(call: str) -> str:
+    """Returns the key of the decision of a tool call: each call is decided once."""
+    key = f"call:{call}"
+    if "@" in key or not key.isprintable() or len(key.encode(errors="replace")) > _CALL_BYTES_MAX:
+        return f"call:sha256:{sha256(call.encode(errors='surrogatepass')).hexdigest()}"
+    return key
+
+
+def _check_arguments(arguments: object) -> dict[str, Any]:
+    if not isinstance(arguments, Mapping):
+        raise UsageError(f"arguments are a mapping, found {show_value(arguments)}")
+    return dict(cast("Mapping[str, Any]", arguments))
 
 
 class _Envelope(Struct, frozen=True):

@@ -184,9 +184,9 @@ def check_not_dropped(log: Log, stream: str) -> None:
         state_of(log.newest(stream), stream)
 
 
-def next_write(item: KeyedItem, number: int, new_event: NewEvent) -> StreamWrite:
+def next_write(item: KeyedItem, number: int, new_event: NewEvent, *more: NewEvent) -> StreamWrite:
     """Returns what a commit adds to a stream that exists: the item's event of that number."""
-    return StreamWrite(item.stream, (new_event,), key=item.key(number))
+    return StreamWrite(item.stream, (new_event, *more), key=item.key(number))
 
 
 # Decisions and tasks have a priority.

@@ -129,7 +129,10 @@ class Message:
 
     @property
     def role(self) -> str:
-        """Who speaks: user, assistant, system, tool, or any other name."""
+        """Who speaks: user, assistant, system, tool, or any other name.
+
+        Empty for an item of another program that nobody speaks, such as a call or a thought.
+        """
         return self.fields.get("role") or str(_foreign_field(self.fields, "role") or "")
 
     @property
@@ -293,11 +296,7 @@ def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError("a message has its parts in content or in parts, found both")
         fields["parts"] = fields.pop("content")
     if given.get("foreign") is not None:
-        fields["foreign"] = given["foreign"]
-        if "role" not in fields:
-            role = _foreign_field(fields, "role")
-            if not (isinstance(role, str) and role):
-                raise UsageError("a message needs a role: the foreign item has none either")
+        fields["foreign"] = given["foreign"]  # it may have a role of its own, or none
     elif "role" not in fields:
         raise UsageError("a message needs a role, such as user or assistant")
     return fields

@@ -118,6 +118,51 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
 
+# --- as text --------------------------------------------------------------------------------------
+#
+# A message for a prompt that is text: what the APIs of models have as fields, in a line each.
+
+
+def shown_lines(message: Message) -> list[str]:
+    """Returns a message as lines: what was said, the tools that were called, and their results."""
+    role, said = message.role or "assistant", message.text
+    found: Any = message.item
+    item = cast("dict[str, Any]", found) if type(found) is dict else {}
+    answers = message.tool_call_id or item.get("tool_call_id")
+    if item.get("type") in ("function_call", "function_call_output"):
+        blocks: list[Any] = [item]
+    else:
+        content = item.get("content")
+        blocks = [*(item.get("tool_calls") or ()), *(content if isinstance(content, list) else ())]
+    known = cast("list[dict[str, Any]]", [one for one in blocks if type(one) is dict])
+    calls = [line for one in known for line in _shown_call(role, one)]
+    if answers is not None:
+        return [f"{role} [{answers}]: {said}", *calls]
+    return [f"{role}: {said}", *calls] if said or not calls else calls
+
+
+def _shown_call(role: str, call: dict[str, Any]) -> list[str]:
+    """Returns the line of a call or of a result, in any of the forms that `repair` knows."""
+    kind, function = call.get("type"), call.get("function")
+    id = call.get("call_id") or call.get("tool_use_id") or call.get("id")
+    if kind == "function_call_output":
+        return [f"tool [{id}]: {_shown_value(call.get('output'))}"]
+    if kind == "tool_result":
+        return [f"tool [{id}]: {_shown_value(call.get('content'))}"]
+    if isinstance(function, dict):
+        call = cast("dict[str, Any]", function)
+    if not isinstance(call.get("name"), str):
+        return []
+    arguments = call.get("arguments", call.get("input"))
+    return [f"{role}: {call['name']}({_shown_value(arguments)}) [{id}]"]
+
+
+def _shown_value(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return codec.encode(value).decode()
+
+
 # --- merging --------------------------------------------------------------------------------------
 #
 # Two histories as one: ordered by time, nothing twice. Pure.
@@ -428,6 +473,8 @@ class History(Sequence[Message]):
     ) -> str:
         """Returns the simplest prompt context: "role: content" lines, then the decisions.
 
+        A tool call has its name, arguments and id, and a result the id of its call.
+
         They are the last messages, or those that `select` chooses; with names, the facts about
         them come first. `decisions` is how many decisions are searched for, as far back as needed;
         with 0 there are none, and only the last messages are read.
@@ -436,7 +483,7 @@ class History(Sequence[Message]):
         by = names or select
         chosen = self.last(max_messages) if by is None else self.select(by, max_messages)
         lines = [] if names is None else self._fact_lines(names)
-        lines += [f"{message.role}: {message.text}" for message in chosen]
+        lines += [line for message in chosen for line in shown_lines(message)]
         decided = self._decision_lines(check_whole(decisions, "decisions"))
         if decided:
             lines.append("Decisions made this session:")
@@ -921,7 +968,8 @@ class Messages(History):
             found = f"{sorted(unknown)[0]!r}" if unknown else "nothing"
             raise UsageError(f"edit sets {', '.join(message_events.EDITABLE)}, found {found}")
         target = self._target(message)
-        checked = check_fields({"role": target.role, **fields})
+        # An item of another program may have no role, and get one.
+        checked = check_fields({"role": target.role or "user", **fields})
         values = dict.fromkeys(fields) | checked
         if "role" not in fields:
             del values["role"]

@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Cleared, Lease, Mark
 from holdfast.core import codec
-from holdfast.core.arguments import check_duration, check_text, check_whole, older_bound
+from holdfast.core.arguments import (
+    check_duration,
+    check_seconds,
+    check_text,
+    check_whole,
+    older_bound,
+)
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Key, Page, check_limit, cut
@@ -52,6 +59,9 @@ if TYPE_CHECKING:
     from holdfast.scope import Scope
 
 _logger = logging.getLogger("holdfast.record")
+
+LOOK_S = 1.0
+"""How often a claim that waits looks by itself: that an owner has died is written by nobody."""
 
 # --- owners ---------------------------------------------------------------------------------------
 #
@@ -386,8 +396,12 @@ class Tasks:
         epic: str | None = None,
         tag: str | None = None,
         lasts: object = None,
+        wait_s: float | None = None,
     ) -> Task | None:
         """Takes a task for this worker: the given one, or the next; None if there is none.
+
+        With `wait_s` it waits so long for the next one: until somebody adds a task, closes what one
+        waits for, releases one, or dies.
 
         The next is the one of highest priority whose dependencies are closed and which nobody
         holds, or whose owner is silent. The claim lasts while this worker lives. A claim for
@@ -418,7 +432,23 @@ class Tasks:
                 data |= {"worker": own.owner, "epoch": own.epoch}
             return task_events.CLAIMED, data
 
-        return self._write_or_not(make)
+        if wait_s is None:
+            return self._write_or_not(make)
+        ends = monotonic() + self._check_wait(id, wait_s)
+        while True:
+            seen = self._log.position()
+            found = self._write_or_not(make)
+            left_s = ends - monotonic()
+            if found is not None or left_s <= 0:
+                return found
+            self._log.wait_after(seen, min(left_s, LOOK_S))
+
+    def _check_wait(self, id: object, wait_s: object) -> float:
+        """Returns how long a claim waits, or raises UsageError if it cannot."""
+        if id is not None or self._log.is_gathering:
+            where = "inside a joint commit" if id is None else "for a task that is named"
+            raise UsageError(f"wait_s waits for the next task, not {where}")
+        return check_seconds(wait_s, "wait_s")
 
     def heartbeat(
         self, task: Task | str, *, owner: str | None = None, lasts: object = None

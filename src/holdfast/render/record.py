@@ -90,6 +90,7 @@ def decision_document(decision: Decision) -> dict[str, Any]:
     _write_times(document, ("timestamp", "completed_at", "updated_at"))
     document["links"] = [str(link) for link in decision.links]
     document["output"] = encode_value(decision.output)
+    document["arguments"] = encode_value(decision.arguments)
     return document
 
 

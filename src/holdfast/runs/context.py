@@ -26,6 +26,7 @@ from holdfast.agents.command import Command as AgentCommand
 from holdfast.agents.protocol import NO, SUMMARY_MAX, YES, Executor, Question
 from holdfast.agents.protocol import Call as AgentCall
 from holdfast.agents.protocol import Kind as QuestionKind
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.core import codec
 from holdfast.core.arguments import Path, check_path, check_whole
@@ -1053,7 +1054,10 @@ class Context(Operations):
         inside = CURRENT.set(None)
         writing = WRITER.set(StepWriter(self._execution, act.path))
         try:
-            return act.function(*act.args, **act.kwargs)
+            if self._execution.log.observers is None:
+                return act.function(*act.args, **act.kwargs)
+            with self._execution.attempt(act):
+                return act.function(*act.args, **act.kwargs)
         finally:
             WRITER.reset(writing)
             CURRENT.reset(inside)
@@ -1068,6 +1072,12 @@ class Context(Operations):
             CURRENT.reset(inside)
 
     def _pause(self, act: Pause) -> None:
+        began, log = monotonic(), self._execution.log
+        self._pause_until(act)
+        if log.observers is not None:
+            log.observers.tell("wait", self._block.path, began, run=self._execution.id)
+
+    def _pause_until(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
             self._execution.check()

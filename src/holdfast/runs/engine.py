@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from msgspec import Raw
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.protocol import Fence, Lease
 from holdfast.core import codec, inbox
@@ -294,6 +295,7 @@ class Engine:
     def resume(self, id: str) -> Run[Any]:
         """Resumes a run whose owner is dead or that waits; attaches to one that runs elsewhere."""
         id = check_id(id)
+        began = monotonic()
         with self.only_one(id):
             if (active := self.active.get(id)) is not None:
                 return Run(self, id, active.failure)
@@ -309,6 +311,9 @@ class Engine:
                     self.release_lease(lease)
             self.supervisor.forget(id)
             if run is not None:
+                if self.log.observers is not None:
+                    epoch = run.lease.epoch
+                    self.log.observers.tell("recovery", id, began, run=id, epoch=epoch)
                 self._launch(run)
         return Run(self, id, None if run is None else run.failure)
 
@@ -341,7 +346,12 @@ class Engine:
         Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
         """
         self._check_open()
-        return self.store.lease_keeper.hold(f"run/{id}", ttl_s=LEASE_S)
+        began, name = monotonic(), f"run/{id}"
+        lease = self.store.lease_keeper.hold(name, ttl_s=LEASE_S)
+        if self.log.observers is not None:
+            epoch = 0 if lease is None else lease.epoch
+            self.log.observers.tell("lease", name, began, run=id, epoch=epoch)
+        return lease
 
     def release_lease(self, lease: Lease) -> None:
         """Gives a run's lease back."""
@@ -410,6 +420,10 @@ class Engine:
         run.close()
         run.outcome = control
         if isinstance(control, RunSuspended):
+            if self.log.observers is not None:
+                self.log.observers.tell(
+                    "wait", control.reason, monotonic(), run=run.id, until_us=control.until
+                )
             self.supervisor.watch(run.id, WakeCondition(control.until, run.seen, control.children))
         with self.only_one(run.id):
             self.active.pop(run.id, None)

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock, RLock
 from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Flag, Waiters, shut_gate
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
@@ -30,6 +31,7 @@ from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
+from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
 from holdfast.record.context import RecordContext
@@ -37,7 +39,15 @@ from holdfast.runs import events, values
 from holdfast.runs.define import RunFunction
 from holdfast.runs.events import ABSENT
 from holdfast.runs.journal import Answer, Journal, digest_of, done_of
-from holdfast.runs.operation import Cancelled, Control, OwnerLost, Parked, Stopped, calling_line
+from holdfast.runs.operation import (
+    Call,
+    Cancelled,
+    Control,
+    OwnerLost,
+    Parked,
+    Stopped,
+    calling_line,
+)
 
 # --- commits in flight ----------------------------------------------------------------------------
 #
@@ -158,6 +168,8 @@ class Execution:
     ) -> None:
         self.log = log
         self.id = id
+        self.begun: dict[str, float] = {}
+        """When the first attempt of each step began, while somebody observes."""
         self.stream = f"run/{id}"
         self.function = function
         self.journal = journal
@@ -201,6 +213,49 @@ class Execution:
                 raise self._closed()
             self.journal.apply(event)
             self._buffer.append(NewEvent(events.TYPES[type(event)], codec.encode_plain(event)))
+        if self.log.observers is not None:
+            self._tell(self.log.observers, event)
+
+    @contextmanager
+    def attempt(self, call: Call) -> Generator[None]:
+        """Tells of an attempt of a step: what was called, how long it took, and how it ended."""
+        observers = self.log.observers
+        if observers is None or not call.path or call.function == self.confirm:
+            yield
+            return
+        began, failure = monotonic(), None
+        self.begun.setdefault(call.path, began)
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            observers.tell("attempt", call.path, began, failure, run=self.id, step=call.path)
+
+    def _tell(self, observers: Observers, event: Struct) -> None:
+        """Tells of a step that has ended, or whose attempt failed and is made again."""
+        if not isinstance(event, events.StepDone | events.Failed) or event.path not in self.begun:
+            return
+        error = None
+        began = self.begun[event.path]
+        if isinstance(event, events.Failed):
+            error = values.error_of(event.error, event.path)
+        if isinstance(event, events.Failed) and event.retry_at is not None:
+            observers.tell(
+                "retry",
+                event.path,
+                began,
+                error,
+                run=self.id,
+                step=event.path,
+                until_us=event.retry_at,
+            )
+            return
+        del self.begun[event.path]
+        observers.tell(
+            "step", event.path, began, error, run=self.id, step=event.path, attempt=event.attempt
+        )
 
     def _closed(self) -> Stopped:
         # For a branch that was given up, and whose step ended only now.

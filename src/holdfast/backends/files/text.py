@@ -359,16 +359,17 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
 
 def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
     """Returns what links cover of the section's events."""
-    time, actor, revision = parse_time(line.at), line.by, section.revision
+    time, actor, first, keys = parse_time(line.at), line.by, section.revision, section.keys()
     rows: list[LinkedRow] = []
-    for event, key in zip(section.events, section.keys(), strict=True):
+    for number, event in enumerate(section.events):
         payload = bytes(event.payload) if event.padding is None else event.stored()
-        link, checkpoint, subject = decode_link(event.link), event.checkpoint, event.subject
         meta = meta_of(event) if event.meta else None
         rows.append(
-            (revision, time, event.type, actor, key, checkpoint, subject, payload, link, meta)
-        )
-        revision += 1
+            (
+                first + number, time, event.type, actor, keys[number], event.checkpoint,
+                event.subject, payload, decode_link(event.link), meta,
+            )
+        )  # fmt: skip
     return rows
 
 
