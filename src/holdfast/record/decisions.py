@@ -470,9 +470,8 @@ class Decisions:
         """Writes a decision and returns the handle that closes it."""
         if if_exists not in ("raise", "attach"):
             raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
-        for given, what in ((alternatives, "alternatives"), (links, "links")):
-            if not isinstance(given, list | tuple):
-                raise UsageError(f"{what} is a list, found {show_value(given)}")
+        _check_list(alternatives, "alternatives")
+        _check_list(links, "links")
         data: dict[str, Any] = {
             "decision": check_text(decision, "a decision"),
             "rationale": check_text(because, "because", optional=True),
@@ -756,9 +755,9 @@ class Decisions:
 
     def _with_liveness(self, entry: Decision) -> Decision:
         """Returns the decision with whether its owner is alive now."""
-        if not entry.is_open or entry.is_personal:
-            return entry
-        return replace(entry, owner_alive=self.context.lease_keeper.is_alive(entry.owner))
+        is_judged = entry.is_open and not entry.is_personal
+        alive = self.context.lease_keeper.is_alive(entry.owner) if is_judged else None
+        return replace(entry, owner_alive=alive)
 
     def list(
         self,
@@ -945,6 +944,11 @@ def _keyed_item(entry: Decision) -> KeyedItem:
 def _index(entry: Decision) -> str:
     """Returns the index that has a decision's mark; empty for one that is closed."""
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
+
+
+def _check_list(given: object, what: str) -> None:
+    if not isinstance(given, list | tuple):
+        raise UsageError(f"{what} is a list, found {show_value(given)}")
 
 
 def _check_not_closed(entry: Decision) -> None:
