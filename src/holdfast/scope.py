@@ -46,6 +46,7 @@ from holdfast.core.event import (
     Change,
     Checkpoint,
     Event,
+    Life,
     Moment,
     restored_payload,
     state_of,
@@ -56,7 +57,7 @@ from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.names import GLOBAL, Levels, check_name, split_name
-from holdfast.record import keyed_item
+from holdfast.record import keyed_item, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -146,9 +147,11 @@ class Scope:
 
     @property
     def updated_at(self) -> datetime | None:
-        """When the newest event was written; None before the first."""
+        """When the newest event was written; None before the first, and when it was removed."""
         head = self._log.head(self.name)
-        return None if head is None else event.to_datetime(head.time)
+        if head is None or self._log.life(self.name) == head.revision:
+            return None
+        return event.to_datetime(head.time)
 
     @property
     def is_closed(self) -> bool:
@@ -212,11 +215,21 @@ class Scope:
         return list(dict.fromkeys(change.path[0] for change in self.diff(since) if change.path))
 
     def history(
-        self, *, after: int = 0, until: int | None = None, type: str | None = None
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        type: str | None = None,
+        removed: bool = False,
     ) -> Iterator[Event]:
-        """Yields the scope's events, oldest first, of one type if given; a fork's past included."""
+        """Yields the scope's events, oldest first, of one type if given; a fork's past included.
+
+        Those of earlier lives, up to the newest removal, only with `removed`.
+        """
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
+        if not check_flag(removed, "removed"):
+            after = max(after, self._life())
         while after < last:
             records = self._log.records(self.name, after=after, until=last, limit=HISTORY_CHUNK)
             if not records:
@@ -227,16 +240,23 @@ class Scope:
             after = records[-1].revision
 
     def states(
-        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        newest_first: bool = False,
+        removed: bool = False,
     ) -> Iterator[StateAt]:
         """Yields the state of each revision with its event, from one fold; a fork's past included.
 
-        Each is what `at` returns for its revision, for the price of reading the events.
+        Each is what `at` returns for its revision, for the price of reading the events. Those of
+        earlier lives only with `removed`.
         """
+        after = check_whole(after, "after")
         return past.states(
             self._log,
             self.name,
-            after=check_whole(after, "after"),
+            after=after if check_flag(removed, "removed") else max(after, self._life()),
             until=None if until is None else check_whole(until, "until"),
             newest_first=check_flag(newest_first, "newest_first"),
         )
@@ -248,11 +268,12 @@ class Scope:
 
         The cursor of a page, given as `after`, leads to the next one.
         """
+        began = self._life()
         found = [
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
             for found in self._log.find(stream)
-            if found.revision <= until
+            if began < found.revision <= until and found.name != event.LIFE
         ]
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
@@ -273,9 +294,10 @@ class Scope:
                 "a moment is a revision, a checkpoint's name, a Checkpoint or a datetime, "
                 f"found {show_value(moment)}"
             )
+        began = self._life()
         for stream, until in self._log.ancestry(self.name, self.revision):
             for found in self._log.find(stream, checkpoint=moment):
-                if found.revision <= until:
+                if began < found.revision <= until:
                     return found.revision
         raise NotFoundError(
             f'scope "{self.name}" has no checkpoint "{moment}"',
@@ -436,6 +458,12 @@ class Scope:
     def restore(self, to: Moment, *, expected: int | None = None) -> int:
         """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
         revision = self.revision_of(to)
+        if revision < (began := self._life()):
+            raise NotFoundError(
+                f'revision {revision} of scope "{self.name}" is of an earlier life, which was '
+                f"removed at revision {began}",
+                hint=f"at({revision}) reads it; set what you need of it again",
+            )
         tasks = partial(restore_tasks, self._context, self.name, revision)
         return self._restore(revision, expected, partial(restored_payload, undo=False), tasks)
 
@@ -475,10 +503,17 @@ class Scope:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
         A change of the state is taken back alone. A restore is taken back whole: the messages and
-        tasks that it took away are there again. What was said and done since stays.
+        tasks that it took away are there again. What was said and done since stays. A removal is
+        taken back whole too, marks included, until something is written: that begins a new life.
         """
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
+            if newest and newest == self._log.life(self.name, newest):
+                try:
+                    return self._return(newest)
+                except ConflictError as error:
+                    _logger.debug("undo of a removal is tried again: %s", error)
+                    continue
             change, is_restore = self._log.newest_change(self.name, newest)
             undoes = change if is_restore else 0
             tasks = partial(undo_restore_of_tasks, self._context, self.name, undoes)
@@ -489,11 +524,69 @@ class Scope:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
+    def _return(self, removed_at: int) -> int:
+        """Takes a removal back, which is the newest event."""
+        [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
+        before = self._log.at(self.name, removed_at - 1)
+        life = Life(before.removed_at, before.parent, before.closed_at, before.dropped)
+        way = tree.diff_ops(Map(), before.root, is_same_stream=True)
+        ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
+        payload = restored_payload(
+            removed_at - 1, tree.encode_ops(ops), undo=True, undoes=removed_at, life=life
+        )
+        write = StreamWrite(
+            self.name,
+            (NewEvent(event.RESTORED, payload, ops),),
+            removed_at,
+            checkpoint=event.LIFE,
+        )
+        return self._log.commit(ProposedCommit((write,), marks=event.marks_before(record))).revision
+
+    def remove(self, *, expected: int | None = None) -> int:
+        """Removes the scope: it is as if it had never been. Returns the revision of that event.
+
+        State, messages, tasks, decisions, facts, checkpoints and keys are gone for every reader,
+        and `scopes()` no longer names it. What is written next begins a new life of the name, with
+        revisions that go on: whoever still holds a revision of the old life cannot write by it.
+        `undo` takes the removal back until then. Nothing is deleted: `at(revision)` and
+        `history(removed=True)` read the old life, and forks keep what they refer to.
+
+        Raises NotFoundError if there is nothing to remove, and UsageError, which names it, if
+        something is under way: an open decision, an unfinished run, a live worker's session, turn
+        or task, or a lease of the scope's name.
+        """
+        self._write((), expected, None, None)  # raises if this scope is not for its user to write
+        for _ in range(CLOSE_RETRIES):
+            now = self._log.newest(self.name)
+            if now.is_absent:
+                raise NotFoundError(f'scope "{self.name}" is not there: there is nothing to remove')
+            # What another writer begins from here on makes the commit a conflict.
+            removal.check_nothing_under_way(self._context, self.name)
+            new_event, marks = removal.removal(self._context, self.name)
+            write = StreamWrite(
+                self.name,
+                (new_event,),
+                now.revision if expected is None else expected,
+                checkpoint=event.LIFE,
+            )
+            try:
+                result = self._log.commit(ProposedCommit((write,), marks=marks))
+            except ConflictError as error:
+                if expected is not None:
+                    raise
+                _logger.debug("remove is tried again: %s", error)
+                continue
+            return result.revision
+        raise UsageError(
+            f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being removed',
+            hint="stop its other writers first",
+        )
+
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
         _, checked = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
-        if revision == 0:
+        if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
         fork = self._like(self.level, checked, self._parent)
         payload = codec.encode_plain({"from": self.name, "at": revision})
@@ -679,6 +772,10 @@ class Scope:
         return len(self.state)
 
     # --- parts -----------------------------------------------------------------------------------
+
+    def _life(self) -> int:
+        """Returns the revision after which the life of this scope begins: 0 if it is the first."""
+        return self._log.life(self.name)
 
     def _change(
         self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None

@@ -231,6 +231,15 @@ class Store:
         scopes = [self.scope(name) for name in found]
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
 
+    def find(self, id: str) -> list[Scope]:
+        """Returns the scopes that have this id, of whatever level, widest first."""
+        adopt_levels(self._log, self._levels)
+        scopes = [self.scope(level, id) for level in self._levels.names() if level != GLOBAL]
+        heads = self._log.heads([scope.name for scope in scopes])
+        found = [scope for scope, head in zip(scopes, heads, strict=True) if head is not None]
+        removed = self._log.absent() if found else ()
+        return [scope for scope in found if scope.name not in removed]
+
     def _report_unknown_levels(self) -> None:
         """Says once of which levels there are scopes that nobody recorded, so they are not listed.
 

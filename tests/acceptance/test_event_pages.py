@@ -198,6 +198,16 @@ def test_what_has_expired_is_left_out(hf: Store) -> None:
         assert _named(page) == [("conversation/lasts", 1)]
 
 
+def test_a_page_never_begins_inside_a_long_commit(hf: Store) -> None:
+    hf.conversation("first").set("n", 1)
+    with hf.commit() as tx:
+        for n in range(150):
+            tx.scope(hf.conversation(f"c{n:03}")).set("n", n)
+    page = hf.events(newest_first=True, limit=1)
+    assert (len(page), page.more) == (150, True)
+    assert _named(hf.events(newest_first=True, before=page.cursor)) == [("conversation/first", 1)]
+
+
 def test_pages_for_asyncio(place: object, hf: Store) -> None:
     _fill(hf)
 

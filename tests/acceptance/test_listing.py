@@ -217,6 +217,20 @@ def test_a_damaged_store_reads_what_is_whole_of_a_registered_level(
         assert hf.scope("session/s").state == {}
 
 
+def test_an_id_is_looked_up_across_levels(place: object, hf: Store) -> None:
+    for scope in (hf.team("x"), hf.scope("session", "x"), hf.conversation("y")):
+        scope.set("n", 1)
+    with _another(hf, place) as other:
+        assert _names(other.find("x")) == ["team/x", "session/x"]
+        assert _names(other.find("y")) == ["conversation/y"]
+        assert other.find("z") == [] == other.find("global")
+        with pytest.raises(UsageError):
+            other.find("")
+        hf.team("x").remove()
+        assert _names(other.find("x")) == ["session/x"]
+        assert _names(other.scopes(prefix="team/")) == []
+
+
 # --- states in bulk -------------------------------------------------------------------------------
 
 
@@ -280,6 +294,7 @@ def test_lists_and_states_for_asyncio(place: object, hf: Store) -> None:
             states = await store.states([*page, "team/red/1"])
             assert states["team/red/1"]["n"] == 1
             assert len(states) == 4
+            assert [scope.name for scope in await store.find("red/1")] == ["team/red/1"]
 
     if place != "memory:":
         asyncio.run(look())

@@ -58,24 +58,27 @@ def test_it_hears_of_whatever_this_process_commits(hf: Store) -> None:
     assert positions == sorted(set(positions))  # type: ignore[type-var]
 
 
-def test_a_scope_that_is_closed_without_its_state_tells_what_it_drops(url: str) -> None:
+def test_a_scope_that_is_closed_without_its_state_or_removed_tells_what_it_drops(url: str) -> None:
     with holdfast.open(url) as hf:
         hf.conversation("c").update({"a": 1, "b": 2})
         hf.conversation("kept").set("a", 1)
+        hf.team("t").set("a", 3)
         hf._log.folds.states.clear()  # as in a process that has not read it
         heard: list[Change] = []
         hf.subscribe(heard.append)
         start = hf.position
         hf.conversation("c").close(keep=False)
         hf.conversation("kept").close(keep=True)
+        hf.team("t").remove()
         assert hf.drain()
         told = [(one.scope, one.path, one.old, one.new) for one in heard]
         assert told == [
             ("conversation/c", ("a",), 1, MISSING),
             ("conversation/c", ("b",), 2, MISSING),
+            ("team/t", ("a",), 3, MISSING),
         ]
         assert list(hf.follow_changes(after=start, timeout_s=0)) == heard
-        assert list(hf.follow("conversation/c", after=1, timeout_s=0)) == heard
+        assert list(hf.follow("conversation/c", after=1, timeout_s=0)) == heard[:2]
 
 
 def test_another_handle_of_the_process_is_heard(url: str) -> None:

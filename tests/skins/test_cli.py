@@ -273,6 +273,40 @@ def test_undo_without_a_change(place: str, cli: Any):
     assert "no change to undo" in cli("undo", SCOPE, code=3).err
 
 
+def test_a_removed_scope_is_gone_until_it_is_undone(place: str, cli: Any):
+    cli("set", SCOPE, "stage", "good", "--checkpoint", "before")
+    cli("set", "conversation/other", "n", "1")
+    removed = cli("remove", SCOPE, "--yes", "--json").document
+    assert removed == {"scope": SCOPE, "revision": 2, "removed": True}
+    assert [row[0] for row in cli("scopes").rows] == ["conversation/other"]
+    assert cli("scopes", "--limit", "1", "--json").document["more"] is False
+    missed = cli("get", SCOPE, "stage", code=3)
+    assert "was removed at revision 2" in missed.err
+    assert cli("get", SCOPE, "stage", "--at", "1").out == "good\n"
+    assert [row[2] for row in cli("log", SCOPE).rows] == ["removed", "changed"]
+    assert "was removed" in cli("remove", SCOPE, "--yes", code=3).err
+    assert cli("undo", SCOPE).rows[1] == ["+", "stage", "", '"good"']
+    assert cli("remove", SCOPE, "--yes", "--expected", "1", code=5)
+    assert "was removed at revision 4" in cli("remove", SCOPE, "--yes").out
+
+
+def test_a_removal_is_asked_for(place: str, cli: Any, monkeypatch: pytest.MonkeyPatch):
+    cli("set", SCOPE, "stage", "good")
+    assert "add --yes" in cli("remove", SCOPE, code=2).err
+    assert "add --yes" in cli("remove", SCOPE, "--json", code=2).err
+
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Keyboard("n\ny\n"))
+    refused = cli("remove", SCOPE, code=1)
+    assert refused.out == "nothing was removed\n"
+    assert f"remove {SCOPE}, 1 revisions? [y/N]" in refused.err
+    cli("remove", SCOPE)
+    assert cli("get", SCOPE, "stage", code=3)
+
+
 def test_a_fork_goes_its_own_way(place: str, cli: Any):
     cli("set", SCOPE, "a", "1", "--checkpoint", "one")
     cli("set", SCOPE, "a", "2")

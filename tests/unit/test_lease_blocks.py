@@ -38,6 +38,7 @@ def test_a_lease_compares_by_what_it_is(hf: Store) -> None:
     holder = hf._log.leases.holder("job")
     assert lease == holder
     assert holder == lease
+    assert not lease != holder  # noqa: SIM202
     assert len({lease, lease}) == 1
     assert lease != "job"
     assert "job" in repr(lease)

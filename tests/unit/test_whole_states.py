@@ -484,6 +484,24 @@ def test_rows_that_are_not_what_was_written_are_found(rows: Rows, change: Any) -
     assert rows.reads[-1] == rows.reads[-2]  # what is read again has its checksums looked at
 
 
+def test_rows_that_cannot_be_read_at_all_are_named_by_their_checksums(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(stream: str, **bounds: Any) -> list[LinkedRow]:
+        raise CorruptError("text in it is not UTF-8")
+
+    monkeypatch.setattr(rows, "read_linked", unreadable, raising=False)
+    with pytest.raises(CorruptError, match="text in it is not UTF-8"):
+        _ = opened(rows).conversation("c").state
+
+    def checked(stream: str, **bounds: Any) -> list[Record]:
+        raise CorruptError("event 7 fails its checksum")
+
+    monkeypatch.setattr(rows, "read", checked)
+    with pytest.raises(CorruptError, match="event 7 fails its checksum"):
+        _ = opened(rows).conversation("c").state
+
+
 def test_a_row_that_is_missing_is_found(rows: Rows) -> None:
     rows.change = lambda row: (row[0] + 1, *row[1:]) if row[0] == 12 else row
     with pytest.raises(CorruptError, match="skips from revision 11 to 13"):

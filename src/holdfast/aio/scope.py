@@ -81,7 +81,7 @@ class AsyncScope:
     def updated_at(self) -> Reading[datetime | None]:
         async def read() -> datetime | None:
             folded = await self._newest()
-            return to_datetime(folded.time) if folded.revision else None
+            return to_datetime(folded.time) if not folded.is_absent else None
 
         return Reading(read)
 
@@ -123,16 +123,30 @@ class AsyncScope:
         return await self._loop.hop(self.sync.modified, since)
 
     async def history(
-        self, *, after: int = 0, until: int | None = None, type: str | None = None
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        type: str | None = None,
+        removed: bool = False,
     ) -> AsyncIterator[Event]:
-        events = self.sync.history(after=after, until=until, type=type)
+        events = self.sync.history(after=after, until=until, type=type, removed=removed)
         async for event in self._loop.steps(events):
             yield event
 
     async def states(
-        self, *, after: int = 0, until: int | None = None, newest_first: bool = False
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        newest_first: bool = False,
+        removed: bool = False,
     ) -> AsyncIterator[StateAt]:
-        found = self.sync.states(after=after, until=until, newest_first=newest_first)
+        found = await self._loop.hop(
+            lambda: self.sync.states(
+                after=after, until=until, newest_first=newest_first, removed=removed
+            )
+        )
         async for one in self._loop.steps(found):
             yield one
 
@@ -286,6 +300,9 @@ class AsyncScope:
 
     async def undo(self) -> int:
         return await self._loop.hop_shielded(self.sync.undo)
+
+    async def remove(self, *, expected: int | None = None) -> int:
+        return await self._loop.hop_shielded(self.sync.remove, expected=expected)
 
     async def fork(self, id: str, *, at: Moment | None = None) -> AsyncScope:
         return AsyncScope(self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at))

@@ -315,6 +315,9 @@ class AsyncStore:
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
 
+    async def find(self, id: str) -> list[AsyncScope]:
+        return [AsyncScope(self._loop, one) for one in await self._loop.hop(self._store.find, id)]
+
     async def states(self, scopes: Iterable[AsyncScope | str]) -> dict[str, Map]:
         names = [scope.name if isinstance(scope, AsyncScope) else scope for scope in scopes]
         return await self._loop.hop(self._store.states, names)

@@ -79,6 +79,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
     ("undo", history.undo, _CHANGE),
+    ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
     ("task add", tasks.add, _CHANGE),

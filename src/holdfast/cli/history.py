@@ -1,11 +1,12 @@
 """Verbs for what happened to a scope, and for earlier moments of it.
 
-log, diff, checkpoints, follow; checkpoint, restore, undo, fork
+log, diff, checkpoints, follow; checkpoint, restore, undo, remove, fork
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 
 from holdfast.cli.options import (
@@ -38,6 +39,7 @@ from holdfast.render.history import (
     event_document,
     events_document,
     fork_document,
+    removed_document,
     restored_document,
 )
 from holdfast.render.text import change_cells, clean, show_summary, show_time
@@ -77,7 +79,7 @@ def log(
     """
     place = {"before": parse_place(before), "after": parse_place(after)}
     with open_reading(options) as store:
-        scope = None if scope is None else find_scope(store, scope).name
+        scope = None if scope is None else find_scope(store, scope, even_removed=True).name
         page = store.events(
             **place,
             limit=parse_limit(limit),
@@ -249,10 +251,54 @@ def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
         The scope, such as team/support or global.
     """
     with open_writing(options) as store:
-        found = find_scope(store, scope)
+        found = find_scope(store, scope, even_removed=True)
         revision = found.undo()
         made = next(found.history(after=revision - 1, until=revision))
         print_restored(found, revision, made.data["to"], options)
+
+
+def remove(
+    scope: str,
+    /,
+    *,
+    yes: Flag = False,
+    expected: int | None = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Remove a scope: its name can begin again. Asks first.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as conversation/ticket-7.
+    yes
+        Do not ask; for scripts.
+    expected
+        Refuse unless the scope is at this revision.
+    """
+    with open_writing(options) as store:
+        found = find_scope(store, scope)
+        if not yes and not confirm_removal(found, options):
+            print_line("nothing was removed")
+            return 1
+        revision = found.remove(expected=expected)
+    if options.json:
+        print_json(removed_document(found.name, revision))
+    else:
+        print_line(f"{clean(found.name)} was removed at revision {revision}")
+        print_note(f"undo it: {command(f'undo {shlex.quote(found.name)}', options.place)}")
+    return 0
+
+
+def confirm_removal(scope: Scope, options: Options) -> bool:
+    """Asks on the terminal whether a scope is to go, and returns what was answered."""
+    if options.json or not sys.stdin.isatty():
+        raise UsageError(
+            "a removal is asked for on a terminal, and there is none", hint="add --yes"
+        )
+    question = f"remove {clean(scope.name)}, {scope.revision} revisions? [y/N] "
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_restored(scope: Scope, revision: int, target: int, options: Options) -> None:

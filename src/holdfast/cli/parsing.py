@@ -149,8 +149,12 @@ def parse_priority(word: str) -> int | str:
         return word
 
 
-def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
+def find_scope(
+    store: Store, name: str, *, must_exist: bool = True, even_removed: bool = False
+) -> Scope:
     """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
+
+    One that was removed has none either, unless `even_removed` asks for what it was before.
 
     Scopes of levels that an application registered can be read and written like any other; only an
     application makes the first one of a level.
@@ -164,14 +168,28 @@ def find_scope(store: Store, name: str, *, must_exist: bool = True) -> Scope:
             store._levels.adopt(level)  # a stream of a layer, or of a level that nobody recorded
     if must_exist and store._log.head(name) is None:
         names = islice(store._log.streams(), NAMES_MAX)
-        return find_scope(store, complete(name, names, "scope", hint="holdfast scopes"))
+        whole = complete(name, names, "scope", hint="holdfast scopes")
+        return find_scope(store, whole, even_removed=even_removed)
     try:
-        return store.scope(name)
+        scope = store.scope(name)
     except UsageError as mistake:
         raise UsageError(
             f'"{name}" is not a scope: {mistake.message}',
             hint="write it like team/support, conversation/ticket-7 or global",
         ) from mistake
+    if must_exist and not even_removed and is_removed(store, scope):
+        newest = newest_revision(store, scope)
+        raise NotFoundError(
+            f'scope "{name}" was removed at revision {newest}',
+            hint=f'"holdfast undo" brings it back; --at {newest - 1} reads what it was',
+        )
+    return scope
+
+
+def is_removed(store: Store, scope: Scope) -> bool:
+    """Returns whether a scope was removed, and nothing was written to it since."""
+    life = store._log.life(scope.name)
+    return life != 0 and newest_revision(store, scope) == life
 
 
 def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:

@@ -54,7 +54,7 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
         The moment: a revision, a checkpoint's name, or a time.
     """
     with open_reading(options) as store:
-        found = find_scope(store, scope)
+        found = find_scope(store, scope, even_removed=at is not None)
         scope = found.name
         revision = find_revision(found, at)
         state = found.at(revision)
@@ -89,7 +89,7 @@ def get(
         Write text and bytes exactly as stored, control characters too, without a newline.
     """
     with open_reading(options) as store:
-        found = find_scope(store, scope)
+        found = find_scope(store, scope, even_removed=at is not None)
         scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)

@@ -32,7 +32,7 @@ from holdfast.cli.printing import (
 )
 from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
-from holdfast.core.event import CLOSED, to_datetime
+from holdfast.core.event import end_of, to_datetime
 from holdfast.core.listing import scope_names
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
@@ -162,7 +162,7 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
     scope = find_scope(store, name)
     newest = newest_revision(store, scope)
     event = next(scope.history(after=newest - 1, until=newest))
-    is_closed = event.type == CLOSED
+    is_closed = end_of(event.record, 0).closed_at > 0
     return ScopeSummary(
         name, scope.level, scope.id, newest, event.time, is_closed=is_closed, is_expired=False
     )
@@ -173,7 +173,14 @@ def stream_names(
 ) -> list[str]:
     """Returns names of streams, of one level or of all: those of runs and other layers too."""
     if level is None:
-        return store._log.stream_page(prefix=prefix, after=after, limit=limit)
+        absent = store._log.absent()
+        names: list[str] = []
+        while page := store._log.stream_page(prefix=prefix, after=after, limit=limit - len(names)):
+            names += [name for name in page if name not in absent]
+            after = page[-1]
+            if len(names) == limit:
+                break
+        return names
     prefix = prefix and f"{level}/{prefix}"
     return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
 

@@ -125,11 +125,11 @@ class ReadGuard(Struct, frozen=True):
     def changed_paths(self, now: StreamState) -> list[Path]:
         """Returns the places that are no longer what was read; none if all of them are.
 
-        A scope that was closed meanwhile is another one as a whole.
+        A scope that was closed or removed meanwhile is another one as a whole.
         """
         if now.link == self.state.link:
             return []
-        if now.closed_at != self.state.closed_at:
+        if now.closed_at != self.state.closed_at or now.removed_at != self.state.removed_at:
             return [()]
         old, new = self.state.root, now.root
         return [place for path in self.paths for place in tree.changed_places(old, new, path)]

@@ -29,7 +29,16 @@ from holdfast.backends.protocol import START, Fence, Lease, Position, Record
 from holdfast.core import codec, tree
 from holdfast.core.arguments import check_seconds, check_timeout, check_whole
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.event import CLOSED, Change, Event, StreamState, fold, ops_of, to_datetime
+from holdfast.core.event import (
+    CLOSED,
+    REMOVED,
+    Change,
+    Event,
+    StreamState,
+    fold,
+    ops_of,
+    to_datetime,
+)
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
@@ -84,7 +93,7 @@ class StoreFollower:
         stream = record.stream
         before = self._states.pop(stream, None)
         if before is None or before.revision != record.revision - 1:
-            if not ops and record.type != CLOSED:
+            if not ops and record.type not in (CLOSED, REMOVED):
                 return []
             before = self._log.at(stream, record.revision - 1)
         after = fold(before, [record], self._log.blobs.read)

@@ -8,9 +8,12 @@ An event is one immutable fact in one stream. The built-in types and their data:
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
                   "undo": true                      the state alone did, by one change
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
+                  … "life": {…}                     a removal was: what else the scope was before
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
+    removed       {"marks": [[…], …]}               the scope is gone, with these marks; the next
+                                                    event begins a new life of the name
     joined        null                              first event of a commit over several records,
                                                     if none of them can carry the commit's key
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
@@ -32,7 +35,7 @@ from typing import Any
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import LinkedRow, Position, Record, linked_row
+from holdfast.backends.protocol import LinkedRow, Mark, Position, Record, linked_row
 from holdfast.core import codec
 from holdfast.core.codec import encode_plain
 from holdfast.core.meta import Meta, decode_meta
@@ -55,11 +58,16 @@ RESTORED = "restored"
 CHECKPOINTED = "checkpointed"
 FORKED = "forked"
 CLOSED = "closed"
+REMOVED = "removed"
 LEASE = "lease"
 JOINED = "joined"
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
+
+LIFE = "\x1elife"
+"""The checkpoint name of an event that ended a life, or took that back. No user can give it: so the
+life that a stream is in is found by one look at the names, however long the stream is."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNREAD = object()
@@ -164,11 +172,13 @@ class Event:
 
     @property
     def checkpoint(self) -> str | None:
-        return self.record.checkpoint
+        name = self.record.checkpoint
+        return None if name == LIFE else name
 
     @property
     def key(self) -> str | None:
-        return self.record.key
+        key = self.record.key
+        return None if key is None else key.partition(_OF_LIFE)[0]
 
     @property
     def time(self) -> datetime:
@@ -191,6 +201,17 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<Event {self.stream}@{self.revision} {self.type}>"
+
+
+_OF_LIFE = "\x1e"
+
+
+def key_in(removed_at: int, key: str | None) -> str | None:
+    """Returns an idempotency key as it is stored in a life: it belongs to the life it is used in.
+
+    In the first life it is as the caller gave it. No key of a caller has a control character.
+    """
+    return key if key is None or not removed_at else f"{key}{_OF_LIFE}{removed_at}"
 
 
 class Checkpoint(Struct, frozen=True):
@@ -219,12 +240,15 @@ class Change(Struct, frozen=True):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Change):
-            return NotImplemented
+            return False
         mine = (self.scope, self.revision, self.path, self.old, self.new)
         return mine == (other.scope, other.revision, other.path, other.old, other.new)
 
     def __hash__(self) -> int:
         return hash((self.scope, self.revision, self.path))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a Struct has one of its own, which compares all fields
 
 
 Moment = int | str | datetime | Checkpoint
@@ -252,6 +276,12 @@ class StreamState(Struct, frozen=True):
     closed_at: int = 0  # the revision that closed the scope, 0 while it is open
     dropped: bool = False  # the state was dropped when the scope was closed
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
+    removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the scope is not there: it was never written to, or was removed since."""
+        return self.revision == self.removed_at
 
 
 class StreamEnd(StreamState, frozen=True):
@@ -277,11 +307,21 @@ def state_of(state: StreamState, name: str) -> Map:
     return state.root
 
 
+class Life(Struct, frozen=True, omit_defaults=True):
+    """What a scope was before it was removed, beside its state: an undo of that brings it back."""
+
+    removed_at: int = 0
+    parent: str | None = None
+    closed_at: int = 0
+    dropped: bool = False
+
+
 class _Restored(Struct):
     to: int
     ops: Raw
     undo: bool = False
     undoes: int = 0
+    life: Life | None = None
 
 
 class _Forked(Struct):
@@ -318,15 +358,49 @@ def plain_values(record: Record, op: int, columns: int, blobs: BlobReader) -> li
 def end_of(record: Record, expires_us: int) -> StreamEnd:
     """Returns the end of a stream whose newest record this is.
 
-    Nothing is ever written after `closed`, so the newest record alone says whether it is closed.
+    Nothing is written after `closed` but its removal, and what takes that back says so itself. So
+    the newest record alone says whether the scope is closed.
     """
-    closed_at, dropped = 0, False
+    closed_at, dropped, removed_at = 0, False, -1
     if record.type == CLOSED:
         closed_at = record.revision
         dropped = not codec.decode_as(record.payload, _Closed).keep
+    elif record.type == REMOVED:
+        removed_at = record.revision
+    elif record.type == RESTORED and (life := life_before(record)) is not None:
+        closed_at, dropped, removed_at = life.closed_at, life.dropped, life.removed_at
     return StreamEnd(
-        record.revision, record.link, record.time, NOTHING, None, closed_at, dropped, expires_us
+        record.revision,
+        record.link,
+        record.time,
+        NOTHING,
+        None,
+        closed_at,
+        dropped,
+        expires_us,
+        removed_at,
     )
+
+
+def life_before(record: Record) -> Life | None:
+    """Returns the life that a `restored` event brought back; None if it brought back none."""
+    return codec.decode_as(record.payload, _Restored).life
+
+
+class _Removed(Struct, omit_defaults=True):
+    marks: list[tuple[str, str, int, int]] = []
+
+
+def removed_payload(marks: Iterable[Mark]) -> bytes:
+    """Returns the payload of a `removed` event: the marks that go with the scope."""
+    rows = [(mark.index, mark.key, mark.due, mark.priority) for mark in marks]
+    return codec.encode_plain(_Removed(rows))
+
+
+def marks_before(record: Record) -> tuple[Mark, ...]:
+    """Returns the marks that a scope had before the `removed` event."""
+    rows = codec.decode_as(record.payload, _Removed).marks
+    return tuple(Mark(*row, record.stream) for row in rows)
 
 
 def parent_of(record: Record) -> str | None:
@@ -342,13 +416,17 @@ def origin_of(record: Record) -> tuple[str, int]:
     return forked.origin, forked.at
 
 
-def restored_payload(to: int, ops_payload: bytes, *, undo: bool, undoes: int = 0) -> bytes:
+def restored_payload(
+    to: int, ops_payload: bytes, *, undo: bool, undoes: int = 0, life: Life | None = None
+) -> bytes:
     """Returns the payload of a `restored` event; ops stand in it as `changed` writes them.
 
     An undo takes back one change of the state; `undoes` is the revision of a restore, or of the
-    undo of one, that it takes back whole.
+    undo of one, that it takes back whole; or of a removal, and then `life` is what was before.
     """
     more = b',"undo":true' * undo + (b',"undoes":%d' % undoes if undoes else b"")
+    if life is not None:
+        more += b',"life":' + codec.encode_plain(life)
     return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, more)
 
 
@@ -374,6 +452,8 @@ def advance(
 ) -> StreamState:
     """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
     revision = state.revision + 1
+    if state.revision == state.removed_at and type == RESTORED:
+        return _returned(state, revision, link, time, payload, ops, blobs)
     if ops:
         if len(ops) == 1:
             root = apply_op(state.root, ops[0], (revision, 0), blobs)
@@ -394,7 +474,35 @@ def advance(
     elif type == FORKED:
         closed_at, dropped, expires_us = 0, False, 0
     kind = state.__class__  # an end stays one: its root is no state
-    return kind(revision, link, time, root, parent, closed_at, dropped, expires_us)
+    if type == REMOVED:
+        return kind(revision, link, time, NOTHING, expires_us=expires_us, removed_at=revision)
+    return kind(
+        revision, link, time, root, parent, closed_at, dropped, expires_us, state.removed_at
+    )
+
+
+def _returned(
+    state: StreamState,
+    revision: int,
+    link: bytes,
+    time: int,
+    payload: bytes,
+    ops: tuple[Op, ...],
+    blobs: BlobReader,
+) -> StreamState:
+    """Returns the fold after an event that took a removal back."""
+    life = codec.decode_as(payload, _Restored).life or Life(state.removed_at)
+    return StreamState(
+        revision,
+        link,
+        time,
+        apply(state.root, ops, revision=revision, blobs=blobs),
+        life.parent,
+        life.closed_at,
+        life.dropped,
+        state.expires_us,
+        life.removed_at,
+    )
 
 
 def fold(state: StreamState, records: list[Record], blobs: BlobReader) -> StreamState:

@@ -90,4 +90,5 @@ def _end(state: StreamState) -> StreamEnd:
         state.closed_at,
         state.dropped,
         state.expires_us,
+        state.removed_at,
     )

@@ -49,8 +49,9 @@ Placed = Callable[[Record], None]
 class Overlay:
     """A backend for reading and judging: another one, and what was added since, in memory."""
 
-    def __init__(self, backend: Backend, key: str | None) -> None:
+    def __init__(self, backend: Backend, key: str | None, find: Callable[..., list[Found]]) -> None:
         self._backend = backend
+        self._find_in_life = find
         self._key = key
         self.durability = backend.durability
         self.record_keys = takes_record_keys(backend)
@@ -74,7 +75,7 @@ class Overlay:
         """
         if stream not in self._bases:
             [head] = self._backend.heads([stream])
-            found = self._key and head and self._backend.find(stream, key=self._key)
+            found = self._key and head and self._find_in_life(stream, key=self._key)
             if found and head is not None:
                 before = found[0].revision - 1
                 records = self._backend.read(stream, after=before - 1, until=before)
@@ -202,7 +203,7 @@ class GatheringLog(Log):
     is_gathering = True
 
     def __init__(self, log: Log, key: str | None) -> None:
-        self._overlay = overlay = Overlay(log._backend, key)
+        self._overlay = overlay = Overlay(log._backend, key, log.find)
         self._key = key
         super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show

@@ -32,6 +32,9 @@ class Layer(Struct, frozen=True, kw_only=True):
     the index is one of the layer's own streams."""
     swept: tuple[str, ...] = ()
     """Of its indexes, those whose marks are swept when the scope that they are about has ended."""
+    holds: Callable[[Any, str], Iterable[str]] | None = None
+    """Given the context of a store's record and a scope's name, yields what is under way there,
+    each by its name: while there is any, the scope is not removed."""
     stale: Callable[[Any, bool], Iterable[Any]] | None = None
     """Given the context of a store's record, and whether verifiers are to be asked now, yields what
     is not to be trusted any more."""
@@ -81,6 +84,13 @@ def swept_indexes() -> Iterator[str]:
     """Yields the indexes whose marks are swept when the scope that they are about has ended."""
     for layer in _table.values():
         yield from layer.swept
+
+
+def held_by(context: Any, stream: str) -> Iterator[str]:
+    """Yields what is under way in a scope, of every layer."""
+    for layer in _table.values():
+        if layer.holds is not None:
+            yield from layer.holds(context, stream)
 
 
 def stale_sources() -> Iterator[Callable[[Any, bool], Iterable[Any]]]:

@@ -180,6 +180,9 @@ class HeldLease(Lease, frozen=True, gc=True):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lease) and _identity(self) == _identity(other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a Struct has one of its own, which compares all fields
+
     def __hash__(self) -> int:
         return hash(_identity(self))
 

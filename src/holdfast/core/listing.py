@@ -42,27 +42,31 @@ def scope_names(
 
     One question for each level, however many other streams lie between them.
     """
+    absent = log.absent()
     names: list[str] = []
     for root in sorted(GLOBAL if level == GLOBAL else f"{level}/" for level in levels):
         if root.startswith(prefix) or (prefix.startswith(root) and root != GLOBAL):
             left = None if limit is None else limit - len(names)
-            names += _names_below(log, max(root, prefix), after, left)
+            names += _names_below(log, max(root, prefix), after, left, absent)
         if limit is not None and len(names) >= limit:
             break
     return names
 
 
-def _names_below(log: Log, prefix: str, after: str, limit: int | None) -> list[str]:
+def _names_below(
+    log: Log, prefix: str, after: str, limit: int | None, absent: set[str]
+) -> list[str]:
     if prefix == GLOBAL:
         # The first that begins so, if it is there; a level may be named `global-…`.
-        return [
-            name for name in log.stream_page(prefix=prefix, after=after, limit=1) if name == GLOBAL
-        ]
-    if limit is not None:
-        return log.stream_page(prefix=prefix, after=after, limit=limit)
+        page = log.stream_page(prefix=prefix, after=after, limit=1)
+        return [name for name in page if name == GLOBAL and name not in absent]
     names: list[str] = []
-    while page := log.stream_page(prefix=prefix, after=after, limit=PAGE_SIZE):
-        names += page
+    while limit is None or len(names) < limit:
+        wanted = PAGE_SIZE if limit is None else limit - len(names)
+        page = log.stream_page(prefix=prefix, after=after, limit=wanted)
+        names += [name for name in page if name not in absent]
+        if len(page) < wanted:
+            break
         after = page[-1]
     return names
 

@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
     START,
     Append,
     Backend,
+    Cleared,
     Commit,
     Fence,
     Finding,
@@ -87,7 +88,7 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
-from holdfast.core.layers import Layer, register_layer
+from holdfast.core.layers import Layer, register_layer, reserved_prefixes
 from holdfast.core.meta import joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
@@ -246,6 +247,11 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
 BUSY_MAX = 4096
+NO_LIMIT = 1 << 31
+"""More than a store has of anything: as a limit it means all."""
+ABSENT = "scope.removed"
+"""The index that has a mark for each scope that was removed and has no new life yet."""
+register_layer(Layer(name="lives", indexes=(ABSENT,)))
 LEVELS = "scope.level"
 """The index that has a mark for each registered level: its name, the one above it as the group, and
 priority 1 if closing a scope of it keeps its state."""
@@ -278,6 +284,7 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
+        self._layers_words = reserved_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
         """Tells subscribers; handles of this process on the same store share one."""
         self._subscribed: list[Callable[[], None]] = []
@@ -603,7 +610,7 @@ class Log:
         proposed: ProposedCommit = request.work
         try:
             for write in proposed.writes:
-                if write.key and self._backend.find(write.stream, key=write.key):
+                if write.key and self.find(write.stream, key=write.key):
                     request.succeed(self._earlier(proposed))
                     return
             request.fail(error)
@@ -653,6 +660,8 @@ class Log:
                     level = self.unrecorded.get(append.stream.partition("/")[0])
                     if level is not None and level not in marks:
                         marks = (*marks, level)
+            elif append.expected == base.removed_at:
+                marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
             after.append(state)
         if len(appends) > 1:
@@ -690,6 +699,10 @@ class Log:
             type, payload, ops = one.type, one.payload, one.ops
             if one.key is not None:
                 key = one.key
+            if key is not None and state.removed_at:
+                if state.removed_at < 0:  # an end, of which that was not asked yet
+                    state = msgspec.structs.replace(state, removed_at=self.life(stream))
+                key = event.key_in(state.removed_at, key)
             if isinstance(base, StreamEnd):
                 ops = ()  # they fit any state, and this one is not known
             elif one.defaults:
@@ -746,7 +759,7 @@ class Log:
         if isinstance(base, StreamEnd) and not self._needs_end_only(write):
             # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
-        if base.closed_at:
+        if base.closed_at and write.new_events[0].type != event.REMOVED:
             raise ClosedError(
                 f'scope "{stream}" was closed at revision {base.closed_at}: it takes no writes',
                 stream=stream,
@@ -801,7 +814,7 @@ class Log:
             root, origin = write.stream, self.origin(write.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
-            if parent_of(self.record(root, 1)) != write.parent:
+            if self.life(write.stream) or parent_of(self.record(root, 1)) != write.parent:
                 return self.newest(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
@@ -813,9 +826,9 @@ class Log:
         and subscribers look at states.
         """
         if write.keeps_state:
-            # What a closing scope drops is told to those who listen.
-            is_closing = write.new_events[-1].type == event.CLOSED
-            return not (is_closing and self.dispatcher.hears(write.stream))
+            # What goes with a scope that is closed or removed is told to those who listen.
+            is_ending = write.new_events[-1].type in (event.CLOSED, event.REMOVED)
+            return not (is_ending and self.dispatcher.hears(write.stream))
         if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
             return False
         growth = self.snapshots.growth.get(write.stream)
@@ -891,6 +904,8 @@ class Log:
             return
         if refusal.reason == "duplicate":
             try:
+                if self._is_of_another_life(one):
+                    return  # the scope was removed since: the key is free again
                 if self._is_overtaken(proposed):
                     raise taken(refusal.stream, refusal.expected, refusal.revision)
                 one.request.succeed(self._earlier(proposed))
@@ -917,6 +932,16 @@ class Log:
             self._load(write.stream, refusal.head, refusal.head.revision)
         else:
             self._refreshed(write)  # what came between, so that the retry follows it
+
+    def _is_of_another_life(self, one: PreparedCommit) -> bool:
+        """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
+        found = False
+        for write, after in zip(one.request.work.writes, one.after, strict=True):
+            keys = (write.key, *[one.key for one in write.new_events])
+            if any(keys) and self.life(write.stream) != after.removed_at:
+                self._refreshed(write)
+                found = True
+        return found
 
     def _judge_ahead(self, one: PreparedCommit, now_us: int) -> None:
         """Answers a commit whose time is too far ahead of the server's clock (clause 22).
@@ -958,7 +983,7 @@ class Log:
         if not any(one.key is not None for write in proposed.writes for one in write.new_events):
             return False
         keyed = [write for write in proposed.writes if write.key is not None]
-        return not any(self._backend.find(write.stream, key=write.key) for write in keyed)
+        return not any(self.find(write.stream, key=write.key) for write in keyed)
 
     def _earlier(self, proposed: ProposedCommit) -> CommitResult:
         """Returns what an earlier commit with the same key wrote, if it wrote the same."""
@@ -966,7 +991,7 @@ class Log:
         after: list[StreamState] = []
         position = START
         for write in proposed.writes:
-            found = self._backend.find(write.stream, key=write.key) if write.key else []
+            found = self.find(write.stream, key=write.key) if write.key else []
             first = found[0].revision if found else 1
             last = first + len(write.new_events) if found else 0
             stored = self.records(write.stream, after=first - 1, until=last)
@@ -1125,16 +1150,16 @@ class Log:
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
         """Returns a state with the next events of its stream, as many as are read at once."""
         after = state.revision
-        rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
-        if not rows:
-            found = f"ends at revision {after}: its head says {head.revision}"
-            raise self.contradicted(stream, head, found, after + 1)
         try:
-            return fold_rows(state, stream, rows, self.blobs.read)
+            rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
+            if rows:
+                return fold_rows(state, stream, rows, self.blobs.read)
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
-            self._backend.read(stream, after=after, until=after + len(rows))
+            self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
             raise
+        found = f"ends at revision {after}: its head says {head.revision}"
+        raise self.contradicted(stream, head, found, after + 1)
 
     def _root(self, stream: str) -> StreamState:
         origin = self.origin(stream)
@@ -1325,8 +1350,9 @@ class Log:
         And whether it was a restore, which may have changed messages and tasks only. Raises
         NotFoundError if there is no change.
         """
-        for until in range(newest, 0, -BACK_CHUNK):
-            after = max(until - BACK_CHUNK, 0)
+        first = self.life(stream, newest)
+        for until in range(newest, first, -BACK_CHUNK):
+            after = max(until - BACK_CHUNK, first)
             for record in reversed(self.records(stream, after=after, until=until)):
                 is_restore = is_whole_restore(record)
                 if is_restore or ops_of(record):
@@ -1373,9 +1399,46 @@ class Log:
         *,
         key: str | None = None,
         checkpoint: str | None = None,
+        until: int | None = None,
     ) -> list[Found]:
-        """Returns where a key or a checkpoint's name stands in a stream, newest first."""
+        """Returns where a key or a checkpoint's name stands in a stream, newest first.
+
+        A key is looked for in the life that the stream is in, or was in at the revision `until`.
+        """
+        if key is not None:
+            key = event.key_in(self.life(stream, until), key)
         return self._backend.find(stream, key=key, checkpoint=checkpoint)
+
+    def life(self, stream: str, until: int | None = None) -> int:
+        """Returns the revision of the newest removal of a stream, up to a revision if one is given.
+
+        0 if it was never removed, or each removal was taken back. What is in memory answers while
+        nobody else has written; else one look at the checkpoint names does. Streams that only
+        layers write are never removed.
+        """
+        if stream.partition("/")[0] in self._layers_words:
+            return 0
+        if until is None:
+            [head] = self._backend.heads((stream,))
+            if head is None:
+                return 0
+            known = self._states.get(stream) or self._ends.get(stream)
+            if known is not None and known.link == head.link and known.removed_at >= 0:
+                return known.removed_at
+            until = head.revision
+        for name, last in self.ancestry(stream, until):
+            for found in self._backend.find(name, checkpoint=event.LIFE):
+                if found.revision <= last:
+                    record = self.record(name, found.revision)
+                    if record.type == event.REMOVED:
+                        return record.revision
+                    before = event.life_before(record)
+                    return 0 if before is None else before.removed_at
+        return 0
+
+    def absent(self) -> set[str]:
+        """Returns the streams that are there and whose scopes were removed, as they are now."""
+        return {mark.key for mark in self._backend.marks.list(ABSENT, limit=NO_LIMIT)}
 
     def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
         """Yields the name of every stream after one, in order."""

@@ -454,6 +454,7 @@ class _Header(Struct, array_like=True):
     closed_at: int
     dropped: bool
     expires_us: int = 0
+    removed_at: int = 0
 
 
 class _Growth(Struct):
@@ -578,6 +579,7 @@ class Snapshots:
             header.closed_at,
             header.dropped,
             header.expires_us,
+            header.removed_at,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
@@ -591,6 +593,7 @@ class Snapshots:
             state.closed_at,
             state.dropped,
             state.expires_us,
+            state.removed_at,
         )
         rest = codec.encode_plain(header) + b"\n" + pack(state.root)
         try:

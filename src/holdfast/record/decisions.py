@@ -588,6 +588,10 @@ class Decisions:
         found = (self._marked(index, scope) for index in (INDEX_OPEN, INDEX_STANDING))
         return any(any(True for _ in entries) for entries in found)
 
+    def open_in(self, scope: str) -> Iterator[Decision]:
+        """Yields the decisions of a scope that have no outcome yet."""
+        return self._marked(INDEX_OPEN, scope)
+
     def pending_supersedes(self) -> list[Decision]:
         """Returns the decisions that have not yet closed what they supersede, after a crash."""
         return list(self._marked(INDEX_SUPERSEDING, None))
@@ -750,7 +754,8 @@ class Decisions:
         key = split_id(id)[0]
         if not key.isdecimal():
             return None
-        found = project(map(Event, self.log.records(stream))).get(id)
+        records = self.log.records(stream, after=self.log.life(stream))
+        found = project(map(Event, records)).get(id)
         return None if found is None else self._with_liveness(found)
 
     def _with_liveness(self, entry: Decision) -> Decision:
@@ -852,8 +857,9 @@ class Decisions:
         last = min(before - 1 if before else NO_LIMIT, head.revision if head else 0)
         later: dict[tuple[str, str], list[Event]] = {}
         newest = head.revision if head else 0
-        while newest > 0:
-            records = self.log.records(stream, after=max(newest - PAGE, 0), until=newest)
+        first = self.log.life(stream)
+        while newest > first:
+            records = self.log.records(stream, after=max(newest - PAGE, first), until=newest)
             for record in reversed(records):
                 if is_old(record.type):
                     yield from self._decided_in_old_form(stream, min(record.revision, last))
@@ -879,7 +885,8 @@ class Decisions:
 
         Their decisions are numbered from the start of the stream, so all of it is read.
         """
-        entries = project(map(Event, self.log.records(stream))).values()
+        records = self.log.records(stream, after=self.log.life(stream))
+        entries = project(map(Event, records)).values()
         for entry in reversed(entries):
             if entry.revision <= last:
                 yield self._with_liveness(entry)
@@ -912,6 +919,12 @@ def _revision_of(passed: Key, cursor: str | None, before: int | None) -> int:
             hint="give the cursor of the page before, with the same arguments",
         )
     return passed[0] if before is None else min(passed[0], before)
+
+
+def open_here(context: RecordContext, stream: str) -> Iterator[str]:
+    """Yields the decisions of a scope that are open, for whoever would remove it."""
+    for entry in Decisions(context).open_in(stream):
+        yield f'decision "{entry.id}" is open'
 
 
 def _call_key(call: str) -> str:

@@ -23,6 +23,7 @@ from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import event
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import state_of
+from holdfast.core.log import NO_LIMIT as NO_LIMIT
 from holdfast.core.log import Log
 from holdfast.errors import ConflictError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
@@ -71,9 +72,14 @@ def check_item_name(name: object, what: str) -> str:
     return name
 
 
-def find_event(log: Log, item: KeyedItem, number: int, until: int | None = None) -> int:
-    """Returns the revision of an item's event, 0 if it has none of that number up to `until`."""
-    found = log.find(item.stream, key=item.key(number))
+def find_event(
+    log: Log, item: KeyedItem, number: int, until: int | None = None, life_at: int | None = None
+) -> int:
+    """Returns the revision of an item's event, 0 if it has none of that number up to `until`.
+
+    In the life that the scope is in; or was in at `until`, or else at `life_at`.
+    """
+    found = log.find(item.stream, key=item.key(number), until=until or life_at)
     if not found:
         return 0
     revision = found[0].revision
@@ -170,12 +176,12 @@ def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
 
 
 def is_closed(log: Log, stream: str) -> bool:
-    """Says whether a scope was closed; nothing follows that event, so it is the newest."""
+    """Says whether a scope was closed: its newest event tells."""
     head = log.head(stream)
     if head is None:
         return False
     [newest] = log.records(stream, after=head.revision - 1, until=head.revision)
-    return newest.type == event.CLOSED
+    return event.end_of(newest, 0).closed_at > 0
 
 
 def check_not_dropped(log: Log, stream: str) -> None:

@@ -40,7 +40,7 @@ KEPT_BYTES_MAX = 32 << 20
 SCANS_MAX = 256
 _RECORD_BYTES = 300
 _REWINDS = frozenset((CLEARED, REWOUND, MERGED, event.RESTORED))
-_CHANGES = _REWINDS | {EDITED, DELETED, POPPED, COMPACTED, event.CLOSED}
+_CHANGES = _REWINDS | {EDITED, DELETED, POPPED, COMPACTED, event.CLOSED, event.REMOVED}
 
 
 class _AtData(Struct):
@@ -246,6 +246,8 @@ class Scan:
                 self.undone.add(self._lower(jump.undoes, record))
             # Undoing one change of the state leaves messages alone.
             return None if jump.undo else self._lower(jump.to, record)
+        if kind == event.REMOVED:
+            return None if record.revision in self.undone else 0
         if kind == event.CLOSED:
             if codec.decode_as(record.payload, _ClosedData).keep:
                 return None

@@ -916,7 +916,7 @@ class Messages(History):
         message is the one that it wrote. If that was never written, or was deleted, what is
         returned is not there, and has nothing but its foreign id.
         """
-        for found in self._log.find(stream, key=key):
+        for found in self._log.find(stream, key=key, until=until):
             after = found.revision - 1
             for record in self._log.read(stream, after=after, until=min(after + 3, until)):
                 if record.type == message_events.ADDED:

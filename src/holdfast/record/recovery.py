@@ -39,7 +39,7 @@ from holdfast.errors import (
 from holdfast.record import decisions, facts, sessions, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions
-from holdfast.record.tasks import stale_tasks
+from holdfast.record.tasks import stale_tasks, tasks_in_progress
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -243,6 +243,7 @@ register_layer(
         name="decisions",
         indexes=_DECISION_INDEXES,
         swept=_DECISION_INDEXES,
+        holds=decisions.open_here,
         stale=lambda context, _: decisions.stale_decisions(Decisions(context)),
     )
 )
@@ -251,6 +252,7 @@ register_layer(
         name="tasks",
         indexes=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
         swept=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
+        holds=tasks_in_progress,
         stale=lambda context, _: stale_tasks(context),
         derived=("snapshot",),
     )
@@ -260,6 +262,7 @@ register_layer(
         name="sessions",
         indexes=(sessions.INDEX_SESSION, sessions.INDEX_TURN),
         swept=(sessions.INDEX_TURN,),
+        holds=sessions.live_here,
         stale=lambda context, _: sessions.stale_sessions(context),
     )
 )

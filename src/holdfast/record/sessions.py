@@ -158,6 +158,16 @@ def status_of(context: RecordContext, stream: str) -> SessionStatus:
     return "active"
 
 
+def live_here(context: RecordContext, stream: str) -> Iterator[str]:
+    """Yields the session and the turns of live workers in a scope, for whoever would remove it."""
+    session = read_session(context, stream)
+    if session is not None and session.status == "active":
+        yield f'worker "{session.worker}" has its session there'
+    for mark in context.log.marks.list(INDEX_TURN, limit=NO_LIMIT):
+        if mark.group == stream and context.lease_keeper.is_alive(worker_of(mark)):
+            yield f'worker "{worker_of(mark)}" has a turn there'
+
+
 def marked_sessions(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
     """Yields the scopes with a session that has a mark; None for one that has expired."""
     for mark in context.log.marks.list(INDEX_SESSION, limit=NO_LIMIT):

@@ -450,6 +450,7 @@ class TaskTable:
         self._log = log
         self._begun = False
         self._kept = 0
+        self._life = 0
 
     @property
     def events(self) -> KeyedItem:
@@ -464,10 +465,15 @@ class TaskTable:
         with self.lock:
             if self._log.head(self.stream) is None:
                 return
+            life = self._log.life(self.stream, until)
+            if life != self._life:
+                self._forget(life)
             if not self._begun:
                 self._begin(until)
             page = _PAGE_MIN
-            while found := keyed_item.find_event(self._log, self.events, self.number + 1):
+            while found := keyed_item.find_event(
+                self._log, self.events, self.number + 1, life_at=until
+            ):
                 if until is not None and found > until:
                     return
                 last = found + page - 1
@@ -490,6 +496,12 @@ class TaskTable:
                 page = min(page * 4, _PAGE_MAX) if is_dense else _PAGE_MIN
             if until is None and self.number - self._kept >= SNAPSHOT_EVENTS:
                 self._keep()
+
+    def _forget(self, life: int) -> None:
+        """Begins anew: the scope was removed, or that was taken back."""
+        self.tasks, self.inherited, self.gone = {}, set(), set()
+        self.number = self.revision = self._kept = 0
+        self._life, self._begun = life, False
 
     def apply(self, event: TaskEvent, revision: int) -> dict[str, Task | None]:
         """Folds one event; returns what it changed."""
@@ -546,7 +558,7 @@ class TaskTable:
     def _begin(self, until: int | None) -> None:
         """Starts from the stream that this one is a fork of, or from a snapshot."""
         origin = self._log.origin(self.stream)
-        if origin is not None:
+        if origin is not None and origin[1] > self._life:
             stream, at = origin
             above = TaskTable(self._log, stream)
             above.refresh(at if until is None else min(at, until))
@@ -574,6 +586,8 @@ class TaskTable:
             return
         kept = codec.decode_as(data[32:], _TableSnapshot)
         if kept.stream != self.stream or (until is not None and kept.revision > until):
+            return
+        if self._log.life(self.stream, kept.revision) != self._life:
             return
         records = self._log.read(self.stream, after=kept.revision - 1, until=kept.revision)
         if [record.link.hex() for record in records] == [kept.link]:

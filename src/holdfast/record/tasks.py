@@ -207,6 +207,17 @@ def has_open_tasks(context: RecordContext, stream: str) -> bool:
         return not all(task.is_closed for task in table.tasks.values())
 
 
+def tasks_in_progress(context: RecordContext, stream: str) -> Iterator[str]:
+    """Yields the tasks of a scope that a live worker has claimed, for whoever would remove it."""
+    table = context.tables.of(stream)
+    with table.lock:
+        table.refresh()
+        owners = OwnerStatus(context)
+        for task in table.tasks.values():
+            if task.status == "in_progress" and owners.is_held(task):
+                yield f'task "{task.id}" is in progress, by worker "{task.worker}"'
+
+
 class TaskRestore(Struct, frozen=True):
     """What a restore of a scope adds to its commit so that its tasks are restored too."""
 

@@ -76,6 +76,11 @@ def fork_document(scope: str, revision: int, origin: str, at: int) -> dict[str, 
     return {"scope": scope, "revision": revision, "from": origin, "at": at}
 
 
+def removed_document(scope: str, revision: int) -> dict[str, Any]:
+    """Returns a scope that was removed, and the revision of that event."""
+    return {"scope": scope, "revision": revision, "removed": True}
+
+
 def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns a checkpoint."""
     return {

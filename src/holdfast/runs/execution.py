@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock, RLock
 from typing import Any, TypeVar
@@ -30,10 +30,11 @@ from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamW
 from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
 from holdfast.core.layers import Layer, register_layer
-from holdfast.core.log import Log
+from holdfast.core.log import NO_LIMIT, Log
 from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
+from holdfast.names import WORKFLOW
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
 from holdfast.runs.define import RunFunction
@@ -123,8 +124,23 @@ DUE = "run.due"
 """The marks of runs that may be claimed, when they are due."""
 
 register_layer(
-    Layer(name="runs", prefixes=("run",), kept_with={"run": "workflow"}, indexes=(INDEX, DUE))
+    Layer(
+        name="runs",
+        prefixes=("run",),
+        kept_with={"run": "workflow"},
+        indexes=(INDEX, DUE),
+        holds=lambda context, stream: _unfinished_of(context.log, stream),
+    )
 )
+
+
+def _unfinished_of(log: Log, stream: str) -> Iterator[str]:
+    """Yields the run whose own state a scope is, if it has not ended."""
+    level, _, id = stream.partition("/")
+    if level == WORKFLOW:
+        for mark in log.marks.list(INDEX, limit=NO_LIMIT):
+            if mark.key == id:
+                yield f'run "{id}" is {mark.group}'
 
 
 class AskingStore:

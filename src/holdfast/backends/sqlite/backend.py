@@ -67,6 +67,7 @@ from holdfast.backends.sqlite.rows import (
     POSITION,
     READ,
     READ_ALL,
+    READ_BACK,
     READ_LINKED,
     READ_LINKED_META,
     READ_STORE,
@@ -170,6 +171,8 @@ _BY_CHECKPOINT = """SELECT e.revision, e.checkpoint, e.time
 _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
  WHERE ordinal > ? AND stream = ? AND checkpoint IS NOT NULL ORDER BY ordinal DESC"""
 
+_REST = 64
+"""How many events are looked at at once to find the beginning of a commit."""
 _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 
 
@@ -364,6 +367,27 @@ class SqliteBackend:
             for stream_id in {row[STREAM] for row in rows}:
                 names[stream_id] = self._name_of(stream_id, execute)
         return [decode(row, names[row[STREAM]], checkout.path) for row in rows]
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        checkout = self._checkout
+        checkout.check_open()
+        names: dict[int, str] = {}
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
+            last = ORDINAL_MAX if until is None else until
+            rows: list[Row] = execute(READ_BACK, (last, last, max(limit, 0))).fetchall()
+            while rows:
+                # The first commit may begin before: its events lie side by side up to its position.
+                ordinal = rows[-1][ORDINAL]
+                position = rows[-1][POSITION] or ordinal
+                before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
+                rest = [row for row in before if row[POSITION] == position]
+                rows += rest
+                if len(rest) < _REST:
+                    break
+            for stream_id in {row[STREAM] for row in rows}:
+                names[stream_id] = self._name_of(stream_id, execute)
+        return [decode(row, names[row[STREAM]], checkout.path) for row in reversed(rows)]
 
     def _name_of(self, stream_id: int, execute: Execute) -> str:
         name = execute(_STREAM_NAME, (stream_id,)).get

@@ -38,6 +38,9 @@ READ_HEAD = "SELECT * FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 
 # A row that lost its stream to damage is not taken for the place of a commit without events.
 READ_ALL = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal LIMIT ?"""
+# A position may lie among the events of a later commit: those are not at or before it.
+READ_BACK = """SELECT * FROM events WHERE ordinal <= ? AND coalesce(position, ordinal) <= ?
+ AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal DESC LIMIT ?"""
 READ_ROWS = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
  ORDER BY ordinal LIMIT ?"""
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
