@@ -25,6 +25,7 @@ TITLES = [
     "missing",
     "resumes",
     "same line",
+    "asked for twice",
     "conflict",
     "rewound",
     "walked",
@@ -47,7 +48,10 @@ def test_the_data_back_every_claim(
 ):
     monkeypatch.chdir(tmp_path)
     document = cli("demo", "--backend", backend, "--json").document
-    _, killed, found, resumed, program, conflict, rewound, walked, checked = facts_of(document)
+    facts = facts_of(document)
+    _, killed, found, resumed, program, drafts, conflict, rewound, walked, checked = facts
+    assert drafts["asked_after"][0] == drafts["asked_before"][-1]
+    assert drafts["answered"] + len(drafts["asked_after"]) == 4
     assert walked["computed"] == [2, 0, 1, 2]
     assert killed["exit_code"] == -signal.SIGKILL
     assert 0 < len(killed["acknowledged"]) < killed["wanted"]
@@ -101,7 +105,8 @@ def test_every_command_it_suggests_works(tmp_path: Path, monkeypatch: pytest.Mon
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first scene and the last: no agents, for tests of what surrounds the story."""
     monkeypatch.setattr(scenes, "work_and_kill", lambda store, telling: ("", 0))
-    for name in ("find_what_is_there", "resume", "kill_a_run", "refuse_and_retry", "rewind"):
+    skipped = ["find_what_is_there", "resume", "kill_a_run", "kill_a_program"]
+    for name in (*skipped, "refuse_and_retry", "rewind"):
         monkeypatch.setattr(scenes, name, lambda *_: None)
 
 

@@ -185,7 +185,7 @@ def resume(
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, unless --transcript is given.
     file
         The program as it was edited since; without it the one that was stored.
     transcript
@@ -227,7 +227,7 @@ def show(
     Parameters
     ----------
     id
-        The run's id.
+        The run's id, unless --transcript is given.
     value
         Print the newest value of this name alone, as it is.
     transcript

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast.agents import Answer, Call, Scripted
 from holdfast.clock import SystemClock
 from holdfast.core.draft import Draft
 from holdfast.core.intent import Verdict
+from holdfast.prose import gather_text, start
 from holdfast.runs import Begun
 from holdfast.store import Store
 
@@ -117,6 +119,38 @@ def reply(ctx: Any, outbox: str, tickets: list[str]) -> int:
     return len([send(outbox, ticket) for ticket in ctx.each(tickets)])
 
 
+DRAFTS = "drafts"
+PROGRAM = """\
+agent clerk:
+  model: haiku
+  prompt: "You write short letters."
+const tone = session: clerk
+  prompt: "Which tone fits a late parcel?"
+let drafts = repeat 3 as i:
+  session: clerk
+    prompt: "Draft letter {i}."
+    context: tone
+output drafts = drafts
+"""
+SLOW = "Draft letter 1"
+"""The session that an agent is killed in."""
+
+
+class Clerk(Scripted):
+    """Answers for the agents of the program, and tells each question."""
+
+    def answer(self, call: Call, /) -> Answer:
+        tell(acknowledged=call.prompt)
+        return super().answer(call)
+
+
+def run_program(store: Store, delay_s: str) -> None:
+    """Runs the program, slowly at one place."""
+    store.use_executor(Clerk({"sessions": [{"match": SLOW, "delay": float(delay_s)}]}))
+    run = start(store, gather_text(PROGRAM, "drafts.prose"), id=DRAFTS)
+    tell(result=run.result())
+
+
 RETRIES = 1000
 THINKING_S = 0.02
 
@@ -204,6 +238,8 @@ def main(place: str, name: str, work: str, *rest: str) -> None:
             escalate(store)
         elif work == "reply":
             answer_all(store, *rest)
+        elif work == "program":
+            run_program(store, *rest)
 
 
 if __name__ == "__main__":

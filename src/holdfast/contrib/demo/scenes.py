@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import holdfast
+from holdfast.agents import Answer, Call, Scripted
 from holdfast.contrib.demo.agent import (
     BEFORE_MISTAKE,
     DISPUTED,
+    DRAFTS,
     INBOX,
     MORNING,
     REPLIES,
+    SLOW,
     SUBJECTS,
     TEAM,
     opening_state,
@@ -32,6 +35,8 @@ from holdfast.store import Store
 
 Backend = Literal["files", "sqlite"]
 ATTEMPTS_MAX = 10_000
+SESSION_S = 600.0
+"""How long the session takes that an agent is killed in."""
 
 
 def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -> Story:
@@ -48,6 +53,7 @@ def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -
         find_what_is_there(store, story, inbox)
         resume(store, story, inbox, count)
         kill_a_run(store, story, str(folder / "outbox.jsonl"))
+        kill_a_program(store, story)
         refuse_and_retry(store, story)
         rewind(store, story)
         recompute(store, story)
@@ -302,6 +308,57 @@ def kill_a_run(store: Store, story: Story, outbox: str) -> None:
     )
     story.note(said=said, sent_before=len(before), sent=after, exit_code=code)
     story.suggest("runs list", f"runs show {REPLIES}", f"runs tail {REPLIES} --after 0")
+
+
+def kill_program(place: str) -> tuple[list[str], int]:
+    """Kills an agent while a session of its program is asked; returns what was asked, and its code.
+
+    It is not waited for: the session takes longer than the demo.
+    """
+    agent = start_agent(place, "eve", "program", str(SESSION_S))
+    say_go(agent)
+    assert agent.stdout is not None, "BUG: an agent without a pipe"
+    asked: list[str] = []
+    while not asked or SLOW not in asked[-1]:
+        asked += acknowledged([json.loads(agent.stdout.readline())])
+    agent.send_signal(signal.SIGKILL)
+    read_lines(agent)
+    return asked, agent.returncode
+
+
+def kill_a_program(store: Store, story: Story) -> None:
+    """Scene: a .prose program dies in a session, and another process goes on without its file."""
+    story.begin("A program of agents is killed; no answer is asked for twice")
+    before, code = kill_program(store.url)
+    journal = store.run(DRAFTS).journal
+    known = [e for e in journal.entries.values() if e.name == "session" and e.state == "done"]
+    story.say(f"eve runs a .prose program and was killed in its session {len(before)}.")
+    story.say(f"The journal has {len(known)} answers; the program is stored with it.")
+    story.claim("eve died of SIGKILL, in a session", code == -signal.SIGKILL)
+    clerk = Clerk()
+    store.use_executor(clerk)
+    drafts = store.resume(DRAFTS).result()["drafts"]
+    again = len(clerk.asked)
+    story.say(f"Here it is resumed without its file, and asks {again} more sessions.")
+    story.claim(
+        "what was answered was not asked again",
+        len(known) + again == 4 and clerk.asked[0] == before[-1],
+    )
+    story.claim("the program ended as if nothing had happened", len(drafts) == 3)
+    story.note(asked_before=before, answered=len(known), asked_after=clerk.asked, exit_code=code)
+    story.suggest(f"prose show {DRAFTS}", f"runs show {DRAFTS}")
+
+
+class Clerk(Scripted):
+    """Answers for the agents of the program, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked: list[str] = []
+
+    def answer(self, call: Call, /) -> Answer:
+        self.asked.append(call.prompt)
+        return super().answer(call)
 
 
 def refuse_and_retry(store: Store, story: Story) -> None:
