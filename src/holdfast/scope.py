@@ -667,6 +667,7 @@ class Scope:
         priority: int | str = 0,
         supersedes: str | None = None,
         standing: bool = False,
+        owner: str | None = None,
         if_exists: IfExists = "raise",
     ) -> OpenDecision:
         """Writes a decision down before its act; durable when it returns.
@@ -674,7 +675,8 @@ class Scope:
         `with scope.decide(…) as d:` is the block of the act; `d.outcome(…)` closes it. `verify` and
         `act` are functions registered with `@holdfast.verifier` and `@holdfast.act`, or their
         names: after a crash the one is asked whether it was done, and the other does it again if
-        not. A `standing` order counts until it is superseded. The same `key` decides once.
+        not. A `standing` order counts until it is superseded. The same `key` decides once. An
+        `owner` is a person who answers for it: no process has to live for it.
 
         `call` is the id of the tool call that it belongs to, and `arguments` what the tool is
         called with; `verify` and `act` find them in the decision. Each call is decided once. Its
@@ -695,6 +697,7 @@ class Scope:
             priority=priority,
             supersedes=supersedes,
             standing=standing,
+            owner=owner,
             if_exists=if_exists,
         )
 

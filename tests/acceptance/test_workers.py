@@ -423,3 +423,29 @@ def test_a_backend_without_renew_many_is_renewed_lease_by_lease(clock: FakeClock
     backend.leases.release(two)
     renewed = renew_many(Older(), [one, two], ttl_s=20)  # type: ignore[arg-type]
     assert [lease and lease.name for lease in renewed] == ["one", None]
+
+
+@pytest.mark.parametrize("lapses", [1, 100])
+def test_a_lease_that_lapses_before_it_is_recorded_is_taken_again(
+    open_store: Open, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, lapses: int
+) -> None:
+    """A machine may be so busy that a new worker has lost its lease before its first commit."""
+    store = open_store()
+    keeper = store.lease_keeper
+    own, taken = keeper._own, list[Lease]()
+
+    def slow() -> Lease:
+        taken.append(own())
+        if len(taken) <= lapses:
+            clock.advance(LEASE_S + 1)
+        return taken[-1]
+
+    monkeypatch.setattr(keeper, "_own", slow)
+    if lapses == 1:
+        keeper.register()
+        assert len(taken) == 2
+        assert [worker.id for worker in store.workers()] == [keeper.worker]
+        return
+    with pytest.raises(LeaseLostError):
+        keeper.register()
+    assert len(taken) == 5

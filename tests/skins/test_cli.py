@@ -390,7 +390,7 @@ def test_usage_mistakes_end_with_2(
 
 def test_an_unknown_scope_is_not_found(place: str, cli: Any):
     failed = cli("show", "team/none", "--store", place, code=3)
-    assert failed.err.splitlines()[0] == 'error: scope "team/none" has no events'
+    assert failed.err.splitlines()[0] == 'error: there is no scope "team/none"'
 
 
 def test_hints_can_be_typed_as_they_stand(place: str, monkeypatch: Any, cli: Any):

@@ -113,6 +113,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
     cli("set", SCOPE, "stage", "done")
     cli("task", "add", SCOPE, "review the change")
+    cli("set", "conversation/old", "a", "1")
     leave_a_suspect("store")
 
 
@@ -197,6 +198,7 @@ COMMANDS = {
     "recover": ["recover"],
     "set": ["set", SCOPE, "stage", "new"],
     "delete": ["delete", SCOPE, "stage"],
+    "remove": ["remove", "conversation/old", "--yes"],
     "checkpoint": ["checkpoint", SCOPE, "two"],
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],

@@ -124,7 +124,18 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("nodes invalidate", nodes.invalidate, _CHANGE),
 ]
 
+ALIASES = {
+    "decision open": "decide",
+    "decision close": "outcome",
+    "decision list": "decisions",
+    "message add": "say",
+    "message list": "messages",
+}
+"""Each noun takes its verbs after it; what is typed often has a short form too."""
+
 _FAMILIES = {
+    "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
+    "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
@@ -148,8 +159,11 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        app.command(App(name=family, help=text, group=_CHANGE if family == "task" else _RUNS))
-    for name, function, group in VERBS:
+        group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        app.command(App(name=family, help=text, group=group))
+    verbs = {name: (function, group) for name, function, group in VERBS}
+    aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]
+    for name, function, group in [*VERBS, *aliases]:
         *families, verb = name.split()
         owner = app[families[0]] if families else app
         owner.command(function, name=verb, group=group)
@@ -250,7 +264,7 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
-    verbs = {name for name, _, _ in VERBS}
+    verbs = {*ALIASES, *(name for name, _, _ in VERBS)}
     typed = " ".join(words[: verb_length(words)])
     family = words[0] if words and words[0] in _FAMILIES else ""
     known = typed if typed in verbs else family

@@ -16,8 +16,9 @@ from holdfast.cli.options import (
     open_writing,
     print_more,
 )
-from holdfast.cli.parsing import find_scope, parse_priority
+from holdfast.cli.parsing import find_decision, find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
+from holdfast.errors import NotFoundError
 from holdfast.record.decisions import Decision
 from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.render.record import decision_document, decisions_document, recovery_document
@@ -102,6 +103,7 @@ def decide(
             priority=parse_priority(priority),
             supersedes=supersedes,
             standing=standing,
+            owner=store._log.actor,  # a person's: the command ends before the act
             if_exists="attach",  # a command that is sent again with its key does not fail
         )
         print_decision(opened.stored, options)
@@ -124,7 +126,8 @@ def outcome(
         The outcome, in a sentence.
     """
     with open_writing(options) as store:
-        print_decision(store.outcome(id, text), options)
+        whole = find_decision(store, id, incomplete=True)
+        print_decision(store.outcome(whole, text), options)
 
 
 def decisions(
@@ -157,9 +160,16 @@ def decisions(
     """
     with open_reading(options) as store:
         if scope is not None and "@" in scope:
-            print_decision(store.decision(scope), options, whole=True)
+            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
             return
-        name = None if scope is None else find_scope(store, scope).name
+        try:
+            name = None if scope is None else find_scope(store, scope).name
+        except NotFoundError:
+            # On a terminal an id may be cut before its scope.
+            if scope is None or "/" in scope:
+                raise
+            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
+            return
         found = store.decisions(
             incomplete=incomplete,
             scope=name,

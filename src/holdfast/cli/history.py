@@ -30,6 +30,7 @@ from holdfast.cli.printing import (
 from holdfast.core.event import Change, Event, Position
 from holdfast.core.page import PAGE_SIZE
 from holdfast.errors import UsageError
+from holdfast.names import split_name
 from holdfast.render.history import (
     change_document,
     checkpoint_document,
@@ -78,11 +79,11 @@ def log(
     """
     place = {"before": parse_place(before), "after": parse_place(after)}
     with open_reading(options) as store:
-        name = None if scope is None else find_scope(store, scope, even_removed=True).name
+        scope = None if scope is None else find_scope(store, scope, even_removed=True).name
         page = store.events(
             **place,
             limit=parse_limit(limit),
-            scope=name,
+            scope=scope,
             type=type,
             actor=actor,
             newest_first=True,
@@ -135,6 +136,7 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
     """
     with open_reading(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         since = find_revision(found, a)
         until = find_revision(found, b)
         changes = found.diff(since, until)
@@ -172,7 +174,9 @@ def checkpoints(
         Go on after a page: its cursor.
     """
     with open_reading(options) as store:
-        page = find_scope(store, scope).checkpoints(after=after, limit=parse_limit(limit))
+        named = find_scope(store, scope)
+        scope = named.name
+        page = named.checkpoints(after=after, limit=parse_limit(limit))
     if options.json:
         print_json(checkpoints_document(scope, page))
         return
@@ -205,6 +209,7 @@ def checkpoint(
     """
     with open_writing(options) as store:
         made = find_scope(store, scope).checkpoint(name, expected=expected)
+        scope = made.stream
     if options.json:
         print_json(checkpoint_document(made))
     else:
@@ -316,14 +321,15 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
     scope
         The scope to fork, such as conversation/ticket-7.
     new_id
-        The id of the new scope; its level is the same.
+        The name of the new scope, or its id alone; its level is the same.
     at
         The moment to fork at: a revision, a checkpoint's name, or a time.
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         revision = find_revision(found, at)
-        made = found.fork(new_id, at=revision)
+        made = found.fork(id_at_level(new_id, found, store), at=revision)
         newest = made.revision
     if options.json:
         print_json(fork_document(made.name, newest, scope, revision))
@@ -332,6 +338,23 @@ def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options 
         print_note(
             f"compare: {command(f'diff {shlex.quote(made.name)} {revision}', options.place)}"
         )
+
+
+def id_at_level(typed: str, scope: Scope, store: Store) -> str:
+    """Returns the id of a new scope at the level of another one, typed with or without the level.
+
+    Ids may contain a slash, so only the name of a level before it makes a whole name.
+    """
+    level = split_name(scope.name)[0]
+    head, slash, id = typed.partition("/")
+    if not slash or head not in store._levels.names():
+        return typed
+    if head != level:
+        raise UsageError(
+            f'a fork of "{scope.name}" is a {level} too, found "{typed}"',
+            hint=f"write {level}/{id}",
+        )
+    return id
 
 
 def follow(

@@ -83,7 +83,8 @@ def messages(
     if last < 1:
         raise UsageError(f"--last must be at least 1, found {last}")
     with open_reading(options) as store:
-        found = find_scope(store, scope).messages
+        named = find_scope(store, scope)
+        scope, found = named.name, named.messages
         history = found.original() if original else found
         page = history.page(last, before=before, after=after, oldest=oldest)
         if options.json:

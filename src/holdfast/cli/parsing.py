@@ -7,7 +7,9 @@ A moment:   7   -1   "before refund"   2026-11-16T09:30   @revision:7   @name:7 
             A whole number is a revision, counted from the newest if negative. Any other word is a
             checkpoint's name, and if there is none of that name, an ISO 8601 date or time, UTC
             unless it has an offset. An `@` form says which is meant.
-A value:    JSON if it parses, else text.
+A value:    JSON if it parses, else text; what begins like JSON and does not parse is refused.
+A name:     a scope, a run or a decision may be cut short, with or without an ellipsis after it, as
+            long as only one begins so.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ import json
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from holdfast.backends.protocol import Position
@@ -29,6 +34,10 @@ from holdfast.scope import Scope
 from holdfast.store import Store
 
 Path = tuple[str | int, ...]
+
+NAMES_MAX = 10_000
+"""How many names are looked at for one that begins as was typed."""
+SHOWN_MAX = 5
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _STEP = re.compile(r"(?:\A|\.)(?P<key>[^.\[\]]+)|\[(?P<index>-?[0-9]{1,18})\]")
@@ -76,12 +85,23 @@ def _bad_path(text: str, at: int) -> UsageError:
 
 
 def parse_value(text: str, *, is_text: bool) -> Any:
-    """Returns the value that a word means: JSON if it parses, else the text itself."""
+    """Returns the value that a word means: JSON if it parses, else the text itself.
+
+    What begins like an object, a list or a string of JSON was meant as one: a forgotten quote must
+    not make it a text that later readers cannot use.
+    """
     if is_text:
         return text
     try:
         plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] in ("{", "[", '"'):
+            at = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
+            why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            raise UsageError(
+                f"the value {text!r:.60} begins like JSON, but cannot be read{at}: {why}",
+                hint="correct it, or give it as text with --text",
+            ) from error
         return text
     if isinstance(plain, str):
         return plain
@@ -139,12 +159,17 @@ def find_scope(
     Scopes of levels that an application registered can be read and written like any other; only an
     application makes the first one of a level.
     """
+    name = name.removesuffix("…") if must_exist else name
     level, id = split_name(check_name(name, "scope"))
     if id is not None and not store._levels.has(level):
         with suppress(CorruptError):  # what is whole of a damaged store is read all the same
             adopt_levels(store._log, store._levels)
         if store._log.head(name) is not None:
             store._levels.adopt(level)  # a stream of a layer, or of a level that nobody recorded
+    if must_exist and store._log.head(name) is None:
+        names = islice(store._log.streams(), NAMES_MAX)
+        whole = complete(name, names, "scope", hint="holdfast scopes")
+        return find_scope(store, whole, even_removed=even_removed)
     try:
         scope = store.scope(name)
     except UsageError as mistake:
@@ -152,16 +177,52 @@ def find_scope(
             f'"{name}" is not a scope: {mistake.message}',
             hint="write it like team/support, conversation/ticket-7 or global",
         ) from mistake
-    if must_exist:
+    if must_exist and not even_removed and is_removed(store, scope):
         newest = newest_revision(store, scope)
-        if newest == 0:
-            raise NotFoundError(f'scope "{name}" has no events', hint="holdfast scopes")
-        if not even_removed and newest == store._log.life(name):
-            raise NotFoundError(
-                f'scope "{name}" was removed at revision {newest}',
-                hint=f'"holdfast undo" brings it back; --at {newest - 1} reads what it was',
-            )
+        raise NotFoundError(
+            f'scope "{name}" was removed at revision {newest}',
+            hint=f'"holdfast undo" brings it back; --at {newest - 1} reads what it was',
+        )
     return scope
+
+
+def is_removed(store: Store, scope: Scope) -> bool:
+    """Returns whether a scope was removed, and nothing was written to it since."""
+    life = store._log.life(scope.name)
+    return life != 0 and newest_revision(store, scope) == life
+
+
+def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:
+    """Returns the only name that begins as was typed; NotFoundError names those that are near."""
+    known = list(names)
+    begun = [name for name in known if name.startswith(typed)] if typed else []
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        shown = ", ".join(begun[:SHOWN_MAX]) + (" …" if len(begun) > SHOWN_MAX else "")
+        raise NotFoundError(f'{len(begun)} {what}s begin with "{typed}": {shown}', hint=hint)
+    near = get_close_matches(typed, known, n=1, cutoff=0.7)
+    asked = f', did you mean "{near[0]}"?' if near else ""
+    raise NotFoundError(f'there is no {what} "{typed}"{asked}', hint=hint)
+
+
+def find_run(store: Store, id: str) -> str:
+    """Returns the id of a run that exists, of which the beginning may have been typed."""
+    typed = id.removesuffix("…")
+    if store._log.head(f"run/{typed}") is not None:
+        return typed
+    names = store._log.streams(prefix="run/")
+    known = (name.removeprefix("run/") for name in islice(names, NAMES_MAX))
+    return complete(typed, known, "run", hint="holdfast runs list")
+
+
+def find_decision(store: Store, id: str, *, incomplete: bool = False) -> str:
+    """Returns the id of a decision, of which the beginning may have been typed."""
+    typed = id.removesuffix("…")
+    if "@" in typed and store._log.head(typed.partition("@")[2]) is not None:
+        return typed
+    found = store.decisions(incomplete=incomplete, limit=NAMES_MAX)
+    return complete(typed, (one.id for one in found), "decision", hint="holdfast decisions")
 
 
 def newest_revision(store: Store, scope: Scope) -> int:

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import UnavailableError
-from holdfast.render.text import WIDTH_MAX, clean, encode_json, escape_json, shorten
+from holdfast.render.text import clean, encode_json, escape_json, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-LAST_WIDTH_MIN = 12
+COLUMN_WIDTH_MIN = 8
+"""A column gives up no more than down to this: below it nothing can be recognised."""
+EVEN_MAX = 20
+"""How long a time is."""
+GAP = 2
 CHILDREN_MAX = 50
 
 
@@ -100,7 +104,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows: a table on a terminal, else tab-separated lines without a header.
 
     A cell is cleaned here, so that no tab or newline of the data can be taken for one of ours. On a
-    terminal the last column is cut to the width that the others leave.
+    terminal the table fits: the widest column yields, and an ellipsis marks each cut. Every verb
+    takes such a cut name for the whole one, if only one begins so.
     """
     cells = [[clean(cell) for cell in row] for row in rows]
     if not is_terminal():
@@ -111,19 +116,39 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     screen = console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    taken, widths = 0, list[int]()
-    for index, column in enumerate(columns):
-        width = min(max([len(column), *(len(row[index]) for row in cells)]), WIDTH_MAX)
-        if index == len(columns) - 1:
-            width = min(width, max(LAST_WIDTH_MIN, screen.width - taken))
-        taken += width + 2
-        widths.append(width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    widths = fit_widths(columns, cells, screen.width)
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(column, no_wrap=True, min_width=width)
     for row in cells:
         table.add_row(*(Text(shorten(*pair)) for pair in zip(row, widths, strict=True)))
     with _reachable():
         screen.print(table)
+
+
+def fit_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Returns the width of each column, so that all fit: the widest yields first.
+
+    A short column whose cells are all equally long (times, numbers) yields only when no other can:
+    cut, it would say nothing. A screen that is too narrow for all that cuts the table itself.
+    """
+    lengths = [[len(row[index]) for row in rows] for index in range(len(columns))]
+    widths = [max([len(name), *each]) for name, each in zip(columns, lengths, strict=True)]
+    is_even = [len(set(each)) == 1 and each[0] <= EVEN_MAX for each in lengths]
+    over = sum(widths) + GAP * (len(columns) - 1) - width
+    for may_yield in ([not each for each in is_even], is_even):
+        while over > 0:
+            can = [
+                index
+                for index, each in enumerate(widths)
+                if may_yield[index] and each > COLUMN_WIDTH_MIN
+            ]
+            if not can:
+                break
+            # Among equals the last column keeps more: it is what most tables are read for.
+            widths[max(can, key=lambda index: (widths[index], -index))] -= 1
+            over -= 1
+    return widths
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

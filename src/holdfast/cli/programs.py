@@ -292,7 +292,7 @@ def fork(
         How to treat sessions: live asks them, ask parks before the first, dry skips them.
     """
     edits = dict(parse_named(word, "--edit") for word in edit or ())
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         stored_of(store, id)
         journal = store.run(id).journal
         found = edited_answers(journal, edits, store._engine.load)

@@ -28,7 +28,7 @@ from holdfast.cli.options import (
     open_writing,
     print_more,
 )
-from holdfast.cli.parsing import parse_limit, parse_value
+from holdfast.cli.parsing import find_run, parse_limit, parse_value
 from holdfast.cli.printing import (
     CHILDREN_MAX,
     console,
@@ -178,7 +178,7 @@ def resume(
     code
         Where its code is: FILE.py, or package.module.
     """
-    with resuming(id, code, waiting, options) as store:
+    with resuming(id, code, waiting, options) as (store, id):
         run = store.resume(id)
         wait_and_print(store, run, code, waiting, options)
 
@@ -209,7 +209,7 @@ def retry(
     effects
         How to treat acts: ask parks before the first, live performs them, dry skips them.
     """
-    with resuming(id, code, waiting, options) as store:
+    with resuming(id, code, waiting, options) as (store, id):
         place = place_to_retry(store.run(id).journal, id)
         target = new_id or unused_id(store, id)
         store.fork(id, at or place, id=target, effects=effects, signals="copy")
@@ -250,12 +250,16 @@ def check_arguments(
         ) from error
 
 
-def function_name(options: Options, id: str) -> str:
-    """Returns the name of a run's function; it is compared with what was loaded, never imported."""
+def function_name(options: Options, id: str) -> tuple[str, str]:
+    """Returns the whole id of a run and the name of its function.
+
+    The name is compared with what was loaded, and never imported.
+    """
     with open_reading(options) as store:
+        id = find_run(store, id)
         created = store.run(id).journal.created
     assert created is not None, "BUG: a run that was not created"
-    return created.name
+    return id, created.name
 
 
 @contextmanager
@@ -272,12 +276,15 @@ def executing(options: Options, function: RunFunction[..., Any]) -> Generator[St
 
 
 @contextmanager
-def resuming(id: str, code: str, waiting: WaitOptions, options: Options) -> Generator[Store]:
-    """Opens the store to continue a run, after its code was loaded."""
+def resuming(
+    id: str, code: str, waiting: WaitOptions, options: Options
+) -> Generator[tuple[Store, str]]:
+    """Opens the store to continue a run, after its code was loaded; yields its whole id too."""
     waiting.check()
     load(code, waiting.module)
-    with executing(options, run_by_name(function_name(options, id), id, code)) as store:
-        yield store
+    id, name = function_name(options, id)
+    with executing(options, run_by_name(name, id, code)) as store:
+        yield store, id
 
 
 def wait_and_print(
@@ -426,7 +433,7 @@ def show(id: str, /, *, options: Options = DEFAULTS) -> None:
         The run's id.
     """
     with open_reading(options) as store:
-        run = view_run(store, id)
+        run = view_run(store, find_run(store, id))
         if options.json:
             print_json(run_document(run))
         elif is_terminal():
@@ -463,6 +470,7 @@ def tail(
     if after is not None and after < 0:
         raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:
+        id = find_run(store, id)
         if is_terminal() and not options.json:
             _tail_tree(store, id, timeout)
         else:
@@ -500,7 +508,7 @@ def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         store.cancel(id)
         print_status(store, id, options)
 
@@ -521,7 +529,7 @@ def answer(
     text
         Take the value as text, even if it looks like JSON.
     """
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         store.answer(id, name, parse_value(value, is_text=text))
         print_status(store, id, options)
 
@@ -551,7 +559,7 @@ def signal(
     key
         An idempotency key: a second signal with the same key is not sent.
     """
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         store.signal(id, name, parse_value(value, is_text=text), id=key)
         print_status(store, id, options)
 
@@ -584,7 +592,7 @@ def settle(
             hint=f"holdfast runs settle {shlex.quote(id)} {shlex.quote(path)} --done null",
         )
     verdict = intent.NotDone() if done is None else intent.Done(parse_value(done, is_text=False))
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         store.settle(id, path, verdict)
         print_status(store, id, options)
 
@@ -597,7 +605,7 @@ def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
     id
         The run's id.
     """
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         store.adopt(id)
         print_status(store, id, options)
 
@@ -634,7 +642,7 @@ def fork(
         How to treat child runs: share, or drop those that have not ended.
     """
     edits = dict(parse_named(word, "--edit", sign=":=") for word in edit or ())
-    with open_for_run(id, options) as store:
+    with open_for_run(id, options) as (store, id):
         place = int(at) if at.isdecimal() else at
         made = store.fork(
             id,
@@ -649,11 +657,15 @@ def fork(
 
 
 @contextmanager
-def open_for_run(id: str, options: Options) -> Generator[Store]:
-    """Opens the store to change a run; the hint for what is not found is to look at the run."""
+def open_for_run(id: str, options: Options) -> Generator[tuple[Store, str]]:
+    """Opens the store to change a run, with its whole id.
+
+    The hint for what is not found in the run is to look at it.
+    """
     with open_writing(options) as store:
+        id = find_run(store, id)
         try:
-            yield store
+            yield store, id
         except NotFoundError as error:
             error.hint = error.hint or f"holdfast runs show {shlex.quote(id)}"
             raise
@@ -667,12 +679,9 @@ def print_status(store: Store, id: str, options: Options) -> None:
         return
     print_facts([("run", id), ("status", run.standing)])
     if run.journal.ended is None and run.owner is None:
-        print_note(f"nobody executes it: {next_command(run)}")
-
-
-def next_command(run: RunView) -> str:
-    """Returns the command that continues a run; the user fills in where its code is."""
-    return f"holdfast runs resume {shlex.quote(run.id)} FILE.py"
+        # The user fills in where its code is.
+        again = command(f"runs resume {shlex.quote(run.id)} FILE.py", options.place)
+        print_note(f"nobody executes it: {again}")
 
 
 # Reading a run again and again while it goes on, and drawing it.

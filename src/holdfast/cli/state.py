@@ -55,6 +55,7 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
     """
     with open_reading(options) as store:
         found = find_scope(store, scope, even_removed=at is not None)
+        scope = found.name
         revision = find_revision(found, at)
         state = found.at(revision)
         if options.json:
@@ -89,6 +90,7 @@ def get(
     """
     with open_reading(options) as store:
         found = find_scope(store, scope, even_removed=at is not None)
+        scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)
         value = read_value(found, found.at(revision), place)
@@ -175,6 +177,7 @@ def delete(
     place = parse_path(path)
     with open_writing(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         read_value(found, found.state, place)
         revision = found.delete(place, expected=expected, checkpoint=checkpoint)
     if options.json:
@@ -253,6 +256,7 @@ def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
     """
     with open_reading(options) as store:
         found = find_scope(store, scope)
+        scope = found.name
         revision = found.revision
         items = store.audit(found).items()
     if options.json:

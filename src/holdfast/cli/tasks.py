@@ -126,14 +126,12 @@ def list_tasks(
             found = store.tasks(**fits)
         else:
             fits["status"] = status or (None if all else UNCLOSED)
-            found = find_scope(store, scope).tasks.list(**fits)
+            found = (named := find_scope(store, scope)).tasks.list(**fits)
+            scope = named.name
     if options.json:
         print_json(tasks_document(scope, found))
         return
-    if found:
-        print_table(COLUMNS, [_row(task) for task in found])
-    else:
-        print_note("no tasks")
+    print_table(COLUMNS, [_row(task) for task in found]) if found else print_note("no tasks")
     asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
     flags = [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
     print_more(found, [*_page_words(scope, asked, status), *flags], options)
@@ -177,7 +175,8 @@ def claim(
         Only a task with this tag.
     """
     with open_writing(options) as store:
-        tasks = find_scope(store, scope).tasks
+        named = find_scope(store, scope)
+        scope, tasks = named.name, named.tasks
         name = owner or store._log.actor
         task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
         if options.json:

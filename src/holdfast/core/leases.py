@@ -130,6 +130,8 @@ PAUSE_S_MAX = 0.25
 _BEATS_PER_LEASE = 3
 _RETRY_US_MAX = 1_000_000
 _CLOSE_S = 5.0
+_REGISTERS = 5
+"""How often a worker takes its own lease that lapses before it is recorded."""
 _BATCH_MAX = 250
 """How many leases one call renews: a server locks each of them until it has written all."""
 _PAGE = 1000
@@ -404,11 +406,21 @@ class LeaseKeeper(Handle):
                 _logger.warning('lease "%s" could not be given back: %s', kept.lease.name, error)
 
     def _register(self) -> None:
-        began_us = self._clock.boot_us()
-        lease = self._own()
         info = {"worker": self.worker, "host": os.uname().nodename, "pid": os.getpid()}
         info |= {"actor": self._log.actor, "lease_s": self._lease_s}
-        self._record(lease, REGISTERED, info, key=self.worker)
+        tries = 0
+        while True:
+            began_us = self._clock.boot_us()
+            lease = self._own()
+            tries += 1
+            try:
+                self._record(lease, REGISTERED, info, key=self.worker)
+                break
+            except LeaseLostError:
+                # It lapsed on a machine that is too busy. Nobody else can have it, and nothing
+                # depends on it yet.
+                if tries == _REGISTERS:
+                    raise
         self._add(lease, self._lease_s, began_us)
         try:
             for held in self._leases():

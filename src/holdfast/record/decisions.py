@@ -126,7 +126,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     status: DecisionStatus = "open"
     owner: str
     owner_alive: bool | None = None
-    """Whether the worker that answers for it lives; None if it is no longer open."""
+    """Whether the worker that answers for it lives; None if it is no longer open, or if a person
+    answers for it."""
+    is_personal: bool = False
+    """Whether its owner is a person, whom no process stands for."""
     actor: str = ""
     error: str | None = None
     closed_by: str | None = None
@@ -274,6 +277,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         planned_action=data.get("planned_action"),
         status="standing" if data.get("standing") else "open",
         owner=data.get("owner", envelope.actor),
+        is_personal=data.get("person") is not None,
         actor=envelope.actor,
         verify=data.get("verify"),
         act=data.get("act"),
@@ -307,7 +311,7 @@ def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any])
     if type == FAILED:
         return replace(decision, error=data["error"])
     if type == TAKEN:
-        return replace(decision, owner=data["owner"])
+        return replace(decision, owner=data["owner"], is_personal=False)
     if type == PRIORITIZED:
         return replace(decision, priority=data["priority"])
     return decision
@@ -460,14 +464,14 @@ class Decisions:
         priority: int | str,
         supersedes: str | None,
         standing: bool,
+        owner: str | None,
         if_exists: IfExists,
     ) -> OpenDecision:
         """Writes a decision and returns the handle that closes it."""
         if if_exists not in ("raise", "attach"):
             raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
-        for given, what in ((alternatives, "alternatives"), (links, "links")):
-            if not isinstance(given, list | tuple):
-                raise UsageError(f"{what} is a list, found {show_value(given)}")
+        _check_list(alternatives, "alternatives")
+        _check_list(links, "links")
         data: dict[str, Any] = {
             "decision": check_text(decision, "a decision"),
             "rationale": check_text(because, "because", optional=True),
@@ -481,6 +485,7 @@ class Decisions:
             "supersedes": supersedes,
             "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
+            "person": check_text(owner, "owner", optional=True),
         }
         data = {name: value for name, value in data.items() if value not in (None, [], False)}
         if key is not None and "@" in keyed_item.check_item_name(key, "a decision's key"):
@@ -489,7 +494,8 @@ class Decisions:
         if place is not None:
             data["place"] = place
         name = key or (None if call is None else _call_key(call)) or place
-        self.context.lease_keeper.register()
+        if owner is None:
+            self.context.lease_keeper.register()
         while True:
             found = None if name is None else self._find_by_key(scope.name, name)
             if found is not None:
@@ -512,7 +518,7 @@ class Decisions:
 
     def _open(self, scope: Scope, key: str, data: dict[str, Any]) -> OpenDecision:
         item = KeyedItem(KIND, scope.name, key)
-        data = {"key": key, **data, "owner": self.context.worker}
+        data = {"key": key, **data, "owner": data.get("person", self.context.worker)}
         index = INDEX_STANDING if data.get("standing") else INDEX_OPEN
         now_us = self.log.clock.now_us()
         marks = [item.mark(index, due=now_us, priority=data.get("priority", 0))]
@@ -523,7 +529,7 @@ class Decisions:
         after = result.after[0]
         envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
         entry = self._with_liveness(opened(envelope, data))
-        if entry.is_open:
+        if entry.is_open and not entry.is_personal:
             self.context.open_decisions[entry.id] = entry.scope
         if entry.supersedes is not None:
             self.supersede(entry)
@@ -607,6 +613,8 @@ class Decisions:
                 f"its action {show_value(found.planned_action)}",
                 hint="use a new key",
             )
+        if found.is_personal and data.get("person") == found.owner:
+            return OpenDecision(self, found)
         while found.is_open and found.owner != self.context.worker:
             if not is_own:
                 self._check_owner(found)
@@ -752,7 +760,8 @@ class Decisions:
 
     def _with_liveness(self, entry: Decision) -> Decision:
         """Returns the decision with whether its owner is alive now."""
-        alive = self.context.lease_keeper.is_alive(entry.owner) if entry.is_open else None
+        is_judged = entry.is_open and not entry.is_personal
+        alive = self.context.lease_keeper.is_alive(entry.owner) if is_judged else None
         return replace(entry, owner_alive=alive)
 
     def list(
@@ -950,6 +959,11 @@ def _index(entry: Decision) -> str:
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
 
 
+def _check_list(given: object, what: str) -> None:
+    if not isinstance(given, list | tuple):
+        raise UsageError(f"{what} is a list, found {show_value(given)}")
+
+
 def _check_not_closed(entry: Decision) -> None:
     if entry.status in ("open", "standing"):
         return
@@ -963,7 +977,7 @@ def _check_not_closed(entry: Decision) -> None:
 def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
     """Yields the open decisions whose worker is silent."""
     for entry in decisions.list(incomplete=True):
-        if not entry.owner_alive:
+        if entry.owner_alive is False:
             text = f'worker "{entry.owner}" is silent: {entry.decision}'
             yield Stale("decision", entry.id, entry.scope, "owner silent", text, entry.updated_at)
 

@@ -147,7 +147,12 @@ def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
 
 
 def _is_left(decisions: Decisions, entry: Decision) -> bool:
-    """Says whether nobody works on a decision: its owner is dead, or failed to recover it here."""
+    """Says whether nobody works on a decision: its owner is dead, or failed to recover it here.
+
+    For one of a person nobody can know; its verifier is asked, if it has one.
+    """
+    if entry.is_personal:
+        return entry.verify is not None
     if not entry.owner_alive:
         return True
     context = decisions.context

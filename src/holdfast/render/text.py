@@ -147,7 +147,30 @@ def _summary(event: Event) -> str:
         return f"parent {data['parent']}"
     if event.type == "closed":
         return "state kept" if data["keep"] else "state dropped"
+    if isinstance(data, dict) and (text := _said(event.type, cast("dict[str, Any]", data))):
+        return text
     return "" if data is None else preview(data)
+
+
+_SAID = {
+    "decision.opened": "decision",
+    "decision.closed": "outcome",
+    "message.added": "text",
+    "task.added": "title",
+    "fact.stated": "name",
+}
+"""Of records that people write: the field that has their words."""
+SHORT_ID = 12
+
+
+def _said(type: str, data: dict[str, Any]) -> str:
+    """Returns the words of a record, with its id before them if it has a short one."""
+    words = data.get(_SAID.get(type, ""))
+    if not isinstance(words, str):
+        return ""
+    id = data.get("id")
+    is_short = isinstance(id, str) and len(id) <= SHORT_ID
+    return f"{id}: {words}" if is_short else words
 
 
 def show_ops(ops: list[Any]) -> str:
