@@ -630,7 +630,7 @@ class Log:
         newest = 0
         reads = proposed.reads
         if proposed.guards:
-            written = {write.stream for write in writes}
+            written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
             reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
             overlay = overlay | guarded
@@ -684,6 +684,10 @@ class Log:
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
         expires_us = base.expires_us
+        if write.follows and not 0 <= base.removed_at < write.follows:
+            removed_at = self.life(stream)
+            if write.follows <= removed_at:
+                raise conflict(stream, write.follows, removed_at)
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
         elif write.expires and not expires_us:
@@ -768,7 +772,10 @@ class Log:
         return base
 
     def _guarded(
-        self, guards: Sequence[ReadGuard], written: set[str], overlay: dict[str, StreamState]
+        self,
+        guards: Sequence[ReadGuard],
+        written: dict[str, int | None],
+        overlay: dict[str, StreamState],
     ) -> dict[str, StreamState]:
         """Returns the newest state of each guarded stream, having compared what was read of it.
 
@@ -783,7 +790,8 @@ class Log:
             state = overlay.get(stream)
             if state is None:
                 state = self._states.get(stream) or self.newest(stream)
-                if guard.changed_paths(state):
+                is_expected = written.get(stream) in (None, state.revision)
+                if not is_expected or guard.changed_paths(state):
                     state = self.newest(stream)  # it may be out of date: ask before refusing
             elif stream not in written or isinstance(state, StreamEnd):
                 raise UnavailableError(f'scope "{stream}" is being written to')
