@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import holdfast
 from holdfast import Store, aio
 from holdfast.errors import ConflictError, ExistsError, NotFoundError, RunCancelledError, UsageError
+from tests.record.kills import kill_everywhere, open_dying
+from tests.record.stores import DURABLE, new_url
 
 keys: list[str] = []
 
@@ -213,3 +216,26 @@ def test_a_store_of_asyncio_removes_runs_too(url: str) -> None:
                 await hf.remove_run("r")
 
     asyncio.run(main())
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+def _removes(url: str) -> None:
+    with open_dying(url) as hf:
+        hf.remove_run("p")
+
+
+@pytest.mark.parametrize("durable", DURABLE)
+def test_a_kill_leaves_the_whole_run_or_nothing_of_it(durable: str, tmp_path: Path) -> None:
+    def fresh() -> str:
+        url = new_url(durable, tmp_path)
+        with holdfast.open(url) as hf:
+            run_to_its_end(hf, parent, 1, id="p")
+        return url
+
+    for kill in kill_everywhere(_removes, fresh, in_turns=True):
+        with holdfast.open(kill.url) as hf:
+            assert len(ids(hf)) == (3 if kill.when == "before" else 0), kill
+            assert bool(hf.workflow("named").to_dict()) == (kill.when == "before"), kill
+            assert hf.check().ok
