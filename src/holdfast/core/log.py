@@ -88,7 +88,7 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
-from holdfast.core.layers import Layer, register_layer, reserved_prefixes
+from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
@@ -284,7 +284,7 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
-        self._layers_words = reserved_prefixes()  # of streams that are never removed
+        self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
         """Tells subscribers; handles of this process on the same store share one."""
         self._subscribed: list[Callable[[], None]] = []
@@ -1421,10 +1421,10 @@ class Log:
         """Returns the revision of the newest removal of a stream, up to a revision if one is given.
 
         0 if it was never removed, or each removal was taken back. What is in memory answers while
-        nobody else has written; else one look at the checkpoint names does. Streams that only
-        layers write are never removed.
+        nobody else has written; else one look at the checkpoint names does. Streams of layers that
+        never remove theirs are not asked.
         """
-        if stream.partition("/")[0] in self._layers_words:
+        if stream.partition("/")[0] in self._lasting_words:
             return 0
         if until is None:
             [head] = self._backend.heads((stream,))
