@@ -715,6 +715,16 @@ class Store:
         """Accepts the divergence that a run is parked for; `resume` then goes on."""
         admin.adopt(self._engine, run)
 
+    def remove_run(self, run: str) -> list[str]:
+        """Removes a run that has ended, and its children: their ids can begin again.
+
+        Journal, inbox and own state are gone for every reader, in one commit. Returns the ids, its
+        own first. Nothing is deleted: forks keep what they refer to, and `events(scope="run/…")`
+        still tells what it did. Raises NotFoundError if there is no such run, and UsageError, which
+        names it, if it, a child or its parent has not ended, or its state is in use.
+        """
+        return admin.remove(self._engine, run)
+
     def fork(
         self,
         run: str,

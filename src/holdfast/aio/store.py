@@ -620,6 +620,7 @@ class AsyncStore:
     send = mirror(Store.send, of="_store")
     settle = mirror(Store.settle, of="_store")
     adopt = mirror(Store.adopt, of="_store")
+    remove_run = mirror(Store.remove_run, of="_store")
 
     async def process(
         self,

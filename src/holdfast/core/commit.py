@@ -91,6 +91,7 @@ class StreamWrite(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
+    follows: int = 0  # what it is about is of this revision: a conflict if removed since then
     is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
 
     @property

@@ -92,7 +92,7 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
-from holdfast.core.layers import Layer, register_layer, reserved_prefixes
+from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
@@ -288,7 +288,7 @@ class Log:
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: dict[str, tuple[str, int] | None] = {}
-        self._layers_words = reserved_prefixes()  # of streams that are never removed
+        self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
         """Tells subscribers; handles of this process on the same store share one."""
         self._subscribed: list[Callable[[], None]] = []
@@ -635,7 +635,7 @@ class Log:
         newest = 0
         reads = proposed.reads
         if proposed.guards:
-            written = {write.stream for write in writes}
+            written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
             reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
             overlay = overlay | guarded
@@ -713,6 +713,10 @@ class Log:
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
         expires_us = base.expires_us
+        if write.follows and not 0 <= base.removed_at < write.follows:
+            removed_at = self.life(stream)
+            if write.follows <= removed_at:
+                raise conflict(stream, write.follows, removed_at)
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
         elif write.expires and not expires_us:
@@ -797,7 +801,10 @@ class Log:
         return base
 
     def _guarded(
-        self, guards: Sequence[ReadGuard], written: set[str], overlay: dict[str, StreamState]
+        self,
+        guards: Sequence[ReadGuard],
+        written: dict[str, int | None],
+        overlay: dict[str, StreamState],
     ) -> dict[str, StreamState]:
         """Returns the newest state of each guarded stream, having compared what was read of it.
 
@@ -812,7 +819,8 @@ class Log:
             state = overlay.get(stream)
             if state is None:
                 state = self._states.get(stream) or self.newest(stream)
-                if guard.changed_paths(state):
+                is_expected = written.get(stream) in (None, state.revision)
+                if not is_expected or guard.changed_paths(state):
                     state = self.newest(stream)  # it may be out of date: ask before refusing
             elif stream not in written or isinstance(state, StreamEnd):
                 raise UnavailableError(f'scope "{stream}" is being written to')
@@ -1445,10 +1453,10 @@ class Log:
         """Returns the revision of the newest removal of a stream, up to a revision if one is given.
 
         0 if it was never removed, or each removal was taken back. What is in memory answers while
-        nobody else has written; else one look at the checkpoint names does. Streams that only
-        layers write are never removed.
+        nobody else has written; else one look at the checkpoint names does. Streams of layers that
+        never remove theirs are not asked.
         """
-        if stream.partition("/")[0] in self._layers_words:
+        if stream.partition("/")[0] in self._lasting_words:
             return 0
         if until is None:
             [head] = self._backend.heads((stream,))

@@ -1010,14 +1010,15 @@ class Messages(History):
         if "role" not in fields:
             del values["role"]
         payload = encode({"at": target.revision, "set": values}, self._spill)
-        self._commit_about((NewEvent(message_events.EDITED, payload),))
+        self._commit_about((NewEvent(message_events.EDITED, payload),), target.revision)
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
         """Deletes a message; `at` and earlier forks still read it."""
         refuse_in_body("deleting a message")
         target = self._target(message)
-        self._commit_about((_event_with(message_events.DELETED, at=target.revision),))
+        deleted = _event_with(message_events.DELETED, at=target.revision)
+        self._commit_about((deleted,), target.revision)
 
     def pop(self) -> Message | None:
         """Deletes the newest message and returns it; None if there is none."""
@@ -1043,7 +1044,16 @@ class Messages(History):
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
-        self._commit_about((_event_with(message_events.REWOUND, to=revision),))
+        began = self._log.life(self.name)
+        if 0 < revision < began:
+            raise NotFoundError(
+                f'revision {revision} of scope "{self.name}" is of an earlier life, which was '
+                f"removed at revision {began}",
+                hint=f"messages.at({revision}) reads it",
+            )
+        # A removal meanwhile must not be rewound past: it would bring the old life's back.
+        follows = max(revision, began + 1) if revision else 0
+        self._commit_about((_event_with(message_events.REWOUND, to=revision),), follows)
 
     def _commit_events(
         self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
@@ -1052,10 +1062,11 @@ class Messages(History):
         write = self._scope._events_write(new_events)
         return self._log.commit(ProposedCommit((write,), marks=marks))
 
-    def _commit_about(self, new_events: tuple[NewEvent, ...]) -> CommitResult:
+    def _commit_about(self, new_events: tuple[NewEvent, ...], follows: int) -> CommitResult:
         """Commits events that name revisions; in a joint commit they may be those to come."""
         expected = self._log.pinned(self.name)
         write = self._scope._events_write(new_events, expected=expected)
+        write = replace(write, follows=follows)
         return self._log.commit(ProposedCommit((write,)))
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
@@ -1173,7 +1184,7 @@ class Messages(History):
             "tokens_before": before,
             "tokens_after": after or len(text.encode(errors="replace")) // BYTES_PER_TOKEN,
         }
-        self._commit_about((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
+        self._commit_about((NewEvent(message_events.SUMMARISED, codec.encode(data)),), at.revision)
 
     # --- merging ---------------------------------------------------------------------------------
 
