@@ -13,6 +13,9 @@ from holdfast import RunFailedError, Store
 from holdfast.agents import Scripted
 from holdfast.prose.program import gather_text, start
 from holdfast.prose.settings import Settings
+from holdfast.render.programs import last_session
+from holdfast.runs.events import Intended, StepDone
+from holdfast.runs.journal import Journal
 from tests.prose.test_interpreter import FAST, failed, given
 
 BAD: dict[str, Any] = {"sessions": [{"match": "bad", "answer": {"fail": "no"}}]}
@@ -41,8 +44,7 @@ def test_output_ends_the_do_that_it_stands_in(hf: Store):
 
 def test_output_in_a_do_does_not_end_the_block_around_it(hf: Store):
     text = (
-        'block b:\n  let y = do:\n    output "in"\n  session "after {y}"\n'
-        "let r = do b\noutput r\n"
+        'block b:\n  let y = do:\n    output "in"\n  session "after {y}"\nlet r = do b\noutput r\n'
     )
     assert given(hf, text)[0] == "ok: after in"
 
@@ -128,3 +130,19 @@ def test_a_checkpoint_says_what_the_session_is_passed(hf: Store, tmp_path: Path)
 def test_a_failure_that_nobody_catches_is_the_run_s(hf: Store):
     with pytest.raises(RunFailedError, match="no"):
         given(hf, 'parallel ("first"):\n  session "bad"\n  session "bad"\n', BAD)
+
+
+def test_the_last_session_is_the_one_that_was_answered_last():
+    """OP-5: in parallel arms that is not the one that was begun last."""
+    journal = Journal()
+    for path in ("parallel/a/session", "parallel/b/session"):
+        journal.apply(Intended(path, 1, "step", "session", "idempotent"))
+    for path in ("parallel/b/session", "parallel/a/session"):
+        journal.apply(StepDone(path))
+    found = last_session(journal)
+    assert found is not None
+    assert found.path == "parallel/a/session"
+
+
+def test_a_definition_after_the_last_statement_does_not_change_the_result(hf: Store):
+    assert given(hf, 'do later("x")\nblock later(a):\n  session "l {a}"\n')[0] == "ok: l x"

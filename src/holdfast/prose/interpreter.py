@@ -175,6 +175,8 @@ class Interpreter:
                     if keys[number] is None
                     else Naming(keys[number], tree.value_of(statement))
                 )
+                if isinstance(statement, _DEFINITIONS):
+                    continue  # it was read before the program began, and has no value
                 run = _STATEMENTS.get(type(statement))
                 if run is None:
                     value = self._value(frame, cast("tree.Expression", statement))
@@ -183,9 +185,6 @@ class Interpreter:
         finally:
             frame.naming = outer
         return value
-
-    def _nothing(self, frame: Frame, statement: tree.Node) -> None:
-        """A definition: it was read before the program began."""
 
     def _input(self, frame: Frame, node: tree.Input) -> Any:
         given = node.name in self._inputs
@@ -1045,11 +1044,8 @@ def _bound_in(body: tree.Body) -> Iterator[str]:
                 pass
 
 
+_DEFINITIONS = (tree.Use, tree.Import, tree.Agent, tree.Block)
 _STATEMENTS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {
-    tree.Use: Interpreter._nothing,
-    tree.Import: Interpreter._nothing,
-    tree.Agent: Interpreter._nothing,
-    tree.Block: Interpreter._nothing,
     tree.Input: Interpreter._input,
     tree.Output: Interpreter._output,
     tree.Bind: Interpreter._bind,
