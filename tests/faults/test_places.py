@@ -132,16 +132,16 @@ def test_guarantee_8_a_newer_format_is_refused_and_untouched(backend: str, tmp_p
     make(place)
     if backend == "files":
         identity = place / "holdfast.json"
-        identity.write_bytes(identity.read_bytes().replace(b'"format":1', b'"format":2'))
+        identity.write_bytes(identity.read_bytes().replace(b'"format":2', b'"format":3'))
     else:
         with closing(sqlite3.connect(place)) as db:
-            db.execute("PRAGMA user_version = 2")
+            db.execute("PRAGMA user_version = 3")
         place.chmod(0o600)
     before = bytes_below(place)
     for read_only in (False, True):
         with pytest.raises(FormatError) as raised:
             holdfast.open(url_of(place), read_only=read_only)
-        assert "2" in raised.value.message
+        assert "3" in raised.value.message
         assert "upgrade" in str(raised.value)
     after = bytes_below(place)
     assert {name: after.get(name) for name in before} == before

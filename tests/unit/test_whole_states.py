@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import LinkedRow, Record, linked_row
 from holdfast.core import event_values, log, snapshot
@@ -515,3 +516,15 @@ def test_an_event_that_does_not_fit_is_damage_in_every_fold() -> None:
         fold(EMPTY, [wrong], no_blobs)
     with pytest.raises(CorruptError, match=r"event 1 .* does not fit the state before it"):
         list(each_state(EMPTY, [wrong], no_blobs))
+
+
+def test_a_walk_verifies_each_link_and_ends_with_its_events() -> None:
+    with holdfast.open("memory:") as hf:
+        for n in range(3):
+            hf.team("t").set("n", n)
+        records = hf._log._backend.read("team/t")
+    assert [state.root["n"] for state in each_state(EMPTY, records, no_blobs)] == [0, 1, 2]
+    walk = each_state(EMPTY, [records[0], records[2]], no_blobs)
+    assert next(walk).revision == 1
+    with pytest.raises(CorruptError, match="an event is missing"):
+        next(walk)
