@@ -218,6 +218,7 @@ COMMANDS = {
     "runs resume": ["runs", "resume", "ended", "tiny.py"],
     "runs retry": ["runs", "retry", "failed", "tiny.py"],
     "runs cancel": ["runs", "cancel", "asked"],
+    "runs remove": ["runs", "remove", "ended", "--yes"],
     "runs answer": ["runs", "answer", "asked", "approve", "true"],
     "runs signal": ["runs", "signal", "asked", "hurry"],
     "runs settle": ["runs", "settle", "uncertain", "act", "--done", "1"],

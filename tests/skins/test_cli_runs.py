@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -329,7 +330,7 @@ def test_the_guide_shows_what_really_happens(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "review", raising=False)
     Path("review.py").write_text(guide.partition("```python\n")[2].partition("```")[0])
-    assert play(guide, capsys) == 8
+    assert play(guide, capsys) == 9
 
 
 def test_a_list_reads_little_of_a_long_run(
@@ -356,3 +357,39 @@ def test_a_list_reads_little_of_a_long_run(
     assert whole["statements"] == ["wait.approve"]
     monkeypatch.setattr(runs, "BRIEF_RECORDS", 1 << 30)
     assert cli("runs", "list", "--json").document["runs"] == [whole]
+
+
+def test_a_removed_run_is_gone_and_its_id_begins_again(place: str, tiny: Path, cli: Any):
+    cli("runs", "start", "tiny.py:tiny", "--id", "r1")
+    first = cli("runs", "show", "r1", "--json").document
+    assert "add --yes" in cli("runs", "remove", "r1", code=2).err
+    removed = cli("runs", "remove", "r1", "--yes", "--json").document
+    assert removed == {"run": "r1", "runs": ["r1"], "removed": True}
+    assert cli("runs", "list", "--json").document["runs"] == []
+    for verb in ("show", "tail", "cancel", "remove"):
+        words = ["--yes"] if verb == "remove" else []
+        assert "there is no run" in cli("runs", verb, "r1", *words, code=3).err
+    assert cli("log", "run/r1").rows[0][2] == "removed"
+    cli("runs", "start", "tiny.py:tiny", "--id", "r1")
+    again = cli("runs", "show", "r1", "--json").document
+    assert again["created"] > first["created"]
+    [listed] = cli("runs", "list", "--json").document["runs"]
+    assert (listed["run"], listed["created"]) == ("r1", again["created"])
+    tail = [row[2] for row in cli("runs", "tail", "r1", "--after", "0").rows]
+    assert (tail[0], "removed" in tail) == ("created", False)
+    assert cli("runs", "remove", "r1", "--yes").out == "run r1 was removed\n"
+
+
+def test_the_removal_of_a_run_is_asked_for(
+    place: str, tiny: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    cli("runs", "start", "tiny.py:tiny", "--id", "r1")
+
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Keyboard("n\ny\n"))
+    refused = cli("runs", "remove", "r1", code=1)
+    assert (refused.out, "remove run r1? [y/N]" in refused.err) == ("nothing was removed\n", True)
+    assert cli("runs", "remove", "r1").out == "run r1 was removed\n"

@@ -103,6 +103,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("runs resume", runs.resume, _RUNS),
     ("runs retry", runs.retry, _RUNS),
     ("runs cancel", runs.cancel, _CHANGE),
+    ("runs remove", runs.remove, _CHANGE),
     ("runs answer", runs.answer, _CHANGE),
     ("runs signal", runs.signal, _CHANGE),
     ("runs settle", runs.settle, _CHANGE),

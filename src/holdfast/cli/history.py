@@ -6,7 +6,6 @@ log, diff, checkpoints, follow; checkpoint, restore, undo, remove, fork
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 
 from holdfast.cli.options import (
@@ -14,6 +13,7 @@ from holdfast.cli.options import (
     Flag,
     Options,
     command,
+    confirm_removal,
     open_reading,
     open_writing,
     print_more,
@@ -278,7 +278,8 @@ def remove(
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
-        if not yes and not confirm_removal(found, options):
+        what = f"{clean(found.name)}, {found.revision} revisions"
+        if not yes and not confirm_removal(what, options):
             print_line("nothing was removed")
             return 1
         revision = found.remove(expected=expected)
@@ -288,17 +289,6 @@ def remove(
         print_line(f"{clean(found.name)} was removed at revision {revision}")
         print_note(f"undo it: {command(f'undo {shlex.quote(found.name)}', options.place)}")
     return 0
-
-
-def confirm_removal(scope: Scope, options: Options) -> bool:
-    """Asks on the terminal whether a scope is to go, and returns what was answered."""
-    if options.json or not sys.stdin.isatty():
-        raise UsageError(
-            "a removal is asked for on a terminal, and there is none", hint="add --yes"
-        )
-    question = f"remove {clean(scope.name)}, {scope.revision} revisions? [y/N] "
-    print(question, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_restored(scope: Scope, revision: int, target: int, options: Options) -> None:

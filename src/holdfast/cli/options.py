@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -136,3 +137,13 @@ def refuse_memory(place: str) -> None:
             "a store in memory ends with the command that opened it",
             hint='use a folder such as ".holdfast", or "sqlite:state.db"',
         )
+
+
+def confirm_removal(what: str, options: Options) -> bool:
+    """Asks on the terminal whether something is to go, and returns what was answered."""
+    if options.json or not sys.stdin.isatty():
+        raise UsageError(
+            "a removal is asked for on a terminal, and there is none", hint="add --yes"
+        )
+    print(f"remove {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

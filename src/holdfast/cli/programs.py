@@ -335,7 +335,7 @@ def restore(id: str, name: str, /, *, options: Options = DEFAULTS) -> None:
 
 def check_new(store: Store, id: str) -> None:
     """Raises ExistsError if there is a run of that id, before its views are touched."""
-    if store._log.head(f"run/{id}") is not None:
+    if store._engine.free_after(id) is None:
         again = f"holdfast prose resume {shlex.quote(id)}"
         raise ExistsError(f'run "{id}" exists already', hint=again)
 

@@ -24,6 +24,7 @@ from holdfast.cli.options import (
     Options,
     Words,
     command,
+    confirm_removal,
     open_reading,
     open_writing,
     print_more,
@@ -64,6 +65,7 @@ from holdfast.render.runs import (
     journal_tree,
     node_symbol,
     node_text,
+    removed_runs_document,
     run_document,
     run_facts,
     run_result_document,
@@ -522,6 +524,29 @@ def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
         print_status(store, id, options)
 
 
+def remove(id: str, /, *, yes: Flag = False, options: Options = DEFAULTS) -> int:
+    """Remove a run that has ended, and its children: their ids can begin again. Asks first.
+
+    Parameters
+    ----------
+    id
+        The run's id.
+    yes
+        Do not ask; for scripts.
+    """
+    with open_for_run(id, options) as (store, id):
+        if not yes and not confirm_removal(f"run {clean(id)}", options):
+            print_line("nothing was removed")
+            return 1
+        removed = store.remove_run(id)
+    if options.json:
+        print_json(removed_runs_document(id, removed))
+    else:
+        for one in removed:
+            print_line(f"run {clean(one)} was removed")
+    return 0
+
+
 def answer(
     id: str, name: str, value: Value = "null", /, *, text: Flag = False, options: Options = DEFAULTS
 ) -> None:
@@ -723,6 +748,9 @@ class Watcher:
         self.new_events = []
         for record in log.records(f"run/{self.id}", after=self._journal.revision):
             self._journal.apply(events.read(record.type, record.payload))
+            if self._journal.began == record.revision:
+                self._created, self.new_events = 0, []  # of an earlier run of this id
+                continue
             self._created = self._created or record.time
             self._updated = record.time
             self.new_events.append(Event(record))
@@ -772,11 +800,12 @@ def view_briefly(store: Store, summary: RunSummary) -> RunView:
     """
     stream, log = f"run/{summary.id}", store._log
     head = log.head(stream)
-    if head is None or head.revision <= BRIEF_RECORDS:
+    began = log.life(stream)
+    if head is None or head.revision - began <= BRIEF_RECORDS:
         return view_run(store, summary.id)
     journal = Journal()
     first, *newest = (
-        *log.records(stream, until=1),
+        *log.records(stream, after=began, until=began + 1),
         *log.records(stream, after=head.revision - BRIEF_RECORDS),
     )
     for record in (first, *newest):

@@ -29,13 +29,15 @@ from msgspec import Raw, Struct
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
-from holdfast.core.event import to_datetime
+from holdfast.core.event import REMOVED, to_datetime
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
 
-register_layer(Layer(name="inbox", prefixes=("inbox",), kept_with={"inbox": None}))
+register_layer(
+    Layer(name="inbox", prefixes=("inbox",), removable=("inbox",), kept_with={"inbox": None})
+)
 
 SENT = "inbox.sent"
 TAKEN = "inbox.taken"
@@ -125,6 +127,11 @@ class Inbox:
                 )
             elif record.type == TAKEN:
                 self.taken.update(codec.decode_as(record.payload, _Taken).revisions)
+            elif record.type == REMOVED:  # with its owner: what came before was for another one
+                self.messages.clear()
+                self.taken.clear()
+                self._named.clear()
+                self._stops.clear()
         return bool(records)
 
     def _add(self, message: InboxMessage) -> None:

@@ -22,6 +22,8 @@ class Layer(Struct, frozen=True, kw_only=True):
     name: str
     prefixes: tuple[str, ...] = ()
     """The first words of streams that it alone writes, such as `run` of `run/r1`."""
+    removable: tuple[str, ...] = ()
+    """Of these words, those whose streams it can remove, as users remove scopes (0025)."""
     kept_with: Mapping[str, str | None] = {}
     """Where a store over several backends keeps such streams: with the scopes of that level; None:
     with the stream whose name follows the first word, as `inbox/run/r1` with `run/r1`."""
@@ -73,6 +75,12 @@ def layers() -> list[Layer]:
 def reserved_prefixes() -> frozenset[str]:
     """Returns the first words of all streams that only layers write: users read them."""
     return frozenset(prefix for layer in _table.values() for prefix in layer.prefixes)
+
+
+def lasting_prefixes() -> frozenset[str]:
+    """Returns the first words of streams that are never removed."""
+    removable = {word for layer in _table.values() for word in layer.removable}
+    return reserved_prefixes() - removable
 
 
 def kept_with() -> dict[str, str | None]:

@@ -217,7 +217,7 @@ def put_into(store: Store, run: Rebuilt) -> None:
     stream = f"run/{run.id}"
     for encoded in run.blobs:
         store._log.blobs.spill(Op("set", "value", Raw(encoded)), stream)
-    write = StreamWrite(stream, run.told, expected=0)
+    write = StreamWrite(stream, run.told, expected=store._engine.free_after(run.id) or 0)
     status = journal.status
     marks = status_marks(run.id, status if status in events.ENDED else "running")
     store._log.commit(ProposedCommit((write,), marks=marks))

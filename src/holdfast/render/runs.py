@@ -222,6 +222,11 @@ def divergence_text(diverged: events.Diverged) -> str:
     return f'"{diverged.path}": expected {diverged.expected}, found {diverged.found}{where}'
 
 
+def removed_runs_document(id: str, removed: list[str]) -> dict[str, Any]:
+    """Returns a run that was removed, and the ids of all that went: its own, and its children's."""
+    return {"run": id, "runs": removed, "removed": True}
+
+
 def started_run_document(id: str, status: str) -> dict[str, Any]:
     """Returns a run that was put into a queue."""
     return {"run": id, "status": status}

@@ -10,11 +10,19 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 
 from holdfast.core import codec, event, inbox, intent
-from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import Cleared, Mark, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.intent import Recovered, Verdict, judge, verdict_name
 from holdfast.core.page import NO_LIMIT, Page, check_limit
-from holdfast.errors import ExistsError, LeaseLostError, NotFoundError, UsageError, show_value
+from holdfast.errors import (
+    ConflictError,
+    ExistsError,
+    LeaseLostError,
+    NotFoundError,
+    UsageError,
+    show_value,
+)
 from holdfast.names import new_id
+from holdfast.record.removal import check_nothing_under_way, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.execution import INDEX, new_event, status_marks
@@ -58,6 +66,7 @@ _EFFECTS = ("ask", "live", "dry")
 _SIGNALS = ("drop", "copy")
 _CHILDREN = ("share", "drop")
 _PAGE = 1 << 20
+REMOVE_RETRIES = 20
 _logger = logging.getLogger("holdfast.runs")
 
 
@@ -195,6 +204,83 @@ def _copy_messages(engine: Engine, source: str, target: str, taken: set[int]) ->
             inbox.send(engine.log, target, message.kind, message.value, name=message.name, id=key)
 
 
+def remove(engine: Engine, id: str) -> list[str]:
+    """Removes a run that has ended, with its children: their ids can begin again (0025).
+
+    One commit ends the journal, the inbox and the own state of each. It is guarded by where each of
+    them was when it was looked at. Nobody adds to a journal that has ended, so no lease is needed.
+    """
+    id = check_id(id)
+    for _ in range(REMOVE_RETRIES):
+        removing: dict[str, Journal] = {}
+        writes: list[StreamWrite] = []
+        marks: list[Mark | Cleared] = []
+        for one in _with_children(engine, id, removing):
+            found, changes = _removal_of(engine, one, removing[one].revision)
+            writes += found
+            marks += changes
+        try:
+            engine.log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
+        except ConflictError as error:
+            _logger.debug('the removal of run "%s" is tried again: %s', id, error)
+            continue
+        return list(removing)
+    raise UsageError(
+        f'run "{id}" changed {REMOVE_RETRIES} times while it was being removed',
+        hint="stop what writes to its state, or to that of its children",
+    )
+
+
+def _with_children(engine: Engine, id: str, known: dict[str, Journal]) -> Iterator[str]:
+    """Yields a run and those that it started, at any depth; UsageError if one has not ended."""
+    if (active := engine.active.get(id)) is not None and engine.ended(id) is not None:
+        active.over.wait()  # it has ended, and its thread is just leaving
+    journal = known[id] = engine.journal_of(id)
+    if journal.ended is None:
+        raise _cannot_remove(next(iter(known)), f'run "{id}" is {journal.status}')
+    assert journal.created is not None, "BUG: a run that was not created"
+    parent = journal.created.parent
+    if parent is not None and parent not in known and _is_unfinished(engine, parent):
+        raise _cannot_remove(id, f'its parent, run "{parent}", has not ended')
+    yield id
+    children = [entry.child for entry in journal.entries.values() if entry.origin is None]
+    for child in children:
+        if child is None or child in known or engine.free_after(child) is not None:
+            continue  # no child, or one that was removed before
+        if engine.created_of(child).parent == id:  # not another's that was found there
+            yield from _with_children(engine, child, known)
+
+
+def _is_unfinished(engine: Engine, id: str) -> bool:
+    return engine.free_after(id) is None and engine.ended(id) is None
+
+
+def _cannot_remove(id: str, reason: str) -> UsageError:
+    return UsageError(
+        f'run "{id}" cannot be removed: {reason}', hint="wait until it has ended, or cancel it"
+    )
+
+
+def _removal_of(
+    engine: Engine, id: str, revision: int
+) -> tuple[list[StreamWrite], tuple[Mark | Cleared, ...]]:
+    """Returns what ends the streams of one run, and what becomes of marks with that."""
+    log, state = engine.log, engine.state_of(id)
+    gone = NewEvent(event.REMOVED, event.removed_payload([]))
+    writes = [StreamWrite(f"run/{id}", (gone,), revision, checkpoint=event.LIFE)]
+    box = inbox.stream_of(f"run/{id}")
+    [head] = log.heads((box,))
+    if head is not None and log.life(box, head.revision) != head.revision:
+        writes.append(StreamWrite(box, (gone,), head.revision, checkpoint=event.LIFE))
+    now = log.newest(state.name)
+    if now.is_absent:
+        return writes, ()
+    check_nothing_under_way(state._context, state.name)
+    new_event, marks = removal(state._context, state.name)
+    writes.append(StreamWrite(state.name, (new_event,), now.revision, checkpoint=event.LIFE))
+    return writes, marks
+
+
 def answer(engine: Engine, id: str, name: str, value: Any) -> None:
     """Answers a wait, by its name or its path; the first answer counts."""
     journal = engine.journal_of(check_id(id))
@@ -277,7 +363,7 @@ def _runs(engine: Engine, status: str | None, after: str) -> Iterator[RunSummary
     for name in engine.log.streams(prefix="run/", after=f"run/{after}"):
         id = name.removeprefix("run/")
         if id not in unfinished:
-            ended = engine.ended(id)
+            ended = None if engine.free_after(id) is not None else engine.ended(id)
             if ended is not None and status in (None, ended.status):
                 yield RunSummary(id, ended.status)
         elif status is None:

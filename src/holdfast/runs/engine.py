@@ -10,7 +10,7 @@ from contextvars import Context as ContextVars
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, shut_gate
@@ -233,9 +233,10 @@ class Engine:
     ) -> bool:
         """Makes a run, and launches it unless it is queued; False if there is one of that id."""
         with self.only_one(id):
-            if id in self.active or self.log.head(f"run/{id}") is not None:
+            began = None if id in self.active else self.free_after(id)
+            if began is None:
                 return False
-            journal = Journal()
+            journal = Journal(began)
             if queue is not None:
                 marks = status_marks(id, "pending", self.log.clock.now_us())
                 return self._begin(id, journal, [created], marks, None)
@@ -284,7 +285,7 @@ class Engine:
         for event in first:
             journal.apply(event)
             new_events.append(new_event(event))
-        write = StreamWrite(f"run/{id}", tuple(new_events), expected=0)
+        write = StreamWrite(f"run/{id}", tuple(new_events), expected=journal.began)
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
             self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
@@ -501,18 +502,32 @@ class Engine:
 
     def created_of(self, id: str) -> events.Created:
         """Returns what a run was asked for with, from its first record alone."""
-        for record in self.log.records(f"run/{id}", until=1):
+        began = self.log.life(f"run/{id}")
+        for record in self.log.records(f"run/{id}", after=began, until=began + 1):
             return codec.decode_as(record.payload, events.Created)
         raise no_run(id)
 
     def ended(self, id: str) -> events.Ended | None:
         """Returns the end of a run, from its last record alone; None if it has none yet."""
+        event = self._newest(id)
+        if event is None or isinstance(event[1], events.Removed):
+            raise no_run(id)
+        return event[1] if isinstance(event[1], events.Ended) else None
+
+    def free_after(self, id: str) -> int | None:
+        """Returns the revision that a new run of an id follows; None if there is a run of it."""
+        event = self._newest(id)
+        if event is None:
+            return 0
+        return event[0] if isinstance(event[1], events.Removed) else None
+
+    def _newest(self, id: str) -> tuple[int, Struct | None] | None:
+        """Returns the last event of a run's stream, with its revision."""
         head = self.log.head(f"run/{id}")
         if head is None:
-            raise no_run(id)
+            return None
         [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
-        event = events.read(record.type, record.payload)
-        return event if isinstance(event, events.Ended) else None
+        return head.revision, events.read(record.type, record.payload)
 
     def load(self, raw: Any) -> Any:
         """Returns a recorded value."""
@@ -538,8 +553,8 @@ class Engine:
         return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
 
     def any_ended(self, ids: tuple[str, ...]) -> bool:
-        """Says whether one of these runs has ended."""
-        return any(self.ended(id) is not None for id in ids)
+        """Says whether one of these runs has ended, or was removed since."""
+        return any(self.free_after(id) is not None or self.ended(id) is not None for id in ids)
 
     def progress_of(self, id: str) -> blocks.Progress:
         """Returns what a run is doing: exactly if it runs here, else as far as it is recorded."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from holdfast.core import codec
+from holdfast.core import codec, event
 
 Effect = Literal["pure", "read", "idempotent", "effect", "txn"]
 Status = Literal[
@@ -196,6 +196,10 @@ class Ended(Struct, frozen=True, omit_defaults=True, gc=False):
     error: Fault | None = None
 
 
+class Removed(Struct, frozen=True, gc=False):
+    """The run was removed, as a scope is (0025): what follows is another run of the same id."""
+
+
 TYPES: dict[type[Struct], str] = {
     Created: "run.created",
     Claimed: "run.claimed",
@@ -211,6 +215,7 @@ TYPES: dict[type[Struct], str] = {
     Cancelling: "run.cancelling",
     Forked: "run.forked",
     Ended: "run.ended",
+    Removed: event.REMOVED,
 }
 _KINDS: dict[str, type[Struct]] = {type: kind for kind, type in TYPES.items()}
 

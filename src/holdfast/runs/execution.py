@@ -39,7 +39,7 @@ from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
 from holdfast.runs.define import RunFunction
 from holdfast.runs.events import ABSENT
-from holdfast.runs.journal import Answer, Journal, digest_of, done_of
+from holdfast.runs.journal import Answer, Journal, digest_of, done_of, name_in_life
 from holdfast.runs.operation import (
     Call,
     Cancelled,
@@ -127,6 +127,7 @@ register_layer(
     Layer(
         name="runs",
         prefixes=("run",),
+        removable=("run",),
         kept_with={"run": "workflow"},
         indexes=(INDEX, DUE),
         holds=lambda context, stream: _unfinished_of(context.log, stream),
@@ -186,6 +187,8 @@ class Execution:
         self.id = id
         self.begun: dict[str, float] = {}
         """When the first attempt of each step began, while somebody observes."""
+        self.life_name = name_in_life(id, journal.began)
+        """What names this run in keys: nothing of an earlier run of the same id has it."""
         self.stream = f"run/{id}"
         self.function = function
         self.journal = journal
@@ -622,7 +625,7 @@ class BodyWriter:
     def path(self) -> str:
         """The run and the block, and how many operations it has performed."""
         context = self._context
-        return f"run/{context._execution.id}/{context._block.path}#{context._block.calls}"
+        return f"run/{context._execution.life_name}/{context._block.path}#{context._block.calls}"
 
     def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
         run: Execution = self._context._execution
@@ -644,7 +647,9 @@ class BodyWriter:
         run.push()
         # A write that a fork inherited keeps its key: it was made, and is not made again.
         origin = None if answer.entry is None else answer.entry.origin
-        key = values.commit_key(f"{origin or run.id}/{answer.path}")
+        key = values.commit_key(
+            f"{name_in_life(origin or run.id, run.journal.began)}/{answer.path}"
+        )
         writes = tuple([_keyed(write, key) for write in proposed.writes])
         return replace(proposed, writes=writes, fence=_fence(run, proposed), abort_if=run.abort_if)
 
@@ -667,7 +672,7 @@ class StepWriter(Struct, frozen=True, eq=False, weakref=True):
     @property
     def path(self) -> str:
         """The run and the operation."""
-        return f"run/{self.execution.id}/{self.block}"
+        return f"run/{self.execution.life_name}/{self.block}"
 
     def fencing(self) -> StepWriter:
         """Returns itself: it fences, and does nothing else."""

@@ -78,11 +78,22 @@ class Answer(Struct, frozen=True, gc=False):
     source: str | None = None
 
 
+def name_in_life(id: str, began: int) -> str:
+    """Returns what names a run in keys and in the ids of its children.
+
+    An id can begin again when its run was removed. The new run's writes, and its calls to services
+    that know keys, are not those of the old one.
+    """
+    return f"{id}/@{began}" if began else id
+
+
 class Journal:
     """The fold of a run's events."""
 
-    def __init__(self) -> None:
-        self.revision = 0
+    def __init__(self, began: int = 0) -> None:
+        self.revision = began
+        self.began = began
+        """The revision that removed the run of this id before this one; 0: it is the first."""
         self.entries: dict[str, Entry] = {}
         self.ordinals: dict[str, dict[int, list[str]]] = {}  # block -> ordinal -> paths
         self.acting: dict[str, dict[str, list[str]]] = {}  # loop -> iteration -> paths of acts
@@ -194,6 +205,10 @@ class Journal:
                 del self.entries[entry.path]
                 self.ordinals[block_of(entry.path)][entry.ordinal].remove(entry.path)
 
+    def _removed(self, _: events.Removed) -> None:
+        """Begins anew: what follows is another run of the same id."""
+        self.__init__(self.revision)
+
     def _ended(self, event: events.Ended) -> None:
         self.ended = event
 
@@ -282,6 +297,7 @@ _APPLY: dict[type, Any] = {
     events.Cancelling: Journal._cancelling,  # pyright: ignore[reportPrivateUsage]
     events.Forked: Journal._forked,  # pyright: ignore[reportPrivateUsage]
     events.Ended: Journal._ended,  # pyright: ignore[reportPrivateUsage]
+    events.Removed: Journal._removed,  # pyright: ignore[reportPrivateUsage]
 }
 
 

@@ -77,7 +77,7 @@ def perform(run: Execution, call: StepCall) -> Operation:
     if answer.verdict == "replay":
         assert entry is not None, "BUG: a replay of nothing"
         return outcome_of(run, call.step, entry)
-    attempt, key = 1, f"{run.id}/{answer.path}"
+    attempt, key = 1, f"{run.life_name}/{answer.path}"
     if answer.verdict == "open":
         assert entry is not None, "BUG: nothing is open"
         key = entry.key or key
@@ -365,7 +365,7 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
         return _record_done(run, call, 1, None)
     for _ in range(CONFLICTS_MAX):
         pending = PendingCommit(run.log, key=None, lease=None)
-        context = StepContext(run, path, f"{run.id}/{path}", 1, pending)
+        context = StepContext(run, path, f"{run.life_name}/{path}", 1, pending)
         first = {"ctx": (context,), "tx": (pending,)}.get(step.signature.first, ())
         try:
             value = yield Call(

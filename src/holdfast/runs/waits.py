@@ -248,7 +248,7 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
     _check(run, answer)
     path = answer.path
     if answer.verdict == "execute":
-        id = spec.id or child_id(f"{run.id}/{path}")
+        id = spec.id or child_id(f"{run.life_name}/{path}")
         run.record(
             events.Intended(
                 path,
