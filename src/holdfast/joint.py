@@ -12,6 +12,7 @@ Inside the block each recorder is the one that the scope has outside, over a log
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
@@ -64,9 +65,10 @@ class JointCommit(PendingCommit):
         key: str | None,
         lease: Lease | None,
         meta: Meta | None = None,
+        time: datetime | None = None,
         waits: bool = True,
     ) -> None:
-        super().__init__(context.log, key=key, lease=lease, meta=meta, waits=waits)
+        super().__init__(context.log, key=key, lease=lease, meta=meta, time=time, waits=waits)
         self._context = context
         self._sibling = sibling
         self._recording: RecordContext | None = None

@@ -505,6 +505,7 @@ class Scope:
         A change of the state is taken back alone. A restore is taken back whole: the messages and
         tasks that it took away are there again. What was said and done since stays. A removal is
         taken back whole too, marks included, until something is written: that begins a new life.
+        And taking that back removes the scope again, while nothing else was written.
         """
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
@@ -515,6 +516,18 @@ class Scope:
                     _logger.debug("undo of a removal is tried again: %s", error)
                     continue
             change, is_restore = self._log.newest_change(self.name, newest)
+            if is_restore and event.life_before(self._log.record(self.name, change)) is not None:
+                if change != newest:
+                    raise NotFoundError(
+                        f'scope "{self.name}" has no change to undo since its removal was taken '
+                        f"back at revision {change}, and more was recorded since",
+                        hint="remove() removes it again, with what was recorded",
+                    )
+                try:
+                    return self.remove(expected=newest)
+                except ConflictError as error:
+                    _logger.debug("undo of a return is tried again: %s", error)
+                    continue
             undoes = change if is_restore else 0
             tasks = partial(undo_restore_of_tasks, self._context, self.name, undoes)
             payload_of = partial(restored_payload, undo=True, undoes=undoes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -281,7 +282,12 @@ class Store:
 
     @overload
     def commit(
-        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+        self,
+        *,
+        key: str | None = None,
+        lease: Lease | None = None,
+        meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> JointCommit: ...
     @overload
     def commit(
@@ -292,6 +298,7 @@ class Store:
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> R: ...
     def commit(
         self,
@@ -301,6 +308,7 @@ class Store:
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> JointCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
 
@@ -309,25 +317,38 @@ class Store:
         `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
         times, and returns what the function returned. `meta` is kept with every event of it.
+        `time` is for imports: when what it says happened, in scopes that it begins or that have
+        imported events alone. It never goes back within a scope.
         """
         if function is None:
-            return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta)
+            return JointCommit(
+                self._context, self.scope, key=key, lease=lease, meta=meta, time=time
+            )
         check_call(function, "what commit is given")
 
         def attempt() -> R:
-            with JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta) as tx:
+            with JointCommit(
+                self._context, self.scope, key=key, lease=lease, meta=meta, time=time
+            ) as tx:
                 return function(tx)
 
         return persist(self._log, self.worker, check_whole(retries, "retries"), attempt)
 
     def submit(
-        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+        self,
+        *,
+        key: str | None = None,
+        lease: Lease | None = None,
+        meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> JointCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
-        return JointCommit(self._context, self.scope, key=key, lease=lease, meta=meta, waits=False)
+        return JointCommit(
+            self._context, self.scope, key=key, lease=lease, meta=meta, time=time, waits=False
+        )
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
         """Tells an observer what this process does with the store; returns what ends it.

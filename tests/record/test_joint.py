@@ -244,6 +244,24 @@ def test_what_names_a_revision_is_guarded(begun: Store) -> None:
     assert [one.text for one in chat.messages] == ["theirs"]
 
 
+def test_what_another_process_adds_between_two_reads_of_a_block_is_no_conflict(
+    begun: Store, url: str
+) -> None:
+    """The state is read at one revision, and a message is edited at the next: both still hold."""
+    chat = begun.conversation("c")
+    message = chat.say("one")
+    chat.set("n", 1)
+    other = begun if url == "memory:" else holdfast.open(url)
+    with begun.commit() as tx:
+        pending = tx.scope(chat)
+        pending.set("n", pending["n"] + 1)
+        other.conversation("c").say("two")
+        pending.messages.edit(message, content="uno")
+    assert ([m.content for m in chat.messages], chat["n"]) == (["uno", "two"], 2)
+    if other is not begun:
+        other.close()
+
+
 def test_a_repetition_with_the_same_key_changes_nothing(begun: Store) -> None:
     first = record_all(begun, "once")
     position, state = begun.position, work_of(begun)

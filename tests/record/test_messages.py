@@ -394,7 +394,6 @@ WRONG: list[dict[str, Any]] = [
     {"role": "user", "foreign_id": ""},
     {"role": "user", "turn": "x"},
     {"role": "user", "state": []},
-    {"foreign": {"no": "role"}},
     {"role": "user", "content": object()},
     {"role": "user", "metadata": {1: 2}},
     {"role": "user", "key": 7},

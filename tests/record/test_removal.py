@@ -195,6 +195,139 @@ def test_a_joint_commit_is_of_the_life_that_it_is_made_in(hf: Store) -> None:
     assert hf.check().ok
 
 
+def test_what_is_recorded_of_an_item_never_lands_in_another_life(hf: Store) -> None:
+    """Its number is free there: it would count as an event of whatever has that number next."""
+    chat = hf.conversation("c")
+
+    def close_task() -> None:
+        with hf.commit() as tx:
+            tx.scope(chat).tasks.close("t1", "done")
+            chat.remove()
+
+    def close_decision() -> None:
+        with hf.commit() as tx:
+            tx.outcome("d@conversation/c", "done")
+            chat.remove()
+
+    def state_fact() -> None:
+        with hf.commit() as tx:
+            tx.scope(chat).facts.state("sky", "grey")
+            chat.remove()
+
+    for late in (close_task, close_decision, state_fact):
+        chat.tasks.add("old")
+        chat.decide("old", key="d", owner="ann", standing=True)
+        chat.facts.state("sky", "blue")
+        with pytest.raises(ConflictError, match="conversation/c"):
+            late()
+        assert chat.revision == hf._log.life(chat.name)
+    with hf.commit() as tx:  # what the block itself began goes into the life that there is
+        pending = tx.scope(chat)
+        pending.tasks.close(pending.tasks.add("new").id, "done")
+        chat.set("n", 1)
+        chat.remove()
+    assert [(task.id, task.status) for task in chat.tasks.list()] == [("t1", "completed")]
+    assert hf.check().ok
+
+
+def test_messages_are_not_rewound_into_an_earlier_life(hf: Store) -> None:
+    chat = hf.conversation("c")
+    old = chat.say("old")
+    began = chat.remove()
+    for moment in (old, old.revision):
+        with pytest.raises(NotFoundError, match="earlier life"):
+            chat.messages.rewind(moment)
+    new = chat.say("new")
+    chat.say("newer")
+    chat.messages.rewind(new)
+    assert [message.content for message in chat.messages] == ["new"]
+    chat.messages.rewind(began)
+    assert list(chat.messages) == []
+    chat.say("newest")
+    chat.messages.rewind(0)
+    assert list(chat.messages) == []
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda chat, message: chat.messages.rewind(message),
+        lambda chat, message: chat.messages.edit(message, content="edited"),
+        lambda chat, message: chat.messages.delete(message),
+    ],
+)
+def test_what_is_said_of_a_message_never_lands_in_another_life(
+    hf: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[Any, Any], object]
+) -> None:
+    """The removal comes between the look at the message and the commit."""
+    chat = hf.conversation("c")
+    message = chat.say("old")
+    commit = hf._log.commit
+
+    def late(proposed: Any) -> Any:
+        monkeypatch.undo()
+        chat.remove()
+        return commit(proposed)
+
+    monkeypatch.setattr(hf._log, "commit", late)
+    with pytest.raises(ConflictError, match="conversation/c"):
+        act(chat, message)
+    assert chat.revision == hf._log.life(chat.name)
+    assert list(chat.messages) == []
+
+
+def test_an_undo_of_the_return_removes_the_scope_again(hf: Store) -> None:
+    """Whole: tasks, facts and decisions go with the state and the messages."""
+    chat = hf.conversation("c")
+    chat.update({"n": 1})
+    chat.say("hello")
+    chat.tasks.add("work")
+    chat.facts.state("sky", "blue")
+    chat.decide("order", key="d", owner="ann", standing=True)
+
+    def seen() -> tuple[object, ...]:
+        record = chat.tasks.list(), chat.facts.list(), hf.decisions(), hf.tasks()
+        return (chat.to_dict(), len(chat.messages), *map(len, record), len(hf.scopes()))
+
+    for _ in range(2):
+        chat.remove()
+        chat.undo()
+        assert seen() == ({"n": 1}, 1, 1, 1, 1, 1, 1)
+        chat.undo()
+        assert seen() == ({}, 0, 0, 0, 0, 0, 0)
+        chat.undo()
+        assert seen() == ({"n": 1}, 1, 1, 1, 1, 1, 1)
+    chat.say("more")
+    with pytest.raises(NotFoundError, match="no change to undo since"):
+        chat.undo()
+    assert seen() == ({"n": 1}, 2, 1, 1, 1, 1, 1)
+
+
+def test_the_answer_about_a_fact_whose_scope_was_removed_is_not_recorded(hf: Store) -> None:
+    chat = hf.conversation("c")
+
+    @holdfast.verifier
+    def look_up_and_remove(_: object) -> bool:
+        chat.remove()
+        return False
+
+    chat.facts.state("sky", "blue", verify=look_up_and_remove)
+    assert chat.facts.check("sky").value == "blue"
+    assert (chat.facts.list(), list(chat.history())) == ([], [])
+    assert chat.revision == hf._log.life(chat.name)
+
+
+def test_a_joint_commit_sees_the_tasks_of_a_life_that_was_brought_back(hf: Store) -> None:
+    first = hf.conversation("a")
+    first.tasks.add("inherited")
+    chat = first.fork("c")
+    chat.remove()
+    assert chat.tasks.list() == []
+    chat.undo()
+    with hf.commit() as tx:
+        assert [task.title for task in tx.scope(chat).tasks.list()] == ["inherited"]
+
+
 def test_what_is_under_way_is_named(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.set("n", 1)

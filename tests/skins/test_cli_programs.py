@@ -215,3 +215,30 @@ def test_one_unfinished_run_per_view_directory(place: Path, cli: Any):
     assert "keeps nothing" in run(cli, "--in-context", "--views", ".prose", code=2).err
     run(cli, "who=ada", "--id", "three")
     assert "without --views" in cli("prose", "restore", "three", "draft", code=2).err
+
+
+def test_the_errors_of_a_program_stand_on_lines_of_their_own(place: Path, cli: Any):
+    Path("a.prose").write_text("let x = y\nlet = 1\n")
+    lines = run(cli, "--id", "one", code=2).err.splitlines()
+    assert lines[0] == "error: a.prose has 2 errors; nothing was run"
+    assert lines[1:4] == [
+        'a.prose:1:9: error: "y" is not bound before [unbound]',
+        "    let x = y",
+        "            ^",
+    ]
+
+
+def test_a_failed_program_says_where_and_shows_no_python(place: Path, cli: Any):
+    Path("a.prose").write_text('let x = 1\nsession "bad" (retry: 2)\n')
+    script = {"sessions": [{"match": "bad", "answer": {"fail": "no money"}}]}
+    Path("script.json").write_text(json.dumps(script))
+    failed = run(cli, "--id", "one", code=12)
+    assert "AgentError: no money" in failed.err
+    assert "Traceback" not in failed.err
+    shown = cli("prose", "show", "one").out
+    assert "failed at\ta.prose:2, attempt 3 of 3" in shown
+
+
+def test_an_id_that_is_taken_says_what_to_type(place: Path, cli: Any):
+    run(cli, "who=ada", "--id", "one")
+    assert "hint: holdfast prose resume one" in run(cli, "who=ada", "--id", "one", code=4).err

@@ -234,3 +234,18 @@ def test_what_an_unknown_moment_of_an_old_life_is(backend: Counting) -> None:
     with pytest.raises(NotFoundError, match="no checkpoint"):
         chat.at("here")
     assert chat.at(1) == {"n": 1}
+
+
+def test_what_follows_an_event_is_of_its_life(backend: Counting) -> None:
+    chat = open_on(backend).conversation("c")
+    chat.set("n", 1)
+    chat.set("n", 2)
+    hf = open_on(backend)  # knows of the stream what its end says
+    about = StreamWrite(NAME, (NOTE,), follows=2)
+    assert hf._log.commit(ProposedCommit((about,))).revision == 3
+    chat.remove()
+    with pytest.raises(ConflictError, match="expected revision 2, found 4"):
+        hf._log.commit(ProposedCommit((about,)))
+    chat.undo()
+    assert hf._log.commit(ProposedCommit((about,))).revision == 6
+    assert chat.to_dict() == {"n": 2}

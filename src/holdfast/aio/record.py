@@ -336,6 +336,7 @@ class AsyncMessages(AsyncHistory):
     def turn(self) -> AsyncTurn:
         return AsyncTurn(self, self.sync.turn())
 
+    import_many = mirror(Messages.import_many)
     is_there = mirror(Messages.is_there)
     edit = mirror(Messages.edit)
     delete = mirror(Messages.delete)

@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -330,7 +331,12 @@ class AsyncStore:
 
     @overload
     def commit(
-        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+        self,
+        *,
+        key: str | None = None,
+        lease: Lease | None = None,
+        meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -341,6 +347,7 @@ class AsyncStore:
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -351,6 +358,7 @@ class AsyncStore:
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -360,13 +368,14 @@ class AsyncStore:
         key: str | None = None,
         lease: Lease | None = None,
         meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
             return AsyncPendingCommit(
-                self._loop, self._store.commit(key=key, lease=lease, meta=meta)
+                self._loop, self._store.commit(key=key, lease=lease, meta=meta, time=time)
             )
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease, meta)
+        return self._commit(function, check_whole(retries, "retries"), key, lease, meta, time)
 
     async def _commit(
         self,
@@ -375,9 +384,10 @@ class AsyncStore:
         key: str | None,
         lease: Lease | None,
         meta: Meta | None,
+        time: datetime | None,
     ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease, meta=meta)
+            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time)
             async with AsyncPendingCommit(self._loop, pending) as tx:
                 answer = function(tx)
                 return await answer if inspect.isawaitable(answer) else answer
@@ -385,9 +395,14 @@ class AsyncStore:
         return await self._loop.persist(retries, attempt)
 
     def submit(
-        self, *, key: str | None = None, lease: Lease | None = None, meta: Meta | None = None
+        self,
+        *,
+        key: str | None = None,
+        lease: Lease | None = None,
+        meta: Meta | None = None,
+        time: datetime | None = None,
     ) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease, meta=meta)
+        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:

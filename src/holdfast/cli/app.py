@@ -33,7 +33,7 @@ from holdfast.cli import (
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
 from holdfast.cli.printing import abandon_output, is_terminal
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, ProgramError, UsageError
 from holdfast.names import without_secrets
 from holdfast.render.store import error_document
 from holdfast.render.text import clean, encode_json, escape_json
@@ -298,7 +298,9 @@ def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
         if is_json:
             text = escape_json(encode_json(error_document(error)).decode())
         else:
-            text = f"error: {clean(error.message)}"
+            # The errors of a program stand on lines of their own, each with its caret.
+            keep = "\n" if isinstance(error, ProgramError) else ""
+            text = f"error: {clean(error.message, keep=keep)}"
             if error.hint:
                 text += f"\nhint: {clean(error.hint)}"
         print(text, file=sys.stderr, flush=True)

@@ -163,12 +163,12 @@ def run(
         store.use_executor(executor)
         announce_unfinished(store, program, options)
         id = new_id(store._log.clock) if id is None else id
+        check_new(store, id)
         if views is not None:
-            check_new(store, id)
             ViewDirectory(views).claim(id, partial(is_unfinished, store))
         started = start(store, program, given, id=id, settings=settings)
         print_note(f"run {started.id}")
-        end_and_print(store, started, verbs_after(started.id), waiting, options)
+        end_and_print(store, started, verbs_after(started.id), waiting, options, has_code=False)
 
 
 def resume(
@@ -203,7 +203,7 @@ def resume(
         stored_of(store, id)
         if edited is not None:
             put_edited(store, id, as_stored(edited, stored_of(store, id)))
-        end_and_print(store, store.resume(id), verbs_after(id), waiting, options)
+        end_and_print(store, store.resume(id), verbs_after(id), waiting, options, has_code=False)
 
 
 def as_stored(edited: Stored, stored: Stored) -> Stored:
@@ -470,4 +470,5 @@ def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Opt
         put_into(store, moved(telling))
         telling.tell_moved(options.place)
         warn(f"the program moves to the store: {reason}")
-        end_and_print(store, store.resume(run.id), verbs_after(run.id), waiting, options)
+        found = store.resume(run.id)
+        end_and_print(store, found, verbs_after(run.id), waiting, options, has_code=False)

@@ -298,9 +298,18 @@ def wait_and_print(
 
 
 def end_and_print(
-    store: Store, run: Run[Any], next: tuple[str, str], waiting: WaitOptions, options: Options
+    store: Store,
+    run: Run[Any],
+    next: tuple[str, str],
+    waiting: WaitOptions,
+    options: Options,
+    *,
+    has_code: bool = True,
 ) -> None:
-    """Does so for any front end; `next` has the verb that goes on, and the one after a failure."""
+    """Does so for any front end; `next` has the verb that goes on, and the one after a failure.
+
+    Without code of the user's a traceback tells nothing, and is left out.
+    """
     again, after_failure = next
     try:
         result = await_result(store, run, waiting, is_json=options.json)
@@ -311,7 +320,7 @@ def end_and_print(
         error.hint = f"holdfast {again}"
         raise
     except RunFailedError as error:
-        if error.traceback and not (options.json or is_terminal()):
+        if has_code and error.traceback and not (options.json or is_terminal()):
             # On a terminal the tree shows it; a document has it.
             print(clean(error.traceback.rstrip(), keep="\n"), file=sys.stderr, flush=True)
         error.hint = error.hint or f"holdfast {after_failure}"

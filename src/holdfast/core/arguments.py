@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from holdfast.core import tree
-from holdfast.core.event import to_datetime
+from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.tree import Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
@@ -147,6 +147,18 @@ def name_of(scope: object) -> str:
     if not isinstance(name, str):
         raise UsageError(f"a scope is a scope or its name, found {show_value(scope)}")
     return check_name(name, "scope")
+
+
+def check_import_time(time: object) -> int:
+    """Returns the time of an import in its stored form, or raises UsageError."""
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise UsageError(
+            f"the time of an import is a datetime with a time zone, found {show_value(time)}"
+        )
+    stored = from_datetime(time)
+    if stored < 0:
+        raise UsageError(f"the time of an import is before 1970: found {time.isoformat()}")
+    return stored
 
 
 def older_bound(now_us: int, older_than: object) -> datetime:

@@ -23,7 +23,7 @@ from holdfast.backends.protocol import (
 from holdfast.core import tree
 from holdfast.core.codec import Path
 from holdfast.core.commit_queue import Request
-from holdfast.core.event import CHANGED, RESTORED, StreamState
+from holdfast.core.event import CHANGED, RESTORED, StreamState, to_datetime
 from holdfast.core.tree import Op, encode_ops
 from holdfast.core.tree.ops import describe
 from holdfast.errors import (
@@ -57,6 +57,9 @@ __all__ = [
     "conflict",
     "exists",
     "expires",
+    "import_ahead",
+    "import_goes_back",
+    "import_too_late",
     "lasts",
     "meta_not_kept",
     "taken",
@@ -88,6 +91,7 @@ class StreamWrite(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
+    follows: int = 0  # what it is about is of this revision: a conflict if removed since then
     is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
 
     @property
@@ -151,6 +155,7 @@ class ProposedCommit(Struct, frozen=True):
     failed: Callable[[BaseException], object] | None = None
     guards: tuple[ReadGuard, ...] = ()
     meta: str | None = None  # of every event of it; what an event says of itself counts before it
+    time: int | None = None  # of an import: when its events happened; None: now
 
 
 class CommitResult(Struct, frozen=True):
@@ -204,6 +209,33 @@ def ahead(stream: str, ahead_us: int) -> UsageError:
         "no other stream can be written together with it, or be begun as its fork",
         hint="write to it alone; or fork it at a revision before its time went wrong, which "
         '"holdfast doctor" names, and go on there',
+    )
+
+
+def import_ahead(time: int, ahead_us: int) -> UsageError:
+    """Returns the error for an import of what has not happened yet."""
+    return UsageError(
+        f"an import has the time {to_datetime(time).isoformat()}, which is {show_us(ahead_us)} "
+        "ahead of the clock: expected a time that has passed",
+        hint="see whether the time zone is right, and the clock of this host",
+    )
+
+
+def import_goes_back(stream: str, time: int, newest: int) -> UsageError:
+    """Returns the error for an import of something older than what is there."""
+    return UsageError(
+        f'an import into "{stream}" has the time {to_datetime(time).isoformat()}, and its newest '
+        f"event has {to_datetime(newest).isoformat()}: times never go back within a scope",
+        hint="import in the order of the times, or into a scope of its own",
+    )
+
+
+def import_too_late(stream: str) -> UsageError:
+    """Returns the error for an import into a stream that has times by the clock."""
+    return UsageError(
+        f'scope "{stream}" has events that were not imported: only a new scope can be given times',
+        hint="import into a new scope; or add without times, and say when it happened in "
+        "said_at or Meta(original_time=…)",
     )
 
 

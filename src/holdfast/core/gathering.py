@@ -303,9 +303,15 @@ class GatheringLog(Log):
                 f'this backend takes one key in a commit to "{stream}", found several items',
                 hint="record them one after the other; clause 26 says what a backend needs for it",
             )
-        first = write or parts[0]
+        base = self._overlay.base(stream)
         return replace(
-            first, new_events=tuple(new_events), expected=guard, key=self._key, is_joint=True
+            write or parts[0],
+            new_events=tuple(new_events),
+            expected=guard,
+            key=self._key,
+            # What the block itself began goes with it, into whichever life the scope is in then.
+            follows=min((one.follows for one in parts if 0 < one.follows <= base), default=0),
+            is_joint=True,
         )
 
     def end(self) -> None:

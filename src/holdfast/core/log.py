@@ -65,6 +65,9 @@ from holdfast.core.commit import (
     conflict,
     exists,
     expires,
+    import_ahead,
+    import_goes_back,
+    import_too_late,
     lasts,
     meta_not_kept,
     taken,
@@ -84,12 +87,13 @@ from holdfast.core.event import (
     origin_of,
     parent_of,
     state_of,
+    to_datetime,
 )
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
-from holdfast.core.meta import joined
+from holdfast.core.meta import imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
@@ -294,6 +298,7 @@ class Log:
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
         self._is_ahead_told = False
+        self._imported: dict[str, bytes] = {}  # the ends that the newest import was prepared to
         self.unrecorded: dict[str, Mark] = {}
         """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
@@ -630,7 +635,7 @@ class Log:
         newest = 0
         reads = proposed.reads
         if proposed.guards:
-            written = {write.stream for write in writes}
+            written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
             reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
             overlay = overlay | guarded
@@ -641,7 +646,11 @@ class Log:
         time = self.clock.now_us()
         if self._server_us is not None:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
-        if newest > time:
+        meta = proposed.meta
+        if proposed.time is not None:
+            meta = self._check_import(proposed, before, time)
+            time = proposed.time
+        elif newest > time:
             if newest > time + AHEAD_US:
                 times = [base.time for base in before]
                 self._tell_ahead(writes[times.index(newest)].stream, newest)
@@ -650,7 +659,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time, proposed.meta)
+            append, state = self._prepare_write(write, base, time, meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -667,15 +676,35 @@ class Log:
         if len(appends) > 1:
             check_expire_together(appends)
         commit = Commit(
-            time,
-            self.actor,
-            tuple(appends),
-            reads,
-            proposed.fence,
-            marks,
-            proposed.watch,
+            time, self.actor, tuple(appends), reads, proposed.fence, marks, proposed.watch
         )
+        if proposed.time is not None:
+            self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
+
+    def _check_import(
+        self, proposed: ProposedCommit, before: Sequence[StreamState], now_us: int
+    ) -> str:
+        """Returns the meta of a commit that brings its time along, or raises UsageError (0033).
+
+        Such a time is neither ahead of the clock nor before what is there, and what is there was
+        imported too: a scope that was written to by the clock keeps the times that it has. The
+        newest event says it for all: none is imported after one that was not.
+        """
+        time = proposed.time
+        assert time is not None, "BUG: an import without a time"
+        if time > now_us + AHEAD_US:
+            raise import_ahead(time, time - now_us)
+        for write, base in zip(proposed.writes, before, strict=True):
+            stream, revision = write.stream, base.revision
+            # The import before this one may be in the same batch, and not be stored yet.
+            if revision and self._imported.get(stream) != base.link:
+                stored = self.records(stream, after=revision - 1, until=revision)
+                if not (stored and is_imported(stored[0].meta)):
+                    raise import_too_late(stream)
+            if base.time > time:
+                raise import_goes_back(stream, time, base.time)
+        return imported_meta(proposed.meta, to_datetime(now_us))
 
     def _prepare_write(
         self, write: StreamWrite, base: StreamState, time: int, common: str | None
@@ -684,6 +713,10 @@ class Log:
         new_events = write.new_events
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
         expires_us = base.expires_us
+        if write.follows and not 0 <= base.removed_at < write.follows:
+            removed_at = self.life(stream)
+            if write.follows <= removed_at:
+                raise conflict(stream, write.follows, removed_at)
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
         elif write.expires and not expires_us:
@@ -768,7 +801,10 @@ class Log:
         return base
 
     def _guarded(
-        self, guards: Sequence[ReadGuard], written: set[str], overlay: dict[str, StreamState]
+        self,
+        guards: Sequence[ReadGuard],
+        written: dict[str, int | None],
+        overlay: dict[str, StreamState],
     ) -> dict[str, StreamState]:
         """Returns the newest state of each guarded stream, having compared what was read of it.
 
@@ -783,7 +819,8 @@ class Log:
             state = overlay.get(stream)
             if state is None:
                 state = self._states.get(stream) or self.newest(stream)
-                if guard.changed_paths(state):
+                is_expected = written.get(stream) in (None, state.revision)
+                if not is_expected or guard.changed_paths(state):
                     state = self.newest(stream)  # it may be out of date: ask before refusing
             elif stream not in written or isinstance(state, StreamEnd):
                 raise UnavailableError(f'scope "{stream}" is being written to')
@@ -951,6 +988,9 @@ class Log:
         which stays as it is, the commit is refused: the streams beside it would take it over.
         """
         time = one.commit.time
+        if one.request.work.time is not None:
+            one.request.fail(import_ahead(time, time - now_us))
+            return
         writes: tuple[StreamWrite, ...] = one.request.work.writes
         for write, base in zip(writes, one.before, strict=True):
             if base.time >= time:

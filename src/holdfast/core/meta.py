@@ -38,6 +38,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The trace that the event belongs to, as a W3C `traceparent`."""
     original_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     """When it happened, if that was not when it was stored."""
+    imported_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """When it was stored, if its time is when it happened: the log says it of imports (0033)."""
 
 
 NOTHING = Meta()
@@ -64,6 +66,16 @@ def encode_meta(meta: object) -> str | None:
             hint="put what is large into the event itself, and its place into meta",
         )
     return data.decode()
+
+
+def imported_meta(common: str | None, now: datetime) -> str:
+    """Returns the meta of an import: what its caller says, and when it was stored."""
+    return joined(common, codec.encode_plain(Meta(imported_at=now)).decode())
+
+
+def is_imported(text: str | None) -> bool:
+    """Says whether an event's time was given by an import, and not by a clock."""
+    return text is not None and decode_meta(text).imported_at is not None
 
 
 def decode_meta(text: str) -> Meta:

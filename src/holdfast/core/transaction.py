@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from holdfast.core.arguments import (
     Path,
     check_expected,
     check_flag,
+    check_import_time,
     check_path,
     check_whole,
     update_ops,
@@ -68,6 +70,7 @@ class PendingCommit:
         key: str | None,
         lease: Lease | None,
         meta: Meta | None = None,
+        time: datetime | None = None,
         waits: bool = True,
     ) -> None:
         self._log = log
@@ -76,6 +79,12 @@ class PendingCommit:
         self._key = None if key is None else check_name(key, "key")
         self._lease = lease
         self._meta = encode_meta(meta)
+        if meta is not None and meta.imported_at is not None:
+            raise UsageError(
+                "imported_at is said by the log itself, of a commit with a time",
+                hint="give commit the time at which it happened",
+            )
+        self._time = None if time is None else check_import_time(time)
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
         self._watch: list[str] = []
@@ -160,7 +169,14 @@ class PendingCommit:
         watch = tuple(self._watch)
         guarded = tuple(guards)
         return ProposedCommit(
-            tuple(parts), tuple(reads), fence, marks, watch, guards=guarded, meta=self._meta
+            tuple(parts),
+            tuple(reads),
+            fence,
+            marks,
+            watch,
+            guards=guarded,
+            meta=self._meta,
+            time=self._time,
         )
 
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:

@@ -28,11 +28,20 @@ from holdfast.prose.settings import Settings
 from holdfast.prose.variables import scope_of
 from holdfast.prose.view_files import ModifiedError, Shown, ViewDirectory
 from holdfast.prose.views import CHECKPOINT, branch_path, render_branch, render_checkpoint
+from holdfast.runs.blocks import Enough
 from holdfast.runs.define import ONCE, Retry, Step
 
 CALLS_MAX = 100
 """How deep blocks may call each other, if a block does not say."""
+CALLS_MOST = 1000
+"""How deep they may, whatever a block says."""
 _PERSISTED = "agents"
+
+
+def calls_max(program: tree.Program) -> int:
+    """Returns how deep the blocks of a program may call each other in all."""
+    said = [one.max_depth for one in program.body if isinstance(one, tree.Block)]
+    return min(max([CALLS_MAX, *said]), CALLS_MOST)
 
 
 class BlockEnded(Exception):
@@ -75,6 +84,7 @@ class Frame:
         "chain",
         "ctx",
         "handed",
+        "is_in_block",
         "naming",
         "results",
         "scope",
@@ -88,6 +98,8 @@ class Frame:
         self.naming = UNNAMED
         self.caught: StepError | None = None
         self.chain: tuple[str, ...] = ()
+        self.is_in_block = False
+        """Whether `output value` ends a block, named or not, rather than being the result."""
         self.handed: list[tuple[str, Any]] = []
         self.results: dict[str, Any] = {}
         self.short: dict[str, str] = {}
@@ -129,6 +141,7 @@ class Interpreter:
             one.name: one.settings for one in program.body if isinstance(one, tree.Agent)
         }
         self._blocks = {one.name: one for one in program.body if isinstance(one, tree.Block)}
+        self._calls_max = calls_max(program)
         self._keys: dict[int, tuple[str | None, ...]] = {}
         self._plain = stay_text(program)
         self._top = Scope()
@@ -162,6 +175,8 @@ class Interpreter:
                     if keys[number] is None
                     else Naming(keys[number], tree.value_of(statement))
                 )
+                if isinstance(statement, _DEFINITIONS):
+                    continue  # it was read before the program began, and has no value
                 run = _STATEMENTS.get(type(statement))
                 if run is None:
                     value = self._value(frame, cast("tree.Expression", statement))
@@ -170,9 +185,6 @@ class Interpreter:
         finally:
             frame.naming = outer
         return value
-
-    def _nothing(self, frame: Frame, statement: tree.Node) -> None:
-        """A definition: it was read before the program began."""
 
     def _input(self, frame: Frame, node: tree.Input) -> Any:
         given = node.name in self._inputs
@@ -186,13 +198,13 @@ class Interpreter:
     def _output(self, frame: Frame, node: tree.Output) -> Any:
         value = self._value(frame, node.value)
         if node.name is None:
-            if frame.chain:
+            if frame.is_in_block:
                 raise BlockEnded(value)
             self._result.append(value)
             return value
         cell = frame.scope.cells.get(node.name)
         if cell is None:
-            self._declare(frame, "const", node.name, value, node)
+            self._declare(frame, "let", node.name, value, node)
         frame.results[node.name] = value
         return value
 
@@ -490,14 +502,7 @@ class Interpreter:
 
     def _context(self, frame: Frame, node: tree.Expression) -> list[tuple[str, Any]]:
         """Returns the names and values that `context:` passes, in the order written."""
-        if isinstance(node, tree.Array):
-            found: list[tuple[str, Any]] = []
-            for number, one in enumerate(node.items, 1):
-                found.append((_named(one) or str(number), self._value(frame, one)))
-            return found
-        if isinstance(node, tree.Object):
-            return [(one.key, self._value(frame, one.value)) for one in node.entries]
-        return [(_named(node) or "context", self._value(frame, node))]
+        return [(name, self._value(frame, one)) for name, one in _context_parts(node)]
 
     def _passed(
         self, frame: Frame, pairs: list[tuple[str, Any]], node: tree.Node
@@ -542,7 +547,7 @@ class Interpreter:
         others = dict(self._branch_views) if not frame.scope.is_in_arm else {}
         if node is not None:
             position = {"block": frame.ctx._block.path, "source": self._source(node)}
-            context = {name: len(values.text_of(value)) for name, value in frame.handed}
+            context = self._summed_up(frame, node)
             bindings = dict(frame.scope.visible())
             others[CHECKPOINT] = render_checkpoint(position, bindings, context)
 
@@ -561,6 +566,19 @@ class Interpreter:
         edited: dict[str, Any] = frame.ctx.step(looking)
         for name, value in edited.items():
             self._set(frame, name, value, None, node or self._program.body[-1])
+
+    def _summed_up(self, frame: Frame, node: tree.Node) -> dict[str, int | None]:
+        """Returns what a session is about to be passed: names with lengths, as far as known.
+
+        Only names are looked up. Other expressions may ask agents, which comes after this.
+        """
+        found: dict[str, int | None] = {}
+        settings = node.settings if isinstance(node, tree.Session | tree.Resume) else _NO_SETTINGS
+        if settings.context is not None:
+            for name, one in _context_parts(settings.context):
+                known = isinstance(one, tree.Name)
+                found[name] = len(values.text_of(self._name(frame, one))) if known else None
+        return found | {name: len(values.text_of(value)) for name, value in frame.handed}
 
     def _show_branches(self, frame: Frame, count: int, value: dict[str, Any]) -> None:
         """Remembers the results of a wide parallel block, which have files of their own."""
@@ -591,27 +609,40 @@ class Interpreter:
             frame.scope, frame.naming = outer, naming
 
     def _do(self, frame: Frame, node: tree.Do) -> Any:
-        with self._block(frame, "do", node):
-            return self._body(frame, node.body)
+        before, frame.is_in_block = frame.is_in_block, True
+        try:
+            with self._block(frame, "do", node):
+                return self._ended(frame, node.body)
+        finally:
+            frame.is_in_block = before
+
+    def _ended(self, frame: Frame, body: tree.Body) -> Any:
+        """Runs the body of a block; returns what `output value` ends it with, else its last value.
+
+        The exception stays inside: for the journal's block this is an end like any other.
+        """
+        try:
+            return self._body(frame, body)
+        except BlockEnded as ended:
+            return ended.value
 
     def _block_call(self, frame: Frame, node: tree.BlockCall) -> Any:
         block = self._blocks[node.name]
         arguments = [self._value(frame, one) for one in node.arguments]
         chain = (*frame.chain, node.name)
-        if chain.count(node.name) > block.max_depth or len(chain) > CALLS_MAX:
+        if chain.count(node.name) > block.max_depth or len(chain) > self._calls_max:
             shown = " -> ".join(chain if len(chain) < 10 else (*chain[:4], "…", *chain[-4:]))
             raise values.failure("RecursionError", f"blocks call too deep: {shown}", node.line)
         scope = Scope(self._root(frame))
         for name, value in zip(block.parameters, arguments, strict=True):
             scope.cells[name] = Cell("parameter", value)
         with self._block(frame, node.name, node), self._inside(frame, scope):
-            before, frame.chain = frame.chain, chain
+            before = frame.chain, frame.is_in_block, frame.caught
+            frame.chain, frame.is_in_block, frame.caught = chain, True, None
             try:
-                return self._body(frame, block.body)
-            except BlockEnded as ended:
-                return ended.value
+                return self._ended(frame, block.body)
             finally:
-                frame.chain = before
+                frame.chain, frame.is_in_block, frame.caught = before
 
     def _root(self, frame: Frame) -> Scope:
         """Returns the names of the program itself, seen through the arms that this place is in."""
@@ -659,12 +690,12 @@ class Interpreter:
             if node.catch is None:
                 raise
             before, frame.caught = frame.caught, error
-            handed, frame.handed = frame.handed, []
+            frame.handed = []
             try:
                 with self._block(frame, "catch", node.catch), self._catching(frame, node, error):
                     return self._body(frame, node.catch.body)
             finally:
-                frame.caught, frame.handed = before, handed
+                frame.caught = before
 
     @contextmanager
     def _catching(self, frame: Frame, node: tree.Try, error: StepError) -> Generator[None]:
@@ -692,10 +723,12 @@ class Interpreter:
 
     def _arrow(self, frame: Frame, node: tree.Arrow) -> Any:
         value: Any = None
-        for number, one in enumerate(node.operands):
-            frame.handed = [("input", value)] if number else frame.handed
-            value = self._value(frame, one)
-        frame.handed = []
+        try:
+            for number, one in enumerate(node.operands):
+                frame.handed = [("input", value)] if number else frame.handed
+                value = self._value(frame, one)
+        finally:
+            frame.handed = []  # also if it failed: who catches that was handed nothing
         return value
 
     # --- loops ------------------------------------------------------------------------------------
@@ -801,7 +834,7 @@ class Interpreter:
             value[key] = None if doc is None else doc["value"]
             self._apply(frame, doc, node)
             if branch.name is not None:
-                self._bind_branch(frame, branch.name, value[key], branch)
+                self._bind_branch(frame, branch.name, doc, branch)
             else:
                 for name in _bound_in((branch.statement,)):
                     if doc is None and frame.scope.cell(name)[0] is None:
@@ -809,13 +842,18 @@ class Interpreter:
         self._show_branches(frame, len(arms), value)
         return value
 
-    def _bind_branch(self, frame: Frame, name: str, value: Any, node: tree.Node) -> None:
-        """`name =` in parallel binds a let, or assigns one that is there."""
+    def _bind_branch(
+        self, frame: Frame, name: str, left: dict[str, Any] | None, node: tree.Node
+    ) -> None:
+        """`name =` in parallel binds a let, or assigns one that is there.
+
+        A branch that failed or lost binds null. It assigns nothing, like every arm that does so.
+        """
         cell, _ = frame.scope.cell(name)
         if cell is None:
-            self._declare(frame, "let", name, value, node)
-        else:
-            self._set(frame, name, value, None, node)
+            self._declare(frame, "let", name, None if left is None else left["value"], node)
+        elif left is not None:
+            self._set(frame, name, left["value"], None, node)
 
     def _side_by_side(
         self,
@@ -842,19 +880,15 @@ class Interpreter:
     ) -> dict[str, Any]:
         """Runs arms side by side; returns what each that counts has left."""
         branches = {key: frame.ctx.branch(self._arm, frame, *arm) for key, arm in arms.items()}
-        waits = join == "all" and on_fail != "fail-fast"
+        settles = on_fail != "fail-fast"
+        if settles:
+            join = "settle" if join == "all" else Enough(1 if join == "first" else join)
         key = frame.naming.key(node, "parallel")
         try:
-            found = frame.ctx.parallel(
-                branches, join="settle" if waits else join, key=key, source=self._source(node)
-            )
-        except StepError:
-            if on_fail == "ignore":
-                return {}
-            raise
+            found = frame.ctx.parallel(branches, join=join, key=key, source=self._source(node))
         finally:
             frame.handed = []
-        if not waits:
+        if not settles:
             return found
         failed = {key: one.error for key, one in found.items() if one.error is not None}
         if failed and on_fail == "continue":
@@ -875,6 +909,7 @@ class Interpreter:
         scope = Scope(outer.scope, arm)
         frame = Frame(ctx, scope, Memories(outer.agents))
         frame.chain, frame.caught = outer.chain, outer.caught
+        frame.is_in_block = outer.is_in_block
         frame.handed, frame.short = list(outer.handed), dict(outer.short)
         for key, value in names.items():
             scope.cells[key] = Cell("loop", value)
@@ -951,6 +986,15 @@ def _item_names(node: tree.For, number: int, item: Any) -> dict[str, Any]:
     return {node.variable: item, **({node.index: number} if node.index else {})}
 
 
+def _context_parts(node: tree.Expression) -> list[tuple[str, tree.Expression]]:
+    """Returns the names and expressions of `context:`, in the order written."""
+    if isinstance(node, tree.Array):
+        return [(_named(one) or str(number), one) for number, one in enumerate(node.items, 1)]
+    if isinstance(node, tree.Object):
+        return [(one.key, one.value) for one in node.entries]
+    return [(_named(node) or "context", node)]
+
+
 def _named(node: tree.Expression) -> str | None:
     """Returns what a value is called in a context."""
     if isinstance(node, tree.Name):
@@ -1000,11 +1044,8 @@ def _bound_in(body: tree.Body) -> Iterator[str]:
                 pass
 
 
+_DEFINITIONS = (tree.Use, tree.Import, tree.Agent, tree.Block)
 _STATEMENTS: dict[type, Callable[[Interpreter, Frame, Any], Any]] = {
-    tree.Use: Interpreter._nothing,
-    tree.Import: Interpreter._nothing,
-    tree.Agent: Interpreter._nothing,
-    tree.Block: Interpreter._nothing,
     tree.Input: Interpreter._input,
     tree.Output: Interpreter._output,
     tree.Bind: Interpreter._bind,

@@ -19,7 +19,7 @@ from msgspec import Struct
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.prose import syntax as tree
 from holdfast.prose.check import load
-from holdfast.prose.interpreter import Interpreter
+from holdfast.prose.interpreter import Interpreter, calls_max
 from holdfast.prose.settings import Settings, settings_of
 from holdfast.runs.define import run
 
@@ -31,8 +31,8 @@ NAME = "prose"
 SUFFIX = ".prose"
 EDITED = "program"
 """Where an edited program stands in the state of its run."""
-FRAMES_MIN = 6000
-"""How deep Python may go: a hundred blocks that call each other need more than it allows."""
+FRAMES_A_CALL = 60
+"""How deep Python may go for each block that calls another: many need more than it allows."""
 
 
 class Source(Struct, frozen=True, omit_defaults=True):
@@ -73,8 +73,6 @@ def prose(ctx: Any, program: dict[str, Any]) -> Any:
         if edited is not None:
             sources = msgspec.convert(_plain(edited), dict[str, Source])
             stored = msgspec.structs.replace(stored, sources=sources)
-    if sys.getrecursionlimit() < FRAMES_MIN:
-        sys.setrecursionlimit(FRAMES_MIN)
     source = stored.source
 
     def call(ctx: Any, name: str, given: dict[str, Any], key: str | None, where: str) -> Any:
@@ -82,6 +80,9 @@ def prose(ctx: Any, program: dict[str, Any]) -> Any:
         return ctx.run(prose, msgspec.to_builtins(used), key=key, label=name, source=where)
 
     tree_ = loaded(source.text, source.file)
+    frames = FRAMES_A_CALL * calls_max(tree_)
+    if sys.getrecursionlimit() < frames:
+        sys.setrecursionlimit(frames)
     interpreter = Interpreter(tree_, settings_of(stored.settings), stored.inputs, call)
     result, has_outputs = interpreter.run(ctx)
     return result if has_outputs or not stored.is_used else {"output": result}

@@ -25,6 +25,11 @@ def failure(kind: str, text: str, line: int) -> StepError:
     return StepError(kind, text, {"line": line})
 
 
+def _misfit(kind: str, text: str, line: int) -> StepError:
+    """Returns an error of a value that does not fit where it stands, which its text says."""
+    return failure(kind, f"line {line}: {text}", line)
+
+
 def text_of(value: Any) -> str:
     """Returns a value as it stands in a text: a list as lines, an object as JSON."""
     if isinstance(value, str):
@@ -54,7 +59,7 @@ def structure(value: Any, shown: str, line: int) -> Any:
     if isinstance(value, str):
         is_json, found = parsed(value)
         if not is_json:
-            raise failure("TypeError", f"{shown}: the text before it is not JSON", line)
+            raise _misfit("TypeError", f"{shown}: the text before it is not JSON", line)
         return found
     return value
 
@@ -63,10 +68,10 @@ def member(value: Any, name: str, shown: str, line: int) -> Any:
     """Returns a member of an object."""
     found = structure(value, shown, line)
     if not isinstance(found, dict):
-        raise failure("TypeError", f"{shown}: there is no object to take .{name} of", line)
+        raise _misfit("TypeError", f"{shown}: there is no object to take .{name} of", line)
     known = cast("dict[str, Any]", found)
     if name not in known:
-        raise failure("KeyError", f"{shown}: it has no member {name}", line)
+        raise _misfit("KeyError", f"{shown}: it has no member {name}", line)
     return known[name]
 
 
@@ -77,10 +82,10 @@ def item(value: Any, index: Any, shown: str, line: int) -> Any:
         return member(cast("Any", found), text_of(index), shown, line)
     place = number(index)
     if not isinstance(found, list) or not isinstance(place, int):
-        raise failure("TypeError", f"{shown}: there is no list, or no whole number", line)
+        raise _misfit("TypeError", f"{shown}: there is no list, or no whole number", line)
     items = cast("list[Any]", found)
     if not 0 <= place < len(items):
-        raise failure("IndexError", f"{shown}: it has {len(items)} items", line)
+        raise _misfit("IndexError", f"{shown}: it has {len(items)} items", line)
     return items[place]
 
 
@@ -93,7 +98,7 @@ def collection(value: Any, line: int) -> list[Any]:
     if isinstance(value, dict):
         return list(cast("dict[str, Any]", value).values())
     if not isinstance(value, str):
-        raise failure("TypeError", f"{json_of(value)} is no collection", line)
+        raise _misfit("TypeError", f"{json_of(value)} is no collection", line)
     is_json, found = parsed(value)
     if is_json and isinstance(found, list | dict):
         return collection(cast("Any", found), line)
@@ -117,7 +122,7 @@ def whole(value: Any, what: str, line: int) -> int:
     """Returns how often something is done."""
     found = number(value)
     if not isinstance(found, int) or found < 0:
-        raise failure("TypeError", f"{what} is a whole number, found {json_of(value)}", line)
+        raise _misfit("TypeError", f"{what} is a whole number, found {json_of(value)}", line)
     return found
 
 
@@ -147,13 +152,13 @@ def calculated(operator: str, left: Any, right: Any, line: int) -> Any:
     first, second = number(left), number(right)
     if first is None or second is None:
         wrong = left if first is None else right
-        raise failure("TypeError", f"{operator} takes numbers, found {json_of(wrong)}", line)
+        raise _misfit("TypeError", f"{operator} takes numbers, found {json_of(wrong)}", line)
     if operator == "-":
         return first - second
     if operator == "*":
         return first * second
     if second == 0:
-        raise failure("ZeroDivisionError", f"{json_of(left)} / 0", line)
+        raise _misfit("ZeroDivisionError", f"{json_of(left)} / 0", line)
     found = first / second
     return int(found) if found.is_integer() and abs(found) < 1 << 53 else found
 

@@ -720,7 +720,9 @@ class Decisions:
     ) -> Decision:
         item, number = _keyed_item(entry), entry.events + 1
         write = keyed_item.next_write(item, number, NewEvent(type, codec.encode(data)), *more)
-        result = keyed_item.append(self.log, item, number, write, marks=marks)
+        result = keyed_item.append(
+            self.log, item, number, write, marks=marks, follows=entry.revision
+        )
         time = to_datetime(result.after[0].time)
         return self._with_liveness(advance(entry, time, type, data))
 

@@ -274,17 +274,20 @@ def append(
     """
     mark = item.cleared(INDEX) if due is None else item.mark(INDEX, due=due)
     while True:
-        of, number = 0, 0
+        of, number, follows = 0, 0, 0
         newest = keyed_item.newest_record(
             context.log, item, known=context.known_numbers.get(item, 0)
         )
         if newest is not None:
-            number, record = newest
+            (number, record), follows = newest, newest[1].revision
             of = number if record.type == STATED else _data(context, record)["of"]
             if about is not None and (of != about or record.type == WITHDRAWN):
                 return
+        elif about is not None:
+            return  # the scope was removed, and the statement with it
+        write = make(number + 1, of)
         try:
-            keyed_item.append(context.log, item, number + 1, make(number + 1, of), marks=(mark,))
+            keyed_item.append(context.log, item, number + 1, write, marks=(mark,), follows=follows)
         except ConflictError:
             # Another worker wrote an event of this fact first: this one comes after it.
             _logger.debug('fact "%s" of "%s" changed: writing again', item.name, item.stream)
@@ -351,7 +354,8 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
         _logger.debug('scope "%s" was closed meanwhile: the answer is not recorded', fact.scope)
         return FactCheck(_with_verdict(fact, verdict), verdict)
     records = read_records(context, item)
-    assert records is not None, "BUG: a fact that was just written is not there"
+    if records is None:
+        return FactCheck(fact, Unknown("its scope was removed"))
     return FactCheck(fold(context, *records) or fact, verdict)
 
 

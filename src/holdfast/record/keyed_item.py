@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import event
@@ -144,11 +145,17 @@ def append(
     write: StreamWrite,
     *,
     marks: tuple[Mark | Cleared, ...] = (),
+    follows: int = 0,
 ) -> CommitResult:
     """Commits the event of that number, with marks.
 
-    Raises ConflictError, and has written nothing, if another writer wrote the event of that number.
+    Raises ConflictError, and has written nothing, if another writer wrote the event of that number;
+    or if the scope was removed since the revision `follows`, which is of the life that the item was
+    read in. The key alone does not say so: it is free again in the next life, where an event of
+    that number would be one without those before it.
     """
+    if follows:
+        write = replace(write, follows=follows)
     try:
         with unjournalled():
             return log.commit(ProposedCommit((write,), marks=marks))

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
-from holdfast.core.arguments import check_flag, check_whole, update_ops
+from holdfast.core.arguments import check_flag, check_import_time, check_whole, update_ops
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
 from holdfast.core.event import Moment, to_datetime
 from holdfast.core.tree import Op
@@ -879,6 +880,41 @@ class Messages(History):
                 found += self._committed(one, result)
         return found
 
+    def import_many(self, items: Iterable[Mapping[str, Any]]) -> list[Message]:
+        """Adds what was said elsewhere to a new conversation, with the times of then.
+
+        Each item has a `foreign_id` and a `said_at`, in the order of time. The times are those of
+        the events, so `at(datetime)` finds what was there then. Each is a commit of its own, in
+        order: if it is interrupted, the beginning is there, and the same call again adds the rest.
+        """
+        refuse_in_body("an import of messages")
+        new_items = [_ForeignToAdd(_check_item(item)) for item in _listed(items)]
+        times = {id(one): _import_time(one) for one in new_items}
+        if self._log.head(self.name) is not None:
+            self._find_known(new_items, is_fork=self._log.origin(self.name) is not None)
+        firsts: dict[str | int, _ForeignToAdd] = {}
+        for one in new_items:
+            if one.there is None:
+                firsts.setdefault(one.name, one)
+        adding = list(firsts.values())
+        expected: int | None = None
+        # The first one alone: with it an event may be written that opens the scope. Each of the
+        # others expects the one before it, so that none is there without those before it.
+        for first, until in [(0, 1), *_chunks(1, len(adding))]:
+            prepared: list[PreparedMessages] = []
+            for at, one in enumerate(adding[first:until]):
+                after = None if expected is None else expected + at
+                made = self._prepare([one.given], key=one.key, expected=after)
+                commit = replace(made.commit, time=times[id(one)])
+                prepared.append(replace(made, commit=commit))
+            requests = self._log.submit_all([one.commit for one in prepared])
+            for one, made, request in zip(adding[first:until], prepared, requests, strict=True):
+                result = self._log.wait(request)
+                [one.there] = self._committed(made, result)
+                expected = result.revision
+        found = [firsts.get(one.name, one).there for one in new_items]
+        return [message for message in found if message is not None]
+
     def _inherited(self, key: str) -> Message | None:
         """Returns the message of a key in a stream that this one was forked from."""
         stream, until = self.name, _END
@@ -974,14 +1010,15 @@ class Messages(History):
         if "role" not in fields:
             del values["role"]
         payload = encode({"at": target.revision, "set": values}, self._spill)
-        self._commit_about((NewEvent(message_events.EDITED, payload),))
+        self._commit_about((NewEvent(message_events.EDITED, payload),), target.revision)
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
         """Deletes a message; `at` and earlier forks still read it."""
         refuse_in_body("deleting a message")
         target = self._target(message)
-        self._commit_about((_event_with(message_events.DELETED, at=target.revision),))
+        deleted = _event_with(message_events.DELETED, at=target.revision)
+        self._commit_about((deleted,), target.revision)
 
     def pop(self) -> Message | None:
         """Deletes the newest message and returns it; None if there is none."""
@@ -1007,7 +1044,16 @@ class Messages(History):
         revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
-        self._commit_about((_event_with(message_events.REWOUND, to=revision),))
+        began = self._log.life(self.name)
+        if 0 < revision < began:
+            raise NotFoundError(
+                f'revision {revision} of scope "{self.name}" is of an earlier life, which was '
+                f"removed at revision {began}",
+                hint=f"messages.at({revision}) reads it",
+            )
+        # A removal meanwhile must not be rewound past: it would bring the old life's back.
+        follows = max(revision, began + 1) if revision else 0
+        self._commit_about((_event_with(message_events.REWOUND, to=revision),), follows)
 
     def _commit_events(
         self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
@@ -1016,10 +1062,11 @@ class Messages(History):
         write = self._scope._events_write(new_events)
         return self._log.commit(ProposedCommit((write,), marks=marks))
 
-    def _commit_about(self, new_events: tuple[NewEvent, ...]) -> CommitResult:
+    def _commit_about(self, new_events: tuple[NewEvent, ...], follows: int) -> CommitResult:
         """Commits events that name revisions; in a joint commit they may be those to come."""
         expected = self._log.pinned(self.name)
         write = self._scope._events_write(new_events, expected=expected)
+        write = replace(write, follows=follows)
         return self._log.commit(ProposedCommit((write,)))
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
@@ -1137,7 +1184,7 @@ class Messages(History):
             "tokens_before": before,
             "tokens_after": after or len(text.encode(errors="replace")) // BYTES_PER_TOKEN,
         }
-        self._commit_about((NewEvent(message_events.SUMMARISED, codec.encode(data)),))
+        self._commit_about((NewEvent(message_events.SUMMARISED, codec.encode(data)),), at.revision)
 
     # --- merging ---------------------------------------------------------------------------------
 
@@ -1234,7 +1281,7 @@ def _listed(items: object) -> list[Any]:
         return cast("list[Any]", items)
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         found = show_value(cast("object", items))
-        raise UsageError(f"add_many takes a list of mappings, found {found}")
+        raise UsageError(f"messages are given as a list of mappings, found {found}")
     return list(cast("Iterable[Any]", items))
 
 
@@ -1242,6 +1289,19 @@ def _check_item(item: object) -> dict[str, Any]:
     if not isinstance(item, (dict, Mapping)):  # nearly always a dict, which is the quick check
         raise UsageError(f"a message is a mapping with a role, found {show_value(item)}")
     return dict(cast("Mapping[str, Any]", item))
+
+
+def _chunks(first: int, count: int) -> list[tuple[int, int]]:
+    return [(at, min(at + CHUNK, count)) for at in range(first, count, CHUNK)]
+
+
+def _import_time(item: _ForeignToAdd) -> int:
+    if item.key is None:
+        raise UsageError(
+            "an item that is imported has a foreign_id, by which it is known if it is sent again",
+            hint="its number in what is imported will do",
+        )
+    return check_import_time(item.given.get("said_at"))
 
 
 def _check_turn(turn: object, messages: Messages) -> OpenTurn:

@@ -90,7 +90,9 @@ def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
     number = 1 if newest is None else newest[0] + 1
     new_event = NewEvent(SESSION_BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
     write = scope._event_write(new_event, key=item.key(number))
-    keyed_item.append(context.log, item, number, write, marks=(item.mark(INDEX_SESSION),))
+    follows = 0 if newest is None else newest[1].revision
+    marks = (item.mark(INDEX_SESSION),)
+    keyed_item.append(context.log, item, number, write, marks=marks, follows=follows)
 
 
 def record_crash(context: RecordContext, stream: str) -> None:
@@ -102,7 +104,7 @@ def record_crash(context: RecordContext, stream: str) -> None:
     number = newest[0] + 1
     write = keyed_item.next_write(item, number, NewEvent(SESSION_CRASHED, b"{}"))
     try:
-        keyed_item.append(context.log, item, number, write)
+        keyed_item.append(context.log, item, number, write, follows=newest[1].revision)
     except (ConflictError, ClosedError):
         _logger.debug('session "%s" is dropped by another worker at the same time', stream)
 

@@ -517,7 +517,7 @@ class TaskTable:
         """Begins with what another table of the same stream has."""
         self.tasks, self.inherited, self.gone = {**other.tasks}, {*other.inherited}, {*other.gone}
         self.number, self.revision = other.number, other.revision
-        self._begun, self._kept = True, other.number
+        self._begun, self._kept, self._life = True, other.number, other._life
 
     def at(self, revision: int) -> dict[str, Task]:
         """Returns the tasks as they were at a revision of the stream."""
@@ -531,7 +531,9 @@ class TaskTable:
         marks = self.marks(advance(self.tasks, TaskEvent(type, data, 0, number)))
         new_event = NewEvent(type, codec.encode(data))
         write = scope._event_write(new_event, key=self.events.key(number))
-        result = keyed_item.append(self._log, self.events, number, write, marks=marks)
+        result = keyed_item.append(
+            self._log, self.events, number, write, marks=marks, follows=self._life + 1
+        )
         after = result.after[0]
         self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
 

@@ -52,7 +52,7 @@ def is_session(entry: Entry) -> bool:
 def last_session(journal: Journal) -> Entry | None:
     """Returns the session that was answered last."""
     done = [e for e in journal.entries.values() if is_session(e) and e.state == "done"]
-    return max(done, key=lambda entry: entry.revision, default=None)
+    return max(done, key=lambda entry: entry.closed, default=None)
 
 
 def _flow(run: RunView) -> dict[str, Any]:
@@ -118,6 +118,15 @@ def _recovery(run: RunView) -> dict[str, Any]:
     }
 
 
+def _failed_at(journal: Journal) -> list[str]:
+    """Returns the sessions that failed for good, with how often each was tried."""
+    return [
+        f"{entry.source or entry.path}, attempt {entry.attempt} of {entry.attempts}"
+        for entry in journal.entries.values()
+        if is_session(entry) and entry.state == "failed"
+    ]
+
+
 def _time(us: int | None) -> str | None:
     return None if us is None else time_text(to_datetime(us))
 
@@ -164,6 +173,7 @@ def program_facts(run: RunView, program: Stored) -> list[tuple[str, str]]:
             facts.append((f"{one.kind} {name}", shorten(preview(value))))
     ended = run.journal.ended
     if ended is not None and ended.error is not None:
+        facts += [("failed at", one) for one in _failed_at(run.journal)]
         facts.append(("error", f"{ended.error.kind}: {ended.error.message}"))
     elif ended is not None and ended.value:
         facts.append(("result", shorten(preview(run.load(ended.value)))))

@@ -324,6 +324,14 @@ class Outcome(Struct, frozen=True):
         return self.error is None
 
 
+class Enough(int):
+    """A join policy: so many values end it; if too few come, all branches are waited for.
+
+    It never fails. It gives `Outcome`s: of the values that counted, or, if they are too few, of all
+    branches.
+    """
+
+
 class ParallelJoin:
     """The branches of a parallel block on their way, and whether enough of them have ended."""
 
@@ -346,10 +354,19 @@ class ParallelJoin:
     @property
     def decided(self) -> bool:
         """Whether what the other branches do no longer counts."""
+        if self.settles and len(self.order) + len(self.faults) == len(self.branches):
+            return True
         if self.join == "settle":
-            return len(self.order) + len(self.faults) == len(self.branches)
+            return False
+        if isinstance(self.join, Enough):
+            return len(self.order) >= self.needed
         spare = len(self.branches) - self.needed
         return len(self.order) >= self.needed or len(self.faults) > spare
+
+    @property
+    def settles(self) -> bool:
+        """Whether it gives outcomes, of failures too, instead of failing."""
+        return self.join == "settle" or isinstance(self.join, Enough)
 
     @property
     def returns_early(self) -> bool:
@@ -452,7 +469,7 @@ def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str
 
 def _verdict(joining: ParallelJoin) -> tuple[str, Fault] | None:
     """Returns the failure that the whole block fails with; None if it does not."""
-    if joining.join == "settle" or len(joining.order) >= joining.needed:
+    if joining.settles or len(joining.order) >= joining.needed:
         return None
     return next(iter(joining.faults.items()))
 
@@ -467,13 +484,11 @@ def _joined(run: Execution, joining: ParallelJoin, entry: Entry) -> dict[str, An
         ended = run.journal.entries.get(f"{entry.path}/{escape(name)}")
         if ended is None:
             continue
-        if joining.join == "settle":
-            if ended.error is not None:
-                found[name] = Outcome(error=values.error_of(ended.error, ended.path))
-            else:
-                found[name] = Outcome(_rebuilt(run, joining, name, ended))
-        elif name in order:
-            found[name] = _rebuilt(run, joining, name, ended)
+        if name in order:
+            value = _rebuilt(run, joining, name, ended)
+            found[name] = Outcome(value) if joining.settles else value
+        elif joining.settles and ended.error is not None and len(order) < joining.needed:
+            found[name] = Outcome(error=values.error_of(ended.error, ended.path))
     return found
 
 

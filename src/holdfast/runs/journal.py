@@ -35,6 +35,7 @@ class Entry(Struct, gc=False):
     digest: str | None
     revision: int  # of its first event: a fork from here begins before it
     state: State = "open"
+    closed: int = 0  # the revision of its value
     attempt: int = 1
     attempts: int = 1
     value: Raw = ABSENT
@@ -137,7 +138,7 @@ class Journal:
         entry = None if event.kind else self.entries.get(event.path)  # no kind: it has an intent
         if entry is None:
             entry = self._entry_of(event)
-        entry.state, entry.attempt = "done", event.attempt
+        entry.state, entry.attempt, entry.closed = "done", event.attempt, self.revision
         entry.value, entry.lost = event.value, event.lost
         entry.retry_at = entry.error = None
         self.taken.update(event.taken)
@@ -158,7 +159,7 @@ class Journal:
         entry = self.entries[event.path]
         entry.verdict, entry.reason = event.verdict, event.reason
         if event.verdict == "done":
-            entry.state, entry.value = "done", event.value
+            entry.state, entry.value, entry.closed = "done", event.value, self.revision
             self.last_done = event.path
         if event.verdict != "unknown":
             self._attended()
