@@ -211,6 +211,26 @@ SAMPLES = [
         "ok: 1ok: 2",
     ),
     Sample(
+        "race_with_too_few",
+        'parallel ("any", count: 2, on-fail: "ignore"):\n  a = session "fail"\n'
+        '  b = session "2"\nlet c = session "3"\noutput [a, b, c]\n',
+        [None, "ok: 2", "ok: 3"],
+        [FAILS],
+    ),
+    Sample(
+        "race_that_lists_failures",
+        'try:\n  parallel ("first", on-fail: "continue"):\n    session "fail 1"\n'
+        '    session "fail 2"\ncatch as e:\n  session "{e.message}"\n',
+        "ok: 2 failed: 1: nope; 2: nope",
+        [rule("^fail", {"fail": "nope"})],
+    ),
+    Sample(
+        "output_ends_do",
+        'let x = do:\n  let y = session "a"\n  if true:\n    output y\n  session "never"\n'
+        'x = session "b {x}"\noutput x\n',
+        "ok: b ok: a",
+    ),
+    Sample(
         "ignored_failures",
         'parallel (on-fail: "ignore"):\n  a = session "fail"\n  b = session "2"\noutput [a, b]\n',
         [None, "ok: 2"],

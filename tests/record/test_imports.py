@@ -14,6 +14,8 @@ from holdfast import Store, UsageError, aio
 from holdfast.copy import copy
 from holdfast.core.event import from_datetime
 from holdfast.core.log import Log
+from holdfast.record import messages
+from tests.record.kills import kill_everywhere
 from tests.record.stores import new_url
 
 LONG_AGO = datetime(2020, 1, 1, 12, tzinfo=UTC)
@@ -30,8 +32,8 @@ def items(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def contents(messages: Any) -> list[str]:
-    return [message.content for message in messages]
+def contents(said: Any) -> list[str]:
+    return [message.content for message in said]
 
 
 def test_messages_that_are_imported_are_found_by_the_time_they_were_said_at(hf: Store) -> None:
@@ -165,6 +167,42 @@ def test_an_interrupted_import_leaves_its_beginning(
     assert contents(chat.messages) == ["0", "1", "2"]
     chat.messages.import_many(items(6))
     assert contents(chat.messages) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_killed_import_leaves_its_beginning_and_is_gone_on_with(
+    durable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child sends two items at a time; it is killed before and after every one of its sends."""
+    monkeypatch.setattr(messages, "CHUNK", 2)
+
+    def work(url: str) -> None:
+        holdfast.open(url).conversation("c").messages.import_many(items(5))
+
+    def fresh() -> str:
+        url = new_url(durable, tmp_path)
+        holdfast.open(url).close()
+        return url
+
+    left: list[int] = []
+    for kill in kill_everywhere(work, fresh):
+        with holdfast.open(kill.url) as hf:
+            chat = hf.conversation("c")
+            left.append(len(chat.messages))
+            assert contents(chat.messages) == [str(n) for n in range(left[-1])]
+            assert contents(chat.messages.import_many(items(5))) == [*"01234"]
+            assert contents(chat.messages.at(moment(2))) == [*"012"]
+            assert chat.revision == 5
+    assert left == [0, 1, 1, 3, 3, 5]
+
+
+def test_levels_of_a_mixed_store_are_imported_into(tmp_path: Path) -> None:
+    routes = {"*": str(tmp_path / "store"), "conversation": f"sqlite:{tmp_path}/chats.db"}
+    with holdfast.open(routes) as hf:
+        hf.conversation("c").messages.import_many(items(3))
+        with hf.commit(time=moment(1)) as tx:
+            tx.scope(hf.team("a")).set("n", 1)
+        assert contents(hf.conversation("c").messages.at(moment(1))) == ["0", "1"]
+        assert (hf.team("a").at(moment(0)), hf.team("a").at(moment(1))) == ({}, {"n": 1})
 
 
 @pytest.mark.parametrize(
