@@ -583,7 +583,8 @@ class Scope:
                 checkpoint=event.LIFE,
             )
             try:
-                result = self._log.commit(ProposedCommit((write,), marks=marks))
+                more = removal.along(self._context, self.name)
+                result = self._log.commit(ProposedCommit((write, *more), marks=marks))
             except ConflictError as error:
                 if expected is not None:
                     raise

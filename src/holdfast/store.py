@@ -819,6 +819,13 @@ class Store:
         """Says that the results so far no longer count, of one node or of a whole graph."""
         explain.invalidate(self._nodes, graph, scope, name, author=author, because=because)
 
+    def forget_nodes(self, graph: Graph | str, scope: Scope | str) -> None:
+        """Removes the results of a graph for a scope: it is as if it had never been walked.
+
+        The removal of a scope does that for every graph. Raises NotFoundError if there is none.
+        """
+        explain.forget(self._nodes, graph, scope)
+
     # --- the record ------------------------------------------------------------------------------
 
     def decisions(

@@ -23,36 +23,36 @@ def charge(ctx: Any, amount: int) -> int:
     return amount
 
 
-@holdfast.run(name="removal.pay")
+@holdfast.run(name="removing.pay")
 def pay(ctx: Any, amount: int) -> int:
     ctx.state.set("amount", amount)
     ctx.state.append("all", amount)
     return charge(amount)
 
 
-@holdfast.run(name="removal.child")
+@holdfast.run(name="removing.child")
 def child(ctx: Any, n: int) -> int:
     ctx.state.set("n", n)
     return n
 
 
-@holdfast.run(name="removal.parent")
+@holdfast.run(name="removing.parent")
 def parent(ctx: Any, n: int) -> int:
     return ctx.join(ctx.child(child, n)) + ctx.join(ctx.child(child, n + 1, id="named"))
 
 
-@holdfast.run(name="removal.asks")
+@holdfast.run(name="removing.asks")
 def asks(ctx: Any) -> Any:
     return ctx.signal("go")
 
 
-@holdfast.run(name="removal.waits")
+@holdfast.run(name="removing.waits")
 def waits(ctx: Any) -> Any:
     done = ctx.join(ctx.child(child, 1, id="early"))
     return done + ctx.signal("go")
 
 
-@holdfast.run(name="removal.leaves")
+@holdfast.run(name="removing.leaves")
 def leaves(ctx: Any) -> int:
     ctx.child(asks, id="late", when_parent_ends="leave")
     return 1
@@ -173,7 +173,7 @@ def test_a_fork_keeps_what_it_refers_to(hf: Store) -> None:
     hf.remove_run("r")
     assert hf.resume("f").result(timeout=60) == 4
     assert fork.journal.created is not None
-    assert hf._engine.created_of("f").name == "removal.pay"
+    assert hf._engine.created_of("f").name == "removing.pay"
     assert hf.workflow("f").to_dict() == {"amount": 4, "all": [4]}
     assert len(set(keys)) == 3
     assert hf.check().ok

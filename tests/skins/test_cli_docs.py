@@ -246,6 +246,7 @@ COMMANDS = {
         "text=ho",
     ],
     "nodes invalidate": ["nodes", "invalidate", "planner", SCOPE],
+    "nodes forget": ["nodes", "forget", "planner", SCOPE],
 }
 
 

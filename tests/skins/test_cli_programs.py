@@ -242,3 +242,12 @@ def test_a_failed_program_says_where_and_shows_no_python(place: Path, cli: Any):
 def test_an_id_that_is_taken_says_what_to_type(place: Path, cli: Any):
     run(cli, "who=ada", "--id", "one")
     assert "hint: holdfast prose resume one" in run(cli, "who=ada", "--id", "one", code=4).err
+
+
+def test_a_modified_constant_says_what_to_type(place: Path, cli: Any):
+    Path("a.prose").write_text('const a = session "one"\ninput go: "Go?"\nsession "two"\n')
+    run(cli, "--id", "one", "--views", "shown", "--leave", code=15)
+    Path("shown/state/a.md").write_text("something else")
+    cli("runs", "answer", "one", "go", "yes")
+    parked = cli("prose", "resume", "one", "--script", "script.json", code=13)
+    assert "hint: put that right, then holdfast prose resume one" in parked.err

@@ -640,6 +640,7 @@ class AsyncStore:
     plan = mirror(Store.plan, of="_store")
     accept = mirror(Store.accept, of="_store")
     invalidate = mirror(Store.invalidate, of="_store")
+    forget_nodes = mirror(Store.forget_nodes, of="_store")
 
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope

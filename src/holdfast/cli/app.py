@@ -123,6 +123,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("nodes process", nodes.process, _RUNS),
     ("nodes accept", nodes.accept, _CHANGE),
     ("nodes invalidate", nodes.invalidate, _CHANGE),
+    ("nodes forget", nodes.forget, _CHANGE),
 ]
 
 ALIASES = {

@@ -14,6 +14,7 @@ from holdfast.nodes.walk import without_rounds
 from holdfast.render.nodes import (
     cause_lines,
     dot,
+    forgotten_document,
     graph_document,
     invalidated_document,
     mermaid,
@@ -285,6 +286,25 @@ def invalidate(
         print_json(invalidated_document(name, scope, node))
     else:
         print_line(clean(f"the results of {node or name} no longer count"))
+
+
+def forget(graph: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """Forget the results of a graph for a scope, as if it had never been walked.
+
+    Parameters
+    ----------
+    graph
+        The graph's name, or CODE:GRAPH.
+    scope
+        The scope that it was walked for.
+    """
+    name = graph_name(graph)
+    with open_writing(options) as store:
+        store.forget_nodes(name, scope)
+    if options.json:
+        print_json(forgotten_document(name, scope))
+    else:
+        print_line(clean(f"the results of {name} for {scope} are forgotten"))
 
 
 def graph(

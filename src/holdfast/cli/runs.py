@@ -339,6 +339,8 @@ def hint_for(error: HoldfastError, run: Run[Any], again: str) -> str | None:
     if not isinstance(error, NeedsAttentionError):
         return error.hint
     id, diverged = shlex.quote(run.id), run.journal.diverged
+    if diverged is None and not error.path:
+        return f"put that right, then {again}"  # no act is uncertain: its reason says what is wrong
     if diverged is None:
         path = shlex.quote(error.path)
         return f"holdfast runs settle {id} {path} --done RESULT (or --not-done), then {again}"

@@ -177,8 +177,7 @@ class Event:
 
     @property
     def key(self) -> str | None:
-        key = self.record.key
-        return None if key is None else key.partition(_OF_LIFE)[0]
+        return own_key(self.record.key)
 
     @property
     def time(self) -> datetime:
@@ -212,6 +211,11 @@ def key_in(removed_at: int, key: str | None) -> str | None:
     In the first life it is as the caller gave it. No key of a caller has a control character.
     """
     return key if key is None or not removed_at else f"{key}{_OF_LIFE}{removed_at}"
+
+
+def own_key(key: str | None) -> str | None:
+    """Returns a stored key as the caller gave it, of whatever life it is."""
+    return None if key is None else key.partition(_OF_LIFE)[0]
 
 
 class Checkpoint(Struct, frozen=True):

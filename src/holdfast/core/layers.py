@@ -37,6 +37,9 @@ class Layer(Struct, frozen=True, kw_only=True):
     holds: Callable[[Any, str], Iterable[str]] | None = None
     """Given the context of a store's record and a scope's name, yields what is under way there,
     each by its name: while there is any, the scope is not removed."""
+    along: Callable[[Any, str], Iterable[str]] | None = None
+    """Given the context of a store's record and a scope's name, yields its own streams that are
+    removed with the scope."""
     stale: Callable[[Any, bool], Iterable[Any]] | None = None
     """Given the context of a store's record, and whether verifiers are to be asked now, yields what
     is not to be trusted any more."""
@@ -99,6 +102,13 @@ def held_by(context: Any, stream: str) -> Iterator[str]:
     for layer in _table.values():
         if layer.holds is not None:
             yield from layer.holds(context, stream)
+
+
+def along_with(context: Any, stream: str) -> Iterator[str]:
+    """Yields the streams of layers that are removed with a scope."""
+    for layer in _table.values():
+        if layer.along is not None:
+            yield from layer.along(context, stream)
 
 
 def stale_sources() -> Iterator[Callable[[Any, bool], Iterable[Any]]]:

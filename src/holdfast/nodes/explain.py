@@ -10,12 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.arguments import check_text
+from holdfast.core.commit import ProposedCommit
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
 from holdfast.nodes.define import Graph, check_graph, check_node_name
 from holdfast.nodes.process import check_scope, find_known, process_target
 from holdfast.nodes.results import Accepted, Cause, Computed, Entry, Input, Invalidated, NodeState
 from holdfast.nodes.walk import Known, Nodes, Planned, Walker, check_processable, edge_thumb
+from holdfast.record.removal import removed
 
 ATTEMPTS = 100
 
@@ -232,3 +234,17 @@ def invalidate(
             raise NotFoundError(f'graph "{shown}" has no node "{name}"')
     content = Invalidated(name, author or nodes.log.actor, because)
     nodes.append(table, name or results.EVERY, results.INVALIDATED, content, None)
+
+
+def forget(nodes: Nodes, graph: Graph | str, scope: object) -> None:
+    """Removes the results of a graph for a scope, as a scope is removed (0025)."""
+    check_processable()
+    shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
+    table = nodes.table(shown, check_scope(nodes, scope))
+    if not results.has_results(nodes.log, table.stream):
+        raise NotFoundError(
+            f'graph "{shown}" has no result for "{check_scope(nodes, scope)}"',
+            hint="store.nodes() lists those there are",
+        )
+    nodes.log.commit(ProposedCommit((removed(table.stream),)))
+    table.refresh()

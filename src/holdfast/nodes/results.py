@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from holdfast.core import codec
 from holdfast.core.commit import Record
-from holdfast.core.event import to_datetime
+from holdfast.core.event import REMOVED, own_key, to_datetime
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError
@@ -48,7 +48,26 @@ WHOLE_MAX = 50_000
 """A longer stream is not read as a whole: the results of each node are looked up by its name."""
 CHUNK = 1000
 
-register_layer(Layer(name="nodes", prefixes=(PREFIX,)))
+
+def streams_about(context: Any, scope: str) -> Iterator[str]:
+    """Yields the streams of results for a scope, of every graph: one question for each graph."""
+    log: Log = context.log
+    after = ""
+    while names := log.stream_page(prefix=f"{PREFIX}/", after=after, limit=1):
+        graph = names[0].split("/", 2)[1]
+        stream = f"{PREFIX}/{graph}/{scope}"
+        if has_results(log, stream):
+            yield stream
+        after = f"{PREFIX}/{graph}0"  # "0" follows "/"
+
+
+def has_results(log: Log, stream: str) -> bool:
+    """Says whether a stream has events that were not removed."""
+    [head] = log.heads((stream,))
+    return head is not None and log.life(stream, head.revision) != head.revision
+
+
+register_layer(Layer(name="nodes", prefixes=(PREFIX,), removable=(PREFIX,), along=streams_about))
 
 CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", "accepted"]
 Status = Literal["hit", "cut off", "computed", "stale", "skipped"]
@@ -274,11 +293,12 @@ def skipped_state(name: str, blobs: BlobReader) -> NodeState:
 class Entry:
     """One event of a node, decoded when it is looked at."""
 
-    __slots__ = ("_content", "_stamps", "_table", "hit", "in_thumb", "number", "record")
+    __slots__ = ("_content", "_stamps", "_table", "hit", "in_thumb", "key", "number", "record")
 
     def __init__(self, record: Record, table: ResultTable) -> None:
         self.record = record
-        rest, _, number = (record.key or "::0").rpartition(":")
+        self.key = own_key(record.key)
+        rest, _, number = (self.key or "::0").rpartition(":")
         self.in_thumb = rest[rest.rfind(":") + 1 :]
         self.number = int(number)
         self._stamps: dict[int, Any] | None = None  # made when it is needed: there are many entries
@@ -358,6 +378,7 @@ class ResultTable:
         self._is_whole = True
         self._nodes: dict[str, list[Entry]] = {}
         self._invalidated: dict[str, int] = {}
+        self._since = 0  # the revision up to which all was removed
 
     def refresh(self) -> None:
         """Reads what was written since; cheap if nothing was."""
@@ -376,6 +397,7 @@ class ResultTable:
                 self._reset()  # a server came back without its newest commits
             if self.revision == 0 and head.revision > WHOLE_MAX:
                 self._is_whole = False
+                self._since = self._log.life(self.stream, head.revision)
             elif self.revision or self._is_whole:
                 for record in self._read(self.revision, head.revision):
                     self._apply(record)
@@ -391,7 +413,11 @@ class ResultTable:
 
     def _apply(self, record: Record) -> None:
         name = record.checkpoint or ""
-        if record.type == INVALIDATED:
+        if record.type == REMOVED:
+            self._since = record.revision
+            self._nodes.clear()
+            self._invalidated.clear()
+        elif record.type == INVALIDATED:
             self._invalidated[name] = record.revision
         elif record.type in RESULTS and (self._is_whole or name in self._nodes):
             entries = self._nodes.setdefault(name, [])
@@ -406,14 +432,14 @@ class ResultTable:
                 for one in (name, EVERY):
                     found = self._log.find(self.stream, checkpoint=one)[:KEEP_MAX]
                     for place in reversed(found):
-                        if place.revision <= self.revision:
+                        if self._since < place.revision <= self.revision:
                             self._apply(self._log.record(self.stream, place.revision))
             return self._nodes.get(name, [])
 
     def entry_of(self, name: str, key: str) -> Entry:
         """Returns the event of a node that was committed under a key."""
         for entry in self.entries(name):
-            if entry.record.key == key:
+            if entry.key == key:
                 return entry
         [found] = self._log.find(self.stream, key=key)
         return Entry(self._log.record(self.stream, found.revision), self)
@@ -422,7 +448,8 @@ class ResultTable:
         """Returns the nodes that have results."""
         if self._is_whole:
             return sorted(self._nodes)
-        return sorted({found.name for found in self._log.find(self.stream)} - {EVERY})
+        found = [one.name for one in self._log.find(self.stream) if one.revision > self._since]
+        return sorted({*found} - {EVERY})
 
     def invalidated_at(self, name: str) -> int:
         """Returns the revision up to which the results of a node do not count."""

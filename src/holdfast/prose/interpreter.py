@@ -191,6 +191,7 @@ class Interpreter:
         if given:
             value = self._inputs[node.name]
         else:
+            self._sync(frame, None)  # whoever is to answer may look at them first
             prompt = self._text(frame, node.prompt)
             value = frame.ctx.wait(node.name, label=prompt[:200], source=self._source(node))
         return self._declare(frame, "input", node.name, value, node)
@@ -532,7 +533,7 @@ class Interpreter:
     # --- views ------------------------------------------------------------------------------------
 
     def _sync(self, frame: Frame, node: tree.Node | None) -> None:
-        """Brings the views up to date before a session, and at the end; imports edited lets.
+        """Brings the views up to date before a session or a wait, and at the end; imports lets.
 
         It is a step of the class read: what it found is recorded, so that a replay goes the same
         way. A const that was edited parks the run until a person has said which value counts.

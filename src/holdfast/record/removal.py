@@ -9,8 +9,8 @@ the same commit; the event says which, so that an undo can set them again (0025)
 from __future__ import annotations
 
 from holdfast.core import layers
-from holdfast.core.commit import Cleared, Mark, NewEvent
-from holdfast.core.event import REMOVED, removed_payload
+from holdfast.core.commit import Cleared, Mark, NewEvent, StreamWrite
+from holdfast.core.event import LIFE, REMOVED, removed_payload
 from holdfast.core.expiry import EXPIRING
 from holdfast.core.log import ABSENT, NO_LIMIT
 from holdfast.errors import UsageError
@@ -44,3 +44,19 @@ def removal(context: RecordContext, stream: str) -> tuple[NewEvent, tuple[Mark |
     changes = [Cleared(mark.index, mark.key) for mark in marks]
     new_event = NewEvent(REMOVED, removed_payload(marks))
     return new_event, (*changes, Mark(ABSENT, stream, group=stream))
+
+
+def removed(stream: str) -> StreamWrite:
+    """Returns what ends the life of a layer's stream, wherever that is by then."""
+    new_event = NewEvent(REMOVED, removed_payload([]))
+    return StreamWrite(stream, (new_event,), checkpoint=LIFE)
+
+
+def along(context: RecordContext, stream: str) -> list[StreamWrite]:
+    """Returns what ends the streams of layers that are about a scope, in the commit of its removal.
+
+    In a mixed store, one that another backend keeps stays: no commit reaches both.
+    """
+    place_of = context.log.routes.place_of
+    near = place_of(stream)
+    return [removed(one) for one in layers.along_with(context, stream) if place_of(one) == near]

@@ -132,6 +132,11 @@ def why_document(why: Why) -> dict[str, Any]:
     return document
 
 
+def forgotten_document(graph: str, scope: str) -> dict[str, Any]:
+    """Returns what was forgotten."""
+    return {"graph": graph, "scope": scope, "forgotten": True}
+
+
 def invalidated_document(graph: str, scope: str, node: str | None) -> dict[str, Any]:
     """Returns that results no longer count."""
     return {"graph": graph, "scope": scope, "node": node, "invalidated": True}

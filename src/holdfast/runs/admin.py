@@ -22,7 +22,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import new_id
-from holdfast.record.removal import check_nothing_under_way, removal
+from holdfast.record.removal import along, check_nothing_under_way, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.execution import INDEX, new_event, status_marks
@@ -278,6 +278,7 @@ def _removal_of(
     check_nothing_under_way(state._context, state.name)
     new_event, marks = removal(state._context, state.name)
     writes.append(StreamWrite(state.name, (new_event,), now.revision, checkpoint=event.LIFE))
+    writes += along(state._context, state.name)
     return writes, marks
 
 
