@@ -6,7 +6,15 @@ import threading
 
 import pytest
 
-from holdfast.backends.gates import Flag, Waiters, held_here, open_gate, reentered, shut_gate
+from holdfast.backends.gates import (
+    Flag,
+    Waiters,
+    held_here,
+    open_gate,
+    reentered,
+    shut_gate,
+    start_thread,
+)
 from holdfast.errors import UsageError
 
 PATIENCE_S = 120.0
@@ -58,3 +66,30 @@ def test_a_lock_knows_its_thread() -> None:
 def test_a_call_inside_another_says_why_and_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"inside another call of the same store.*another thread"):
         raise reentered("a write")
+
+
+class Stubborn(threading.Thread):
+    """A thread whose start raises, as Python's own code does."""
+
+    def __init__(self, error: RuntimeError, interrupt: BaseException | None) -> None:
+        super().__init__(daemon=True)
+        self.error, self.interrupt = error, interrupt
+
+    def start(self) -> None:
+        if self.interrupt is None:
+            raise self.error
+        try:
+            raise self.interrupt
+        finally:
+            raise self.error  # the lock of the condition is not held
+
+
+def test_an_interrupt_of_a_threads_start_stays_an_interrupt() -> None:
+    """Seen by T23: an interrupt in `Thread.start` came out as "release unlocked lock"."""
+    with pytest.raises(KeyboardInterrupt):
+        start_thread(Stubborn(RuntimeError("release unlocked lock"), KeyboardInterrupt()))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        start_thread(Stubborn(RuntimeError("can't start new thread"), None))
+    ran = threading.Event()
+    start_thread(threading.Thread(target=ran.set, daemon=True))
+    assert ran.wait(PATIENCE_S)

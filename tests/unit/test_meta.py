@@ -21,7 +21,6 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.backends.sqlite import SqliteBackend, opening
 from holdfast.backends.sqlite.rows import decode
-from holdfast.cli import main
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.copy import copy_log
 from holdfast.core.event import record_link
@@ -220,22 +219,6 @@ def test_a_mixed_store_asks_the_backend_of_each_level() -> None:
         _commit(store, store.team("red"), 1, FULL)
         with pytest.raises(UsageError, match="does not keep meta"):
             _commit(store, store.conversation("c"), 1, FULL)
-
-
-def test_the_command_line_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = str(tmp_path / "store")
-    with holdfast.open(url) as store:
-        store.team("red").set("n", 1)
-        build = RecordBuilder(actor="later")
-        meta = '{"source":"web","later":[1]}'
-        head = store._log.head("team/red")
-        append = build.append("team/red", b'[["set","n",2]]', behind=head, meta=meta)
-        accepted(store._log._backend, build.commit(append))
-    assert main(["log", "team/red", "--json", "--store", url]) == 0
-    events = json.loads(capsys.readouterr().out)["events"]
-    assert [event["meta"] for event in events] == [{"source": "web", "later": [1]}, None]
-    assert main(["log", "team/red", "--store", url]) == 0
-    assert '{"source":"web","later":[1]}' in capsys.readouterr().out
 
 
 # --- stores of format 1 -------------------------------------------------------------------------

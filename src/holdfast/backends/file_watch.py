@@ -31,7 +31,7 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
-from holdfast.backends.gates import open_gate, shut_gate
+from holdfast.backends.gates import open_gate, shut_gate, start_thread
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -287,7 +287,7 @@ class IdleLooks:
             if self._thread is None:
                 thread = Thread(target=self._run, name="holdfast-look", daemon=True)
                 try:
-                    thread.start()
+                    start_thread(thread)
                 except RuntimeError as exc:
                     # No more threads for this user. Commits look themselves.
                     _log.warning("idle stores are not looked at: %s", exc)

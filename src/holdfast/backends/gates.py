@@ -12,7 +12,7 @@ A gate is a lock that is shut until somebody opens it, which may be a thread tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, cast
 
 from holdfast.errors import UsageError
@@ -85,6 +85,22 @@ class Flag:
             return self._is_set or gate.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             self._waiters.remove(gate)
+
+
+def start_thread(thread: Thread) -> None:
+    """Starts a thread; an interrupt of Python's own code for that stays an interrupt.
+
+    `Thread.start` waits on a condition until the thread runs. A handler that raises in there makes
+    the end of its `with` block fail too, and the caller would see that RuntimeError only. The
+    thread runs all the same.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        interrupt = error.__context__
+        if interrupt is None:
+            raise  # no more threads for this user
+        raise interrupt from None
 
 
 class ReentrantCall(UsageError):

@@ -27,6 +27,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import write_parts
+from holdfast.backends.gates import start_thread
 from holdfast.backends.protocol import (
     START,
     Backend,
@@ -209,7 +210,8 @@ class Watch:
             if not self._watched[at]:
                 self._watched[at] = True
                 name = f"holdfast-watch-{at}"
-                Thread(target=self._watch, args=(at,), name=name, daemon=True).start()
+                thread = Thread(target=self._watch, args=(at,), name=name, daemon=True)
+                start_thread(thread)
 
     def _watch(self, at: int) -> None:
         while True:

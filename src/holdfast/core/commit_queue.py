@@ -35,7 +35,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from holdfast.backends.deadline import CALL, NEVER, monotonic
-from holdfast.backends.gates import ReentrantCall, open_gate, reentered, shut_gate
+from holdfast.backends.gates import ReentrantCall, open_gate, reentered, shut_gate, start_thread
 from holdfast.backends.handle import Handle
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
 
@@ -518,7 +518,7 @@ class CommitQueue(Handle):
         self._thread = threading.Thread(
             target=self._lead_in_background, name="holdfast-commit", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def _lead_in_background(self) -> None:
         me = threading.get_ident()

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from holdfast.backends.deadline import monotonic
-from holdfast.backends.gates import Waiters, open_gate, shut_gate
+from holdfast.backends.gates import Waiters, open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import Position
 from holdfast.core import tree
 from holdfast.core.commit import PreparedCommit, StreamWrite
@@ -135,7 +135,7 @@ class Dispatcher:
                 self._thread = threading.Thread(
                     target=self._tell_all, name="holdfast-subscribers", daemon=True
                 )
-                self._thread.start()
+                start_thread(self._thread)
         open_gate(self._work)
 
     def wait_for_room(self) -> None:

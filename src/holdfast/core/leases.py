@@ -26,7 +26,7 @@ from weakref import ReferenceType, ref
 from msgspec import Struct, field
 
 from holdfast.backends.deadline import monotonic
-from holdfast.backends.gates import Flag
+from holdfast.backends.gates import Flag, start_thread
 from holdfast.backends.handle import Handle
 from holdfast.backends.protocol import Fence, Held, Lease, renew_many
 from holdfast.clock import Clock
@@ -450,7 +450,7 @@ class LeaseKeeper(Handle):
                 self._thread = threading.Thread(
                     target=_live, args=(ref(self), self._wake), name="holdfast-heart", daemon=True
                 )
-                self._thread.start()
+                start_thread(self._thread)
             # A thousand runs that begin at once are no reason to look at a thousand leases each.
             is_first = kept.due_us < self._next_us
         if is_first:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from holdfast.backends.gates import open_gate, shut_gate
+from holdfast.backends.gates import open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import START, Position
 
 _logger = logging.getLogger("holdfast.log")
@@ -78,7 +78,7 @@ class PositionWatch:
                 self._thread = threading.Thread(
                     target=self._watch, name="holdfast-watch", daemon=True
                 )
-                self._thread.start()
+                start_thread(self._thread)
             elif self._newest > waiter.after:
                 self._tell(waiter)  # the thread found it between the question and now
 

@@ -9,7 +9,7 @@ from weakref import ReferenceType, ref
 
 from msgspec import Struct
 
-from holdfast.backends.gates import Flag
+from holdfast.backends.gates import Flag, start_thread
 from holdfast.backends.protocol import Mark
 from holdfast.core.inbox import stream_of
 from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError
@@ -56,7 +56,7 @@ class Supervisor:
                 self._thread = threading.Thread(
                     target=_watch, args=(ref(self), self._wake), name="holdfast-runs", daemon=True
                 )
-                self._thread.start()
+                start_thread(self._thread)
         self._wake.set()
 
     def watch(self, id: str, condition: WakeCondition) -> None:
