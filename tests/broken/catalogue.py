@@ -66,6 +66,9 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ReadsBackHalfACommit: ("clause_24", True),
     memory.ReadsPastTheEnd: ("clause_24", True),
     memory.DropsMeta: ("clause_27", True),
+    memory.LetsGoInOnePlace: ("clause_28", False),
+    memory.LetsGoOfTheCommit: ("clause_28", False),
+    memory.PurgesWhatIsLeft: ("clause_29", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

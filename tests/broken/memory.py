@@ -13,6 +13,7 @@ from holdfast.backends.judge import head_after, judge
 from holdfast.backends.memory import MemoryBackend, _Committed
 from holdfast.backends.protocol import (
     AHEAD_US,
+    GONE,
     START,
     Append,
     Claim,
@@ -21,6 +22,7 @@ from holdfast.backends.protocol import (
     Head,
     Held,
     Lease,
+    Leftover,
     LinkedRow,
     Mark,
     Moment,
@@ -461,3 +463,31 @@ class DropsMeta(MemoryBackend):
             for append in commit.appends
         ]
         return super()._commit(replace(commit, appends=tuple(appends)))
+
+
+class LetsGoInOnePlace(MemoryBackend):
+    """Rewrites a record where streams are read, and not where the whole store is."""
+
+    def _rewrite(self, stream: str, revision: int) -> None:
+        known = self._streams[stream]
+        place = revision - known[0].revision
+        known[place] = replace(known[place], payload=GONE)
+
+
+class LetsGoOfTheCommit(MemoryBackend):
+    """Rewrites every record of the commit that has the one which was named."""
+
+    def _rewrite(self, stream: str, revision: int) -> None:
+        known = self._streams[stream]
+        position = known[revision - known[0].revision].position
+        for record in self._log[position - 1].records:
+            super()._rewrite(record.stream, record.revision)
+
+
+class PurgesWhatIsLeft(MemoryBackend):
+    """Takes a purge for leave to forget every object."""
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        for name in self.objects.names("blob"):
+            self.objects.delete("blob", name)
+        return super().purge(whole=whole)

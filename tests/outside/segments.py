@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from base64 import urlsafe_b64decode
+from binascii import crc_hqx
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -161,7 +162,13 @@ class _Line(NamedTuple):
 def _read_line(raw: bytes) -> _Line:
     body, mark, tail = raw.rpartition(b',"crc":')
     crc = crc32(body).to_bytes(4, "big")
-    if not mark or tail != b'"%b"}\n' % crc.hex().encode():
+    if not mark:  # rewritten: the crc that it had before, and CRC-16 of what it is now
+        body, mark, tail = raw.rpartition(b',"was":')
+        crc = urlsafe_b64decode(tail[1:9])
+        if tail[9:] != b'"}\n' or crc[4:] != crc_hqx(body, 0).to_bytes(2, "big"):
+            raise ValueError("a rewritten line that its checksum does not fit")
+        crc = crc[:4]
+    elif tail != b'"%b"}\n' % crc.hex().encode():
         raise ValueError("a line that its checksum does not fit")
     text = raw.decode()
     line = json.loads(text)
@@ -177,6 +184,8 @@ def _read_line(raw: bytes) -> _Line:
             subject = more[1] if len(more) > 1 else None
             links_to = urlsafe_b64decode(link + "=")
             payload, meta = next(texts)
+            if payload.startswith("-0 "):
+                payload = "-0"  # let go: spaces keep the line as long as it was
             envelope = (line["n"], time, type, line["by"], payload.encode(), links_to)
             key = keys[number - revision]
             events.append(Event(stream, number, *envelope, key, checkpoint, subject, meta))

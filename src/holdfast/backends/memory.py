@@ -9,7 +9,7 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import RLock
 from time import monotonic
 from typing import Any
@@ -21,6 +21,7 @@ from holdfast.backends.gates import Waiters, held_here, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import head_after, judge
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Claim,
     Cleared,
@@ -34,6 +35,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    Leftover,
     Mark,
     Marks,
     Moment,
@@ -131,6 +133,27 @@ class MemoryBackend:
     def _revision(self, stream: str) -> int:
         head = self._heads.get(stream)
         return 0 if head is None else head.revision
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        with self._checkout.writing():
+            for stream, named in revisions.items():
+                for revision in named:
+                    self._rewrite(stream, revision)
+
+    def _rewrite(self, stream: str, revision: int) -> None:
+        known = self._streams[stream]
+        place = revision - known[0].revision
+        known[place] = rewritten = replace(known[place], payload=GONE)
+        entry = self._log[rewritten.position - 1]
+        records = tuple(
+            rewritten if (one.stream, one.revision) == (stream, revision) else one
+            for one in entry.records
+        )
+        self._log[rewritten.position - 1] = replace(entry, records=records)
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        self._checkout.check_open()
+        return []
 
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None

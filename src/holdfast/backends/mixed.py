@@ -41,6 +41,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    Leftover,
     LinkedRow,
     Mark,
     Marks,
@@ -50,6 +51,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    Rewrites,
     Routing,
     keeps_meta,
     read_back,
@@ -427,6 +429,25 @@ class MixedBackend:
                     replace(record, position=only(place, record.position)) for record in records
                 ]
         return [found[stream] for stream in streams]
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        for place, part in enumerate(self.parts):
+            mine = {one: all for one, all in revisions.items() if self.place_of(one) == place}
+            if mine and not isinstance(part, Rewrites):
+                raise UsageError(
+                    f'"{self.shown(place)}" cannot let go of what it stores: it has no rewrite',
+                    hint="hold its scopes, or keep their levels in another backend",
+                )
+            if mine:
+                part.rewrite(mine)
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        return [
+            left
+            for part in self.parts
+            if isinstance(part, Rewrites)
+            for left in part.purge(whole=whole)
+        ]
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         """Returns whole commits, those of each part in its order, merged by their times.

@@ -72,11 +72,21 @@ never computes a link, and never reads the wall clock but to judge leases and du
      it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
      record without it costs nothing and reads as None. A backend that does not say so is never
      sent one: the log refuses the commit and writes nothing of it.
+(28) `rewrite`, which a backend need not have, puts GONE in place of the payloads of records that
+     are named by stream and revision: the one exception to clause 10. It is durable when it
+     returns; each record is as it was or rewritten, also after a crash. All else stays: envelope,
+     link, revision, position, head, keys, checkpoint names, marks, other records and the order of
+     all. Done twice it is as if done once. A payload of one byte may stay. The handle that called
+     sees it at once, others within seconds: until then a record as it was, never half of each.
+(29) `purge`, which comes with `rewrite`, removes from the stored bytes what `rewrite` replaced and
+     `delete` took away, as far as the store's other users allow it, and returns what is left, each
+     with its place and what to do. `whole` lets it take as long as it needs, and keep others
+     waiting. It changes no answer of any other method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -182,6 +192,18 @@ class Commit(Struct, frozen=True):
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
     is_copy: bool = False
+
+
+GONE = b"-0"
+"""The payload of a record that `rewrite` let go of (clause 28). No layer writes it: its numbers have
+no sign before a zero. And a record that holds it as data has a link that says so."""
+
+
+class Leftover(Struct, frozen=True, gc=False):
+    """Bytes that were let go of and are still there, and what to do about it (clause 29)."""
+
+    where: str
+    remedy: str
 
 
 def has_meta(commit: Commit) -> bool:
@@ -345,6 +367,19 @@ def read_many(backend: Backend, streams: Sequence[str], *, limit: int) -> list[l
     if isinstance(backend, ReadsMany):
         return backend.read_many(streams, limit=limit)
     return [backend.read(stream, limit=limit) for stream in streams]
+
+
+@runtime_checkable
+class Rewrites(Protocol):
+    """What a backend has besides, if it can let go of what it stores (clauses 28 and 29)."""
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        """Replaces payloads by GONE, durably: of each stream those of these revisions."""
+        ...
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        """Removes what was replaced from the stored bytes; returns what is left of it."""
+        ...
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from holdfast.backends.protocol import (
     Backend,
     Lease,
     Mark,
+    Rewrites,
     read_back,
     read_many,
     renew_many,
@@ -37,6 +38,7 @@ from holdfast.testing.meta import MetaClauses
 from holdfast.testing.reads import ReadClauses
 from holdfast.testing.record_keys import RecordKeyClauses
 from holdfast.testing.records import RecordBuilder
+from holdfast.testing.rewriting import RewriteClauses
 from holdfast.testing.trial import accepted, head_of, write
 
 
@@ -49,6 +51,7 @@ class BackendContract(
     ExpiryClauses,
     AheadClauses,
     MetaClauses,
+    RewriteClauses,
 ):
     """What every backend keeps."""
 
@@ -130,7 +133,11 @@ def _every_call(
 ) -> dict[str, Callable[[], object]]:
     commit = build.commit(build.append("never"))
     objects, leases, marks = backend.objects, backend.leases, backend.marks
-    return {
+    more: dict[str, Callable[[], object]] = {}
+    if isinstance(backend, Rewrites):
+        more["rewrite"] = lambda: backend.rewrite({"a": [1]})
+        more["purge"] = lambda: backend.purge()
+    return more | {
         "commit": lambda: backend.commit([commit]),
         "read": lambda: backend.read("a"),
         "read_all": lambda: backend.read_all(),

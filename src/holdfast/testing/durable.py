@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Backend,
     Cleared,
@@ -23,6 +25,7 @@ from holdfast.backends.protocol import (
     Mark,
     Position,
     Record,
+    Rewrites,
 )
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.event import ORIGIN, record_link
@@ -31,6 +34,7 @@ from holdfast.testing.child import INCREMENTS, Child
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.leases import acquired, fence_of
 from holdfast.testing.records import RecordBuilder
+from holdfast.testing.rewriting import CANARY
 from holdfast.testing.trial import Trial, accepted, head_of, refused, revisions, write
 
 _TOKEN = b"holdfast-damage-3f9a61c2"
@@ -127,6 +131,53 @@ class DurableContract(Trial):
         write(two, build, "a")
         assert revisions(two.read("a")) == list(range(1, 12))
         two.close()
+
+    @pytest.mark.parametrize("closed", [True, False], ids=["closed", "left open"])
+    def test_clause_28_what_was_let_go_is_gone_after_reopening(
+        self, place: Path, clock: FakeClock, build: RecordBuilder, closed: bool
+    ) -> None:
+        first = self.make(place, clock)
+        if not isinstance(first, Rewrites):
+            first.close()
+            return
+        _fill(first, build)
+        write(first, build, "a", CANARY, CANARY)
+        first.rewrite({"a": [2, 4], "f": [3]})
+        write(first, build, "a")
+        before = _everything(first)
+        if closed:
+            first.close()
+        second = self.reopen(place, clock)
+        assert _everything(second) == before
+        payloads = [record.payload for record in second.read("a")]
+        assert payloads[3] == GONE != payloads[4]
+        assert self.raw(second, place, "a") == second.read("a")
+        assert list(second.inspect.verify(read_all=True)) == []
+        second.close()
+        first.close()
+
+    def test_clause_28_a_handle_beside_reads_and_writes_on(
+        self, place: Path, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        one, two = self.make(place, clock), self.reopen(place, clock)
+        if isinstance(one, Rewrites):
+            write(one, build, "a", CANARY, b'{"n":2}')
+            write(two, build, "a", CANARY)
+            before = two.read("a")
+            for _ in range(2):
+                one.rewrite({"a": [1, 3]})
+                for record, was in zip(two.read("a"), before, strict=False):
+                    assert record in (was, replace(was, payload=GONE))
+                write(two, build, "a")
+                assert two.leases.acquire("l", "w1", ttl_s=10) is not None
+                write(one, build, "a")
+                one.purge()
+                assert revisions(two.read("a")) == list(range(1, len(one.read("a")) + 1))
+        two.close()
+        one.close()
+        again = self.reopen(place, clock)
+        assert list(again.inspect.verify(read_all=True)) == []
+        again.close()
 
     def test_clause_16_leases_and_claims_hold_between_handles(
         self, place: Path, clock: FakeClock, build: RecordBuilder

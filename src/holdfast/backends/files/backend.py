@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from threading import RLock
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.recovery import TextAfterClose, text_after_close
+from holdfast.backends.files.rewriting import purge, rewrite
 from holdfast.backends.files.taken import STORE
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line, fits_format_1
@@ -51,6 +52,7 @@ from holdfast.backends.protocol import (
     Head,
     Inspection,
     Leases,
+    Leftover,
     LinkedRow,
     Marks,
     Moment,
@@ -107,8 +109,12 @@ class ReadOnly:
 
     def taken(self) -> list[str]:
         """Returns which files were taken. Only this one reads: the writers have their own look."""
+        segments = self.catalog.segments
+        with contextlib.suppress(OSError):  # the directory itself may be gone: that shows below
+            segments.refresh()
+        segments.forget_rewritten()
         taken = self._watch.taken()
-        taken += [name for name, _, is_named in self.catalog.segments.held() if not is_named]
+        taken += [name for name, _, is_named in segments.held() if not is_named]
         page = self.page
         if page is not None and not page.words[CLOSED] and os.fstat(page.fd).st_nlink == 0:
             taken.append(PAGE)
@@ -303,6 +309,7 @@ class FilesBackend(Handle):
 
     def _look(self, opened: Opened, *, outcome_known: bool = True) -> None:
         """Raises if a file that a commit relies on was taken. The caller has `_committing`."""
+        opened.follow_segments()
         if taken := opened.watch.look():
             raise self._lose(opened, taken, outcome_known=outcome_known)
 
@@ -504,6 +511,26 @@ class FilesBackend(Handle):
                 _log.warning("the index was not brought up to date: %s", exc)
         if self._changed.gates:
             self._changed.wake()
+
+    # --- letting go ---
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        rewrite(self, revisions)
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        return purge(self)
+
+    def seal(self, opened: Opened) -> None:
+        """Begins a new segment, so that the one before it can be rewritten.
+
+        An empty commit is its first line: by it every process learns that there is a new segment.
+        The caller has the store lock.
+        """
+        opened.journal.is_sealing = True
+        try:
+            self._commit(opened, [Commit(self.clock.now_us(), "")])
+        finally:
+            opened.journal.is_sealing = False
 
     # --- reading ---
 

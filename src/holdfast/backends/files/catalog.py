@@ -568,10 +568,11 @@ class Catalog:
 
     def read(self, stream: str, after: int, until: int) -> list[Record]:
         """Returns the records with after < revision <= until; the stream has all of them."""
-        spans = self._spans(stream, after, until)
+        spans = self.spans(stream, after, until)
         return self._read_spans(stream, spans, after, until, decode_line, records_of)
 
-    def _spans(self, stream: str, after: int, until: int) -> list[LineSpan]:
+    def spans(self, stream: str, after: int, until: int) -> list[LineSpan]:
+        """Returns where the lines are that have the revisions after < revision <= until."""
         with self.mutex:
             spans = self.tail.spans_of(stream, after, until)
             if not spans or spans[0][0] > after + 1:
@@ -583,7 +584,7 @@ class Catalog:
 
     def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
         """Returns what links cover of these records; the lines' own checksums are not looked at."""
-        spans = self._spans(stream, after, until)
+        spans = self.spans(stream, after, until)
         return self._read_spans(stream, spans, after, until, parse_line, linked_rows_of)
 
     def _read_spans(

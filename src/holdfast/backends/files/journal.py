@@ -232,6 +232,8 @@ class RingJournal:
         self._seed = seed_of(directory.store)
         self._ring_fd = -1
         self._ring_bytes = 0
+        self.is_sealing = False
+        """Whether the next write begins a new segment, whatever the size of the one before it."""
         self._batch: tuple[int, int, int] | None = None  # written: number, next offset, bytes used
         self.is_poisoned = False
 
@@ -246,7 +248,7 @@ class RingJournal:
         end = before.end
         if not self._is_begun:
             self._begin()
-        if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES:
+        if not segments.starts or end - segments.starts[-1] >= SEGMENT_BYTES or self.is_sealing:
             self._begin_segment(end)
         if not self._full:
             if end + len(text) > segments.reserved_end:
@@ -337,6 +339,38 @@ class RingJournal:
         if self._reach is not None:
             self._reach("files.text.synced")
 
+    def wipe(self, cursor: LogCursor) -> None:
+        """Leaves nothing of any line in the ring; the caller has the store lock.
+
+        The text is synced first, so no batch is needed any more. An empty one then records the end,
+        as after a batch that was too large: so what is overwritten is never missed.
+        """
+        self.sync_text()
+        if self._ring_fd < 0:
+            if not self._has_ring():
+                return
+            self._open_ring()
+        words = self._words
+        self.is_poisoned = True
+        words[BUSY] = 1
+        number, end = words[RING_NUMBER] + 1, cursor.end
+        batch = encode_batch(self._seed, number, end, end, cursor.position, cursor.digest, b"")
+        write_all(self._disk, self._ring_fd, batch, 0)
+        self._disk.sync(self._ring_fd)
+        if self._reach is not None:
+            self._reach("files.ring.emptied")
+        for offset in range(room(0), self._ring_bytes, PIECE_BYTES):
+            zeros = bytes(min(PIECE_BYTES, self._ring_bytes - offset))
+            write_all(self._disk, self._ring_fd, zeros, offset)
+        self._disk.sync(self._ring_fd)
+        words[RING_NUMBER] = number
+        words[RING_OFFSET] = room(0)
+        words[RING_FREE] = self._ring_bytes - room(0)
+        words[BUSY] = 0
+        self.is_poisoned = False
+        if self._reach is not None:
+            self._reach("files.ring.wiped")
+
     def _append_only(self, end: int, text: bytes) -> None:
         words = self._words
         self.is_poisoned = True
@@ -401,7 +435,19 @@ class RingJournal:
         if self._segments.starts:
             self.sync_text()
             self._segments.cut(start)
-        self._segments.add(start)
+        if self.is_sealing:
+            # A full segment is followed by a new one whoever writes next. This one is not full: if
+            # we are killed, the next writer must look which segments there are before it appends.
+            self.is_poisoned = True
+            self._words[BUSY] = 1
+        try:
+            self._segments.add(start)
+        except OSError:
+            self._segments.refresh()
+            if self._segments.newest != start:  # a full disk, most likely: nothing has changed
+                self._words[BUSY] = 0
+                self.is_poisoned = False
+            raise
         if self._reach is not None:
             self._reach("files.segment.added")
 

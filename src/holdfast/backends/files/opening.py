@@ -45,6 +45,9 @@ _log = logging.getLogger("holdfast.backends")
 WORTH_INDEXING_BYTES = 256 << 10
 
 
+_LOCKS = "/proc/locks"
+
+
 class Opened:
     """The parts of an open store, for a handle that may write."""
 
@@ -119,6 +122,19 @@ class Opened:
             return False
         return True
 
+    def has_company(self) -> bool:
+        """Returns whether other handles have the store open; True where the system does not tell.
+
+        Asked of the kernel's list: a try of the lock alone would give up our own share of it.
+        """
+        inode = f":{os.fstat(self._workers_fd).st_ino} "
+        try:
+            with open(_LOCKS, encoding="ascii") as locks:
+                held = [one for one in locks if inode in one and " FLOCK " in one]
+        except OSError:
+            return True
+        return len(held) != 1
+
     # --- coming in, keeping up ---
 
     def _open_page(self, is_first: bool) -> SharedPage:
@@ -154,7 +170,9 @@ class Opened:
         self.catalog.segments.watch_newest(self.watch, os.path.join(directory.path, LOG))
 
     def taken(self) -> list[str]:
-        """Returns which files were taken, by a closer look than a commit's; reads no text."""
+        """Returns which files were taken, by a closer look than a commit's."""
+        self.follow_segments()
+        self.catalog.segments.forget_rewritten()
         taken = self.watch.taken()
         end = self.catalog.tail.cursor.end  # before the segments, so that it lies within them
         segments = self.catalog.segments
@@ -165,6 +183,12 @@ class Opened:
         if journal.NAME not in taken and self.journal.is_cut():
             taken.append(journal.NAME)
         return taken
+
+    def follow_segments(self) -> None:
+        """Learns whether the segment that was the newest is sealed: then others may rewrite it."""
+        segments = self.catalog.segments
+        if segments.starts and self.page.words[SEGMENT] > segments.newest:
+            segments.refresh()
 
     def lose(self, taken: list[str]) -> FilesTakenError:
         """Saves what is held; returns the error. Afterwards the handle must not be used."""

@@ -12,6 +12,10 @@ payload stands in the line verbatim, and so does meta, which is an object. Forma
 reader refuses a line with anything in that place. Whatever is encoded is decoded again before it is
 written, by the very decoder that will read it: a payload that is no JSON would make its line
 unreadable.
+
+A line that `rewrite` has been at (0041) is as long as it was: `-0` and spaces stand in place of a
+payload, and it ends in `,"was":"` and 8 characters of base64url: the checksum that it had, which the
+store digest goes on from, and CRC-16 of all bytes before `,"was":`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import contextlib
 import os
 import re
 from binascii import Error as Base64Error
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64, b2a_base64, crc_hqx
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -33,7 +37,16 @@ from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
-from holdfast.backends.protocol import Append, Commit, LinkedRow, Mark, Position, Record, has_meta
+from holdfast.backends.protocol import (
+    GONE,
+    Append,
+    Commit,
+    LinkedRow,
+    Mark,
+    Position,
+    Record,
+    has_meta,
+)
 from holdfast.errors import CorruptError, UsageError
 
 DIGEST_START = bytes(32)
@@ -59,7 +72,7 @@ class LineEvent(Struct, array_like=True, gc=False):
 
     def stored(self) -> bytes:
         """Returns the payload, every byte of it."""
-        if self.padding is None:
+        if self.padding is None or bytes(self.payload) == GONE:
             return bytes(self.payload)
         before, after = self.padding
         return b"".join([before.encode(), self.payload, after.encode()])
@@ -96,7 +109,8 @@ class LogLine(Struct, gc=False):
     at: str
     by: str
     sections: list[Section] = field(name="in")
-    crc: str
+    crc: str = ""
+    was: str = ""
     set: list[LineMark] = []
     clear: list[LineMark] = []
 
@@ -288,8 +302,9 @@ def _says(line: LogLine, commit: Commit) -> bool:
 def decode_line(encoded: bytes) -> LogLine:
     """Returns what a line says, its line break included; raises BadLine if its bytes changed."""
     if encoded[-19:-11] != b',"crc":"' or encoded[-3:] != b'"}\n':
-        raise BadLine("it does not end in a checksum and a line break")
-    if b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
+        if not is_rewritten(encoded):
+            raise BadLine("it does not end in a checksum and a line break")
+    elif b"%08x" % crc32(encoded[:-19]) != encoded[-11:-3]:
         raise BadLine("its checksum does not match")
     return parse_line(encoded)
 
@@ -297,9 +312,89 @@ def decode_line(encoded: bytes) -> LogLine:
 def parse_line(encoded: bytes) -> LogLine:
     """Returns what a line says, for a caller who verifies links: its checksum is not looked at."""
     try:
-        return _parse(encoded)
+        line = _parse(encoded)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as exc:
         raise BadLine(f"it is not the JSON that was written: {exc}") from exc
+    if not line.crc:
+        line.crc = _crc_before(line.was)
+    return line
+
+
+# --- rewritten lines ------------------------------------------------------------------------------
+
+
+_REWRITTEN = b',"was":"'
+_TAIL_BYTES = 19
+"""How long the end of a line is, from the comma before the checksum on."""
+
+
+def is_rewritten(encoded: bytes) -> bool:
+    """Returns whether `rewrite` has been at a line; raises BadLine if its bytes changed since.
+
+    CRC-16 finds what a disk does to a line, one bit or a run of 16. What is left of the events is
+    covered by their links besides.
+    """
+    if encoded[-_TAIL_BYTES:-11] != _REWRITTEN or encoded[-3:] != b'"}\n':
+        return False
+    if encoded[-11:-3] != _rewritten_mark(encoded[:-_TAIL_BYTES], _crc_before(encoded[-11:-3])):
+        raise BadLine("its checksum does not match")
+    return True
+
+
+def _rewritten_mark(body: bytes, crc: str) -> bytes:
+    digest = bytes.fromhex(crc) + crc_hqx(body, 0).to_bytes(2, "big")
+    return b2a_base64(digest, newline=False).translate(_TO_URL)
+
+
+def _crc_before(was: str | bytes) -> str:
+    """Returns the checksum that a line had before it was rewritten."""
+    try:
+        found = a2b_base64((was.encode() if isinstance(was, str) else was).translate(_FROM_URL))
+    except (Base64Error, ValueError) as exc:
+        raise BadLine("it has no checksum") from exc
+    if len(found) != 6:
+        raise BadLine("it has no checksum")
+    return found[:4].hex()
+
+
+def rewrite_line(encoded: bytes, wanted: dict[str, set[int]]) -> bytes:
+    """Returns a line with GONE in place of the payloads of these revisions, as long as it was.
+
+    A payload ends where the link of its event begins, which no byte before it can know. The line is
+    read back: nothing else in it may have changed.
+    """
+    line = decode_line(encoded)
+    body = bytearray(encoded[:-_TAIL_BYTES])
+    place, is_changed = 0, False
+    for section in line.sections:
+        named = wanted.get(section.stream, ())
+        for revision, event in enumerate(section.events, section.revision):
+            place = body.index(b',"%b"' % event.link.encode(), place)
+            size = len(event.payload)
+            if revision in named and size >= len(GONE) and bytes(event.payload) != GONE:
+                body[place - size : place] = GONE.ljust(size)
+                is_changed = True
+    if not is_changed:
+        return encoded
+    mark = _rewritten_mark(bytes(body), line.crc)
+    rewritten = b'%b%b%b"}\n' % (body, _REWRITTEN, mark)
+    _check_rewritten(line, decode_line(rewritten), wanted)
+    assert len(rewritten) == len(encoded), "BUG: a line has another length than before"
+    return rewritten
+
+
+def _check_rewritten(before: LogLine, after: LogLine, wanted: dict[str, set[int]]) -> None:
+    """Asserts that only payloads that were named have changed."""
+    for old, new in zip(before.sections, after.sections, strict=True):
+        named = wanted.get(old.stream, ())
+        for revision, event in enumerate(old.events, old.revision):
+            if revision in named and len(event.payload) >= len(GONE):
+                event.payload = Raw(GONE)
+        assert old == new, f"BUG: more of {old.stream!r} was rewritten than was asked"
+    fields = (before.n, before.at, before.by, before.crc, before.set, before.clear)
+    assert fields == (after.n, after.at, after.by, after.crc, after.set, after.clear), (
+        "BUG: more of a line was rewritten than its payloads"
+    )
 
 
 def next_digest(digest: bytes, line: LogLine, links: list[bytes]) -> bytes:
@@ -458,6 +553,9 @@ class Segments:
         starts = sorted(start for name in names if (start := _start_of(name)) is not None)
         if starts != self.starts:
             self._newest_fd = -1
+            if self._watch is not None:
+                # It is sealed now, and may be rewritten. The next write watches the newest one.
+                self._watch.forget(OPEN_SEGMENT)
         self.starts = starts
 
     def size_of(self, start: int) -> int:
@@ -469,13 +567,13 @@ class Segments:
 
     def where(self, offset: int) -> str:
         """Returns the file and the byte in it, for messages."""
-        start = self._start_at(offset)
+        start = self.start_at(offset)
         return f"{DIRECTORY}/{_name_of(start)} byte {offset - start}"
 
     def read(self, offset: int, end: int) -> bytes:
         """Returns the text between two log offsets; fewer bytes only where the text ends."""
         with self.mutex:
-            start = self._start_at(offset)
+            start = self.start_at(offset)
             data = read_all(self._disk, self._fd(start), end - offset, offset - start)
             if len(data) == end - offset or start == self.newest:
                 return data
@@ -495,7 +593,7 @@ class Segments:
     def next_data(self, offset: int, end: int) -> int:
         """Returns the next offset that is not in a hole of its segment, `end` if none is."""
         with self.mutex:
-            start = self._start_at(offset)
+            start = self.start_at(offset)
             found = self._disk.next_data(self._fd(start), offset - start)
         return end if found is None else min(start + found, end)
 
@@ -555,9 +653,86 @@ class Segments:
             return False
         return os.path.samestat(named, os.fstat(fd))
 
+    def forget_rewritten(self) -> None:
+        """Closes sealed segments that another process has rewritten: they are opened again.
+
+        Their names lead to other files then, of the same length, where each line is as it was or
+        rewritten. Anything else in the place of a segment is for `held` to tell.
+        """
+        with self.mutex:
+            for start, fd in list(self._fds.items()):
+                is_sealed = start != self.newest
+                if is_sealed and not self._is_named(start, fd) and self._is_rewriting(start, fd):
+                    self._disk.close(self._fds.pop(start))
+
+    def _is_rewriting(self, start: int, held: int) -> bool:
+        try:
+            named = self._disk.open(_name_of(start), os.O_RDONLY, at=self._directory_fd)
+        except OSError:
+            return False
+        try:
+            size = self._disk.size(held)
+            if size != self._disk.size(named):
+                return False
+            old, new = (read_all(self._disk, fd, size).split(b"\n") for fd in (held, named))
+            pairs = zip(old, new, strict=False)
+            changed = [(one, other) for one, other in pairs if one != other]
+            return len(old) == len(new) and all(_is_rewriting_of(*pair) for pair in changed)
+        finally:
+            self._disk.close(named)
+
+    def content(self, start: int) -> tuple[bytes, int]:
+        """Returns the bytes of a sealed segment, and which file holds them now."""
+        with self.mutex:
+            if start in self._fds and not self._is_named(start, self._fds[start]):
+                self._disk.close(self._fds.pop(start))
+            fd = self._fd(start)
+            return read_all(self._disk, fd, self._disk.size(fd)), os.fstat(fd).st_ino
+
+    def write_beside(self, start: int, text: bytes) -> str:
+        """Writes a rewritten segment beside a sealed one, synced; returns the name that it has."""
+        assert start != self.newest, "BUG: the segment that is written to was to be rewritten"
+        name = f"{_name_of(start)}.{os.getpid()}.new"
+        self.remove_beside(name)
+        fd = self._disk.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at=self._directory_fd)
+        try:
+            write_all(self._disk, fd, text, 0)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
+        return name
+
+    def remove_beside(self, name: str) -> None:
+        """Removes what `write_beside` wrote, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(name, at=self._directory_fd)
+
+    def beside(self) -> list[str]:
+        """Returns what a rewriting that was killed has left beside the segments, or one at work."""
+        return [name for name in self._disk.listdir(self._directory_fd) if name.endswith(".new")]
+
+    def replace(self, start: int, inode: int, name: str) -> bool:
+        """Puts what was written beside in the place of a sealed segment, in one durable step.
+
+        Returns False, and changes nothing, if another file is there than the one that was read:
+        somebody else has rewritten it meanwhile, or has removed what was written. The caller has the store lock.
+        """
+        if self._disk.stat(_name_of(start), at=self._directory_fd).st_ino != inode:
+            return False
+        try:
+            self._disk.rename(name, _name_of(start), at=self._directory_fd)
+        except FileNotFoundError:
+            return False  # another process took it for one that was left behind
+        self._disk.sync_directory(self._directory_fd)
+        with self.mutex:
+            fd = self._fds.pop(start, None)
+            if fd is not None:
+                self._disk.close(fd)
+        return True
+
     def write_at(self, offset: int, text: bytes) -> None:
         """Puts bytes into the newest segment or an older one: recovery's way."""
-        start = self._start_at(offset)
+        start = self.start_at(offset)
         write_all(self._disk, self._fd(start), text, offset - start)
 
     def reserve(self, offset: int, length: int) -> None:
@@ -616,7 +791,8 @@ class Segments:
             for fd in fds.values():
                 self._disk.close(fd)
 
-    def _start_at(self, offset: int) -> int:
+    def start_at(self, offset: int) -> int:
+        """Returns where the segment begins that an offset lies in."""
         number = bisect_right(self.starts, offset) - 1
         return self.starts[number] if number >= 0 else 0
 
@@ -636,6 +812,13 @@ class Segments:
         if len(self._fds) >= _READERS_MAX:
             oldest = next(start for start in self._fds if start != self.newest)
             self._disk.close(self._fds.pop(oldest))
+
+
+def _is_rewriting_of(old: bytes, new: bytes) -> bool:
+    try:
+        return len(old) == len(new) and is_rewritten(new + b"\n")
+    except BadLine:
+        return False
 
 
 def _name_of(start: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.postgresql.batch import (
@@ -49,8 +51,10 @@ from holdfast.backends.postgresql.rows import (
     lock_of,
     object_crc,
     prefix_end,
+    record_crc,
 )
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Claim,
     Commit,
@@ -61,6 +65,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    Leftover,
     Mark,
     Marks,
     Moment,
@@ -419,6 +424,14 @@ class PostgresqlObjects:
 # --- the backend ----------------------------------------------------------------------------------
 
 
+_REWRITE = """UPDATE holdfast.events e SET payload = %(gone)s, crc = asked.crc
+ FROM unnest(%(revisions)s::bigint[], %(crcs)s::integer[]) AS asked (revision, crc)
+ WHERE e.application = %(application)s AND e.stream = %(stream)s AND e.revision = asked.revision"""
+_REWRITTEN_AT_ONCE = 1000
+_LET_GO_IN = ("events", "objects")
+"""The tables whose rows hold what people wrote."""
+
+
 class PostgresqlBackend:
     """A store in a PostgreSQL database, for many processes on many machines."""
 
@@ -603,6 +616,44 @@ class PostgresqlBackend:
             return self._decode_stream(stream, after, self._checkout.ask(READ[format], values))
 
         return self._schema_format.read(ask)
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        self._checkout.pool.check_open()
+        for stream, named in revisions.items():
+            for start in range(0, len(named), _REWRITTEN_AT_ONCE):
+                self._rewrite(stream, named[start : start + _REWRITTEN_AT_ONCE])
+
+    def _rewrite(self, stream: str, revisions: Sequence[int]) -> None:
+        wanted = set(revisions)
+        records = self.read(stream, after=min(wanted) - 1, until=max(wanted))
+        crcs = {
+            record.revision: record_crc(replace(record, payload=GONE))
+            for record in records
+            if record.revision in wanted
+        }
+        assert len(crcs) == len(wanted), f"BUG: {stream!r} has no revisions {wanted - set(crcs)}"
+        values = {"application": self._checkout.application, "stream": stream}
+        more = {"gone": GONE.decode(), "revisions": list(crcs), "crcs": list(crcs.values())}
+        self._checkout.write(_REWRITE, {**values, **more})
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        """Says where the server keeps old versions of rows; with `whole` it writes tables anew.
+
+        Neither a commit nor a plain VACUUM overwrites a version that is not needed any more.
+        """
+        self._checkout.pool.check_open()
+        left: list[Leftover] = []
+        for table in _LET_GO_IN:
+            statement = f"VACUUM FULL holdfast.{table}"
+            if whole:
+                self._checkout.write(statement, ())
+            else:
+                shown = in_schema(statement, self.server_url.schema)
+                remedy = f"run {shown}, or retain with whole=True (--whole): it locks the table"
+                left.append(Leftover(f"old versions of rows in {table}", remedy))
+        remedy = "they go when the server has recycled them, and its archive and replicas theirs"
+        left.append(Leftover("the server's write-ahead log", remedy))
+        return left
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         self._checkout.pool.check_open()

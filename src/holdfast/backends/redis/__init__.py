@@ -12,6 +12,7 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:events:<stream>       stream: one entry per event, its id <revision>-0; fields
                                           position, time, type, actor, link, crc, where there are
                                           any key, checkpoint, subject, and payload
+    holdfast:{shop}:rewriting:<stream>    stream: the copy of events that `rewrite` is at work on
     holdfast:{shop}:log                   stream: one entry per commit with events, its id
                                           <position>-0; fields <stream> = <first> <count>
     holdfast:{shop}:heads                 hash: <stream> = <revision> <link> <time> <position>

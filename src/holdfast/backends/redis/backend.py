@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.protocol import (
     AHEAD_US,
+    GONE,
     START,
     Claim,
     Commit,
@@ -20,6 +23,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Lease,
     Leases,
+    Leftover,
     Mark,
     Marks,
     Moment,
@@ -43,9 +47,11 @@ from holdfast.backends.redis.encoding import (
     is_sealed,
     missing,
     prefix_end,
+    record_crc,
     sealed,
 )
 from holdfast.backends.redis.inspection import RedisInspection
+from holdfast.backends.redis.purging import rewrite_files
 from holdfast.backends.redis.server import FORMAT, RedisURL, opening, parse_url
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, ExpiredError, FormatError, NotFoundError
@@ -384,6 +390,33 @@ class RedisBackend:
                 if self._checkout.is_let_go(stream):
                     raise ExpiredError(stream, expires_us=head.expires_us)
                 raise self._checkout.pool.explained(missing(stream, expected, where))
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        self._checkout.pool.check_open()
+        for stream, named in revisions.items():
+            self._rewrite(stream, named)
+
+    def _rewrite(self, stream: str, revisions: Sequence[int]) -> None:
+        wanted, keys = set(revisions), self._keys
+        named = keys.events(stream), keys.rewriting(stream)
+        after, is_done = 0, False
+        while not is_done:
+            # A page is copied with what was appended since it was read: only the first so many.
+            page = self.read(stream, after=after, limit=_PAGE)
+            crcs = [
+                (record.revision, record_crc(replace(record, payload=GONE)))
+                for record in page
+                if record.revision in wanted
+            ]
+            most = max(len(page), 1)
+            answer = self._checkout.write(
+                "rewrite", named, (stream, after, most, crcs, GONE.decode()), repeatable=False
+            )
+            after, is_done = int(answer[0]), bool(answer[1])
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        """Has the server write its files anew, which hold every command since they were begun."""
+        return rewrite_files(self._checkout, whole=whole)
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         self._checkout.pool.check_open()

@@ -50,6 +50,9 @@ class Keys:
     def events(self, stream: str) -> str:
         return f"{self.root}:events:{stream}"
 
+    def rewriting(self, stream: str) -> str:
+        return f"{self.root}:rewriting:{stream}"
+
     def keys(self, stream: str) -> str:
         return f"{self.root}:keys:{stream}"
 

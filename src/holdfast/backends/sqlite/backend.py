@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.backends.gates import shut_gate
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Commit,
     Durability,
@@ -19,6 +22,7 @@ from holdfast.backends.protocol import (
     Head,
     Inspection,
     Leases,
+    Leftover,
     LinkedRow,
     Marks,
     Moment,
@@ -49,7 +53,9 @@ from holdfast.backends.sqlite.connection import (
     Translated,
     Wal,
     close_as_it_is,
+    overwrite_deleted,
     rewrite_wal,
+    vacuum,
 )
 from holdfast.backends.sqlite.database_files import holders, lacks_frames
 from holdfast.backends.sqlite.inspection import SqliteInspection
@@ -62,6 +68,7 @@ from holdfast.backends.sqlite.opening import (
     use_wal,
 )
 from holdfast.backends.sqlite.rows import (
+    CRC,
     ORDINAL,
     ORDINAL_MAX,
     POSITION,
@@ -76,6 +83,7 @@ from holdfast.backends.sqlite.rows import (
     corrupt_event,
     crc_of,
     decode,
+    encode,
     object_crc,
     prefix_end,
 )
@@ -154,6 +162,7 @@ class SqliteObjects:
                 writer.execute(_DELETE_OBJECT, (kind, name))
 
         with checkout.errors:
+            overwrite_deleted(writer)
             writer.transact(work)
 
 
@@ -170,6 +179,11 @@ _BY_CHECKPOINT = """SELECT e.revision, e.checkpoint, e.time
  WHERE c.stream = ? AND (?2 IS NULL OR c.name = ?2) ORDER BY c.ordinal DESC LIMIT ?"""
 _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
  WHERE ordinal > ? AND stream = ? AND checkpoint IS NOT NULL ORDER BY ordinal DESC"""
+
+_REWRITE = "UPDATE events SET payload = ?, crc = ? WHERE ordinal = ?"
+_REWRITTEN_AT_ONCE = 500
+_FREE_PAGES = 1024
+"""From so many unused pages on, 16 MiB, a store is worth making smaller."""
 
 _REST = 64
 """How many events are looked at at once to find the beginning of a commit."""
@@ -251,6 +265,47 @@ class SqliteBackend:
             self._witness.note(batch.position, batch.link)
         self._cache.publish(batch.position, batch.heads, batch.streams)
         self._seen = batch.writer.connection.data_version()
+
+    # --- letting go ---
+
+    def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        writer = self._checkout.writer
+        wanted = [(stream, revision) for stream, all in revisions.items() for revision in all]
+        with self._checkout.errors:
+            overwrite_deleted(writer)
+            # Not in one transaction: others write too, and the WAL holds each page once for each.
+            for start in range(0, len(wanted), _REWRITTEN_AT_ONCE):
+                some = wanted[start : start + _REWRITTEN_AT_ONCE]
+                writer.transact(partial(self._rewrite, writer, some))
+
+    def _rewrite(self, writer: SqliteWriter, wanted: list[tuple[str, int]]) -> None:
+        known: dict[str, Stream | None] = {}
+        for name, revision in wanted:
+            if name not in known:
+                known[name] = find_stream(writer.execute, name)
+            stream = known[name]
+            assert stream is not None, f"BUG: there is no stream {name!r} to rewrite"
+            [row] = writer.execute(READ, (stream.id, revision - 1, revision, 1)).fetchall()
+            record = replace(decode(row, name, self._checkout.path), payload=GONE)
+            crc = encode(record, stream.id, row[ORDINAL], record.position)[CRC]
+            writer.execute(_REWRITE, (GONE, crc, row[ORDINAL]))
+
+    def purge(self, *, whole: bool = False) -> list[Leftover]:
+        """Empties the WAL, which still has the old pages; the database file has zeros for them."""
+        checkout = self._checkout
+        writer = checkout.writer
+        with checkout.errors, writer.lock:
+            checkout.check_open()
+            if whole:
+                vacuum(writer)
+            if not writer.empty_wal():
+                where = f"{checkout.path}-wal"
+                return [Leftover(where, "end who reads the store, then retain again")]
+            free: int = writer.connection.pragma("freelist_count")
+        if free < _FREE_PAGES:
+            return []
+        remedy = f"{free} pages are empty: retain with whole=True (--whole) makes the file smaller"
+        return [Leftover(checkout.path, remedy)]
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         checkout, cache = self._checkout, self._cache

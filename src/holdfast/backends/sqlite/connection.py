@@ -205,6 +205,10 @@ class Wal:
             _log.debug("%s is no longer extended in advance: %s", self._path, exc)
             self._is_off = True
 
+    def begin_again(self) -> None:
+        """Counts from the beginning: the WAL was cut to nothing."""
+        self._end = _BEGIN_BYTES
+
     def close(self) -> None:
         self._is_off = True
         fd, self._fd = self._fd, -1  # never twice: by then the number may be another file's
@@ -479,6 +483,19 @@ class SqliteWriter:
                 publish(result)
             return result
 
+    def empty_wal(self) -> bool:
+        """Carries the WAL over into the database and cuts it; returns whether that was possible.
+
+        A reader that is in the middle of a transaction keeps it. The caller has the lock.
+        """
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return False
+        if self._wal is not None:
+            self._wal.begin_again()
+        return True
+
     def close(self) -> None:
         with self.lock:
             self.connection.close()
@@ -503,6 +520,29 @@ class SqliteWriter:
         if isinstance(exc, apsw.FullError):
             return exc
         return self._checkout.poison(f"a commit failed ({exc})")
+
+
+def overwrite_deleted(writer: SqliteWriter) -> None:
+    """Has SQLite write zeros over what this handle deletes or replaces from now on.
+
+    Without it a deleted row stays in the page until another one is written over it. It costs a
+    commit that only adds nothing.
+    """
+    with writer.lock:
+        writer.connection.pragma("secure_delete", 1)
+
+
+def vacuum(writer: SqliteWriter) -> None:
+    """Writes the whole database anew, without empty pages; nobody else writes meanwhile.
+
+    SQLite attaches a second database for it, which is otherwise forbidden here.
+    """
+    most = writer.connection.limit(apsw.SQLITE_LIMIT_ATTACHED)
+    writer.connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 1)
+    try:
+        writer.execute("VACUUM")
+    finally:
+        writer.connection.limit(apsw.SQLITE_LIMIT_ATTACHED, most)
 
 
 class _Death(NamedTuple):

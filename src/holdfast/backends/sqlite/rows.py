@@ -46,7 +46,7 @@ READ_ROWS = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
 ORDINAL, POSITION, STREAM, REVISION = 0, 1, 2, 3
-LINK = 11
+CRC, LINK = 10, 11
 
 ORDINAL_MAX = (1 << 63) - 1
 

@@ -1,0 +1,114 @@
+"""Letting go of payloads in a store on plain files (0041).
+
+A rewritten line is as long as it was, so every log offset stays true: the index, the spans that
+other processes hold, head.json and the ring need no change, and neither does the store digest, for
+which a rewritten line keeps its checksum of before. A sealed segment is replaced whole, by a rename.
+The steps, each of which leaves a whole store if the process is killed after it:
+
+    (1) the segment that is written to is sealed, if it has one of the records: a new one begins
+    (2) the ring is wiped: it has the newest lines too, and recovery would put them back
+    (3) each segment is written beside itself, rewritten and synced; nobody waits for that
+    (4) under the store lock, the new file takes the place of the old one
+
+A process that has the old file open reads it as it was, until its next look (`file_watch`). So what
+was let go can be on the disk for some seconds more, in a file without a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.files.disk import unavailable
+from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.text import DIRECTORY as LOG
+from holdfast.backends.files.text import BadLine, Segments, rewrite_line
+from holdfast.backends.protocol import Leftover
+
+if TYPE_CHECKING:
+    from holdfast.backends.files.backend import FilesBackend
+
+TORN = "torn"
+
+_Lines = dict[int, int]
+"""Where lines begin, and how long they are."""
+
+
+def rewrite(backend: FilesBackend, revisions: Mapping[str, Sequence[int]]) -> None:
+    """Replaces the payloads of these records by GONE (clause 28)."""
+    wanted = {stream: set(named) for stream, named in revisions.items() if named}
+    lines = backend.write(lambda opened: _prepare(backend, opened, wanted))
+    try:
+        for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
+            while not _rewrite_segment(backend, start, mine, wanted):
+                pass  # another process has rewritten it meanwhile: what is there now counts
+    except OSError as exc:
+        subject = f'the store "{backend.directory.path}" cannot be rewritten'
+        raise unavailable(exc, subject) from exc
+
+
+def _prepare(backend: FilesBackend, opened: Opened, wanted: dict[str, set[int]]) -> _Lines:
+    """Steps 1 and 2: returns the lines that have the records, all of them in sealed segments."""
+    lines: _Lines = {}
+    for stream, named in wanted.items():
+        for _, offset, length in opened.catalog.spans(stream, min(named) - 1, max(named)):
+            lines[offset] = length
+    if lines and max(lines) >= opened.catalog.segments.newest:
+        backend.seal(opened)
+        opened.reach("files.rewrite.sealed")
+    opened.journal.wipe(opened.catalog.tail.cursor)
+    return lines
+
+
+def _by_segment(segments: Segments, lines: _Lines) -> dict[int, _Lines]:
+    found: dict[int, _Lines] = {}
+    for offset, length in lines.items():
+        found.setdefault(segments.start_at(offset), {})[offset] = length
+    return found
+
+
+def _rewrite_segment(
+    backend: FilesBackend, start: int, lines: _Lines, wanted: dict[str, set[int]]
+) -> bool:
+    """Steps 3 and 4; returns False if the segment is another file than the one that was read."""
+    segments = backend.catalog.segments
+    content, inode = segments.content(start)
+    text = bytearray(content)
+    for offset, length in lines.items():
+        place = slice(offset - start, offset - start + length)
+        try:
+            text[place] = rewrite_line(bytes(text[place]), wanted)
+        except BadLine as exc:
+            raise backend.catalog.corrupt(offset, str(exc)) from exc
+    if text == content:
+        return True
+    name = segments.write_beside(start, bytes(text))
+    try:
+        backend.write(lambda opened: opened.reach("files.rewrite.written"))
+        is_done = backend.write(lambda _: segments.replace(start, inode, name))
+        backend.write(lambda opened: opened.reach("files.rewrite.replaced"))
+        return is_done
+    finally:
+        segments.remove_beside(name)
+
+
+def purge(backend: FilesBackend) -> list[Leftover]:
+    """Removes what recovery cut off and kept, and says who may still hold what was let go."""
+
+    def work(opened: Opened) -> list[Leftover]:
+        for name in opened.catalog.segments.beside():
+            opened.catalog.segments.remove_beside(name)
+        for name in _torn(opened):
+            opened.disk.unlink(name, at=opened.directory.folder(TORN))
+        left: list[Leftover] = []
+        if opened.has_company():
+            remedy = "a process that has the store open may hold old segments for some seconds more"
+            left.append(Leftover(LOG, f"{remedy}: retain again, or end it"))
+        return left
+
+    return backend.write(work)
+
+
+def _torn(opened: Opened) -> Iterator[str]:
+    if TORN in opened.disk.listdir(opened.directory.fd):
+        yield from opened.disk.listdir(opened.directory.folder(TORN))
