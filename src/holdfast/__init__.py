@@ -16,6 +16,7 @@ from holdfast.core.meta import Meta
 from holdfast.core.observe import Observed
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.retention import Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -30,6 +31,7 @@ from holdfast.errors import (
     FormatError,
     HoldfastError,
     LeaseLostError,
+    LetGoError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -151,12 +153,15 @@ __all__ = [
     "GroupStatus",
     "Held",
     "HeldLease",
+    "Hold",
     "HoldfastError",
     "Holds",
     "JointCommit",
     "JointScope",
     "Lease",
     "LeaseLostError",
+    "LetGo",
+    "LetGoError",
     "Link",
     "List",
     "LostCommitsError",
@@ -197,6 +202,8 @@ __all__ = [
     "Recovery",
     "Report",
     "Resolved",
+    "Retained",
+    "Retention",
     "Retry",
     "Run",
     "RunCancelledError",

@@ -130,6 +130,18 @@ class ExpiredError(NotFoundError):
         self.ended = ended
 
 
+class LetGoError(NotFoundError):
+    """What is asked for was let go of on purpose: its bytes are gone, and no copy is kept here."""
+
+    def __init__(self, stream: str, revision: int) -> None:
+        super().__init__(
+            f'revision {revision} of "{stream}" cannot be read: what it held was let go of',
+            hint="hf.let_go() and `holdfast retain --log` say when and why; a backup may have it",
+        )
+        self.stream = stream
+        self.revision = revision
+
+
 class ExistsError(HoldfastError):
     """The name is taken: choose another one, or open what is there."""
 

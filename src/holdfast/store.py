@@ -29,6 +29,7 @@ from holdfast.core.arguments import (
     check_call,
     check_flag,
     check_seconds,
+    check_text,
     check_timeout,
     check_whole,
 )
@@ -68,6 +69,7 @@ from holdfast.core.meta import Meta
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
 from holdfast.core.paging import event_page
+from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import CorruptError, UsageError, show_value
@@ -143,6 +145,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._context = RecordContext(log, self.lease_keeper)
+        self._retainer = Retainer(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
@@ -935,6 +938,46 @@ class Store:
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
         return check_store(self._log, read_all=read_all, expect=expect)
+
+    def retain(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        whole: bool = False,
+        dry_run: bool = False,
+        wait_s: float = 0.0,
+    ) -> Retention:
+        """Lets go of what nobody can ask for any more, and says what went and what is left.
+
+        That is what removed scopes held, those closed without their state, and those whose
+        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `dry_run` says
+        what would go and changes no byte; `whole` takes its time to make the store smaller, and
+        looks for blobs that nobody names. While another retain is at work it waits `wait_s`, then
+        raises LeaseLostError.
+        """
+        check_seconds(grace_s, "grace_s", above=-1e-9)
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        if dry_run:
+            return self._retainer.plan(grace_s=grace_s)
+        return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
+
+    def hold(self, scope: Scope | str, reason: str | None = None) -> None:
+        """Keeps everything of a scope from `retain`, also when it is removed, until `unhold`."""
+        name = scope.name if isinstance(scope, Scope) else self.scope(scope).name
+        self._retainer.hold(name, check_text(reason, "reason", optional=True) or "")
+
+    def unhold(self, scope: Scope | str) -> None:
+        """Ends a hold."""
+        name = scope.name if isinstance(scope, Scope) else self.scope(scope).name
+        self._retainer.release(name)
+
+    def holds(self) -> list[Hold]:
+        """Returns the scopes that are held, by name, with since when and why."""
+        return self._retainer.holds()
+
+    def let_go(self) -> list[LetGo]:
+        """Returns every letting-go that there was, oldest first."""
+        return self._retainer.let_go()
 
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,

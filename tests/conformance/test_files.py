@@ -88,6 +88,8 @@ def _records(encoded: bytes) -> list[Record]:
             rest = rest.split(json.dumps(kind).encode() + b",", 1)[1]
             payload, rest = rest.split(b',"' + link.encode(), 1)
             assert json.loads(payload) == value
+            if payload.startswith(b"-0 "):
+                payload = b"-0"  # let go of: spaces keep the line as long as it was
             payload = before.encode() + payload + after.encode()
             # And those of meta: whatever reads as this one object before the next event.
             text = None

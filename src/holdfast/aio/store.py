@@ -36,6 +36,7 @@ from holdfast.core.arguments import (
     check_seconds,
     check_timeout,
     check_whole,
+    name_of,
 )
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
@@ -48,6 +49,7 @@ from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
+from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError
@@ -651,6 +653,30 @@ class AsyncStore:
 
     async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)
+
+    async def retain(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        whole: bool = False,
+        dry_run: bool = False,
+        wait_s: float = 0.0,
+    ) -> Retention:
+        return await self._loop.hop(
+            self._store.retain, grace_s=grace_s, whole=whole, dry_run=dry_run, wait_s=wait_s
+        )
+
+    async def hold(self, scope: AsyncScope | str, reason: str | None = None) -> None:
+        await self._loop.hop(self._store.hold, name_of(scope), reason)
+
+    async def unhold(self, scope: AsyncScope | str) -> None:
+        await self._loop.hop(self._store.unhold, name_of(scope))
+
+    async def holds(self) -> list[Hold]:
+        return await self._loop.hop(self._store.holds)
+
+    async def let_go(self) -> list[LetGo]:
+        return await self._loop.hop(self._store.let_go)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)

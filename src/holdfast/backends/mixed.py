@@ -433,13 +433,14 @@ class MixedBackend:
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
         for place, part in enumerate(self.parts):
             mine = {one: all for one, all in revisions.items() if self.place_of(one) == place}
-            if mine and not isinstance(part, Rewrites):
+            if not mine:
+                continue
+            if not isinstance(part, Rewrites):
                 raise UsageError(
                     f'"{self.shown(place)}" cannot let go of what it stores: it has no rewrite',
                     hint="hold its scopes, or keep their levels in another backend",
                 )
-            if mine:
-                part.rewrite(mine)
+            part.rewrite(mine)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         return [

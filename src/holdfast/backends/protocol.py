@@ -76,8 +76,8 @@ never computes a link, and never reads the wall clock but to judge leases and du
      are named by stream and revision: the one exception to clause 10. It is durable when it
      returns; each record is as it was or rewritten, also after a crash. All else stays: envelope,
      link, revision, position, head, keys, checkpoint names, marks, other records and the order of
-     all. Done twice it is as if done once. A payload of one byte may stay. The handle that called
-     sees it at once, others within seconds: until then a record as it was, never half of each.
+     all. Done twice it is as if done once. A payload of one byte may stay. Every later read sees
+     it, here and in any other process; one that is under way sees a record as it was or rewritten.
 (29) `purge`, which comes with `rewrite`, removes from the stored bytes what `rewrite` replaced and
      `delete` took away, as far as the store's other users allow it, and returns what is left, each
      with its place and what to do. `whole` lets it take as long as it needs, and keep others
@@ -195,8 +195,8 @@ class Commit(Struct, frozen=True):
 
 
 GONE = b"-0"
-"""The payload of a record that `rewrite` let go of (clause 28). No layer writes it: its numbers have
-no sign before a zero. And a record that holds it as data has a link that says so."""
+"""The payload of a record that `rewrite` let go of (clause 28). No layer writes it: a zero
+has no sign in what we encode. And the link of a record that holds it as data says so."""
 
 
 class Leftover(Struct, frozen=True, gc=False):

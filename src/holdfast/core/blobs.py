@@ -25,12 +25,16 @@ class Blobs:
         objects: Objects,
         objects_of: Callable[[str], Objects],
         keep_until: Callable[[str], int],
+        collected: Callable[[], int],
     ) -> None:
+        """`collected` tells when blobs were last deleted, in any process (0: never)."""
         self._objects = objects
         self._objects_of = objects_of
         self._keep_until = keep_until
+        self.collected = collected
         # Until when each is known to be there.
         self._known: dict[tuple[Objects, str], float] = {}
+        self._collected = 0
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
@@ -49,12 +53,35 @@ class Blobs:
         expires_us = self._keep_until(stream)
         until = expires_us or inf
         objects = self._objects_of(stream)
-        if self._known.get((objects, name), 0) < until:
+        if self._known.get((objects, name), 0) < until or self._are_collected():
             objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
             if len(self._known) >= KNOWN_MAX:
                 self._known.pop(next(iter(self._known)), None)
             self._known[objects, name] = until
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
+
+    def _are_collected(self) -> bool:
+        """Returns whether blobs were deleted since this was last asked: then none is known."""
+        collected = self.collected()
+        if collected == self._collected:
+            return False
+        self._collected = collected
+        self._known.clear()
+        return True
+
+    def names(self) -> set[str]:
+        """Returns the names of all blobs that are there."""
+        return set(self._objects.names("blob"))
+
+    def delete(self, name: str) -> bytes | None:
+        """Deletes a blob; returns what is stored of it, None if it is not there."""
+        data = self._objects.get("blob", name)
+        self._objects.delete("blob", name)
+        return data
+
+    def put_back(self, name: str, data: bytes) -> None:
+        """Stores again what `delete` returned."""
+        self._objects.put("blob", name, data)
 
     def read(self, name: str, size: int) -> bytes:
         """Returns the bytes of a blob, verified against its name."""
@@ -62,7 +89,8 @@ class Blobs:
         if data is None:
             raise CorruptError(
                 f'blob "{name}" is missing: an event refers to it (a copy that cp or tar made of a '
-                "store in use lacks such blobs: copy it again with holdfast copy)",
+                "store in use lacks such blobs: copy it again with holdfast copy; what was let go "
+                "of while it was read is gone: holdfast retain --log)",
                 where=f"blob {name}",
                 hint="restore it from the original or a backup; its name is the sha256 of its "
                 "bytes",

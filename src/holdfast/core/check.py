@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import START, Finding, Head, Record
+from holdfast.backends.protocol import GONE, START, Finding, Head, Record
 from holdfast.core import codec, event
 from holdfast.core.event import ops_of
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.retention import STREAM, digests_told
 from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 
@@ -128,6 +129,17 @@ class _Chains:
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.events = 0
         self._cut: set[str] = set()
+        self._told: Told = {}
+        self._told_up_to = 0
+
+    def _digest_of(self, record: Record) -> bytes | None:
+        """Returns what letting-go has told of a record, also if that was while this check runs."""
+        place = record.stream, record.revision
+        [head] = self._log.heads([STREAM])
+        told_up_to = 0 if head is None else head.revision
+        if place not in self._told and told_up_to > self._told_up_to:
+            self._told, self._told_up_to = digests_told(self._log), told_up_to
+        return self._told.get(place)
 
     def read_over_damage(self) -> None:
         """Begins again, with what a salvage would take over: one damage must not hide another."""
@@ -185,14 +197,31 @@ class _Chains:
     def _check(self, records: list[Record]) -> None:
         for record in records:
             try:
-                _check_record(self._log, record, self.ends)
+                _check_record(self._log, record, self.ends, self._digest_of)
             except HoldfastError as error:
                 _add(self._findings, error)
             self.ends[record.stream] = (record.revision, record.link)
         self.events += len(records)
 
 
-def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) -> None:
+Told = dict[tuple[str, int], bytes]
+"""The digests of payloads that were let go of, by stream and revision."""
+
+
+def _check_let_go(link: bytes, record: Record, digest: bytes | None, where: str) -> None:
+    """Verifies what is left of an event by the digest that its letting-go has told."""
+    if digest is None:
+        raise CorruptError(f"{where} has no data, and nobody has said that it was let go of")
+    if event.record_link(link, record, digest) != record.link:
+        raise CorruptError(f"{where} does not match its link: it or an event before it changed")
+
+
+def _check_record(
+    log: Log,
+    record: Record,
+    ends: dict[str, tuple[int, bytes]],
+    told: Callable[[Record], bytes | None],
+) -> None:
     known = ends.get(record.stream)
     if known is None:
         origin = log.origin(record.stream) if record.revision > 1 else None
@@ -204,6 +233,9 @@ def _check_record(log: Log, record: Record, ends: dict[str, tuple[int, bytes]]) 
     where = f'event {record.revision} of "{record.stream}"'
     if record.revision != revision + 1:
         raise CorruptError(f"{where} follows revision {revision}: an event is missing or doubled")
+    if record.payload == GONE:
+        _check_let_go(link, record, told(record), where)
+        return
     if event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
     codec.check(record.payload)

@@ -23,6 +23,7 @@ from itertools import groupby
 from msgspec import Struct
 
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Append,
     Backend,
@@ -33,15 +34,16 @@ from holdfast.backends.protocol import (
     Position,
     Record,
     Refusal,
+    Rewrites,
     has_meta,
     keeps_meta,
 )
 from holdfast.core import codec
 from holdfast.core.commit import meta_not_kept
-from holdfast.core.event import record_link
+from holdfast.core.event import follows
 from holdfast.core.expiry import EXPIRING
 from holdfast.core.log import Log
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, UsageError
 
 COMMITS_PER_BATCH = 200
 BYTES_PER_BATCH = 4 << 20
@@ -144,6 +146,34 @@ class Copier:
                 self._copy_blobs(commit, place)
             self._commits += len(wanted)
             _send(part, wanted)
+            self._let_go(part, [r for records in batch for r in records if r.payload == GONE])
+
+    def _let_go(self, part: Backend, gone: list[Record]) -> None:
+        """Lets go in the target of what was let go of in the source since it was copied.
+
+        An equal link says that two events were equal when they were written, and not that both
+        still have their data.
+        """
+        mine = [
+            r for r in gone if self._target.routes.place_of(r.stream) == self._parts.index(part)
+        ]
+        named: dict[str, list[int]] = {}
+        for stream, records in groupby(mine, lambda record: record.stream):
+            revisions = [record.revision for record in records]
+            there = part.read(stream, after=revisions[0] - 1, until=revisions[-1])
+            more = [r.revision for r in there if r.revision in revisions and r.payload != GONE]
+            if more:
+                named.setdefault(stream, []).extend(more)
+        if not named:
+            return
+        if not isinstance(part, Rewrites):
+            raise UsageError(
+                "the target has data that the source has let go of, and cannot let go of it",
+                hint="copy into an empty store",
+            )
+        part.rewrite(named)
+        for stream, revisions in named.items():
+            self._target.snapshots.forget(stream, max(revisions))
 
     def _ends_by_head(self, streams: list[str]) -> dict[str, int]:
         """Returns when each stream ends by itself; -1 where it has: no backend takes it then."""
@@ -242,9 +272,7 @@ def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int
         if revision >= last.revision or ends[stream] < 0:
             continue
         fork = revision == 0 and first.revision > 1
-        if not fork and (
-            revision != first.revision - 1 or (revision and record_link(link, first) != first.link)
-        ):
+        if not fork and (revision != first.revision - 1 or (revision and not follows(link, first))):
             raise _differs(stream, first.revision - 1, revision)
         previous = link if revision else None
         appends.append(

@@ -35,7 +35,7 @@ from typing import Any
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import LinkedRow, Mark, Position, Record, linked_row
+from holdfast.backends.protocol import GONE, LinkedRow, Mark, Position, Record, linked_row
 from holdfast.core import codec
 from holdfast.core.codec import encode_plain
 from holdfast.core.meta import Meta, decode_meta
@@ -50,7 +50,7 @@ from holdfast.core.tree import (
     decode_values,
     thaw,
 )
-from holdfast.errors import ClosedError, CorruptError, UsageError
+from holdfast.errors import ClosedError, CorruptError, LetGoError, UsageError
 
 OPENED = "opened"
 CHANGED = "changed"
@@ -73,22 +73,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNREAD = object()
 
 
-def next_link(previous: bytes, payload: bytes, envelope: list[str | int | None]) -> bytes:
+def next_link(
+    previous: bytes, payload: bytes, envelope: list[str | int | None], digest: bytes | None = None
+) -> bytes:
     """Returns the digest that binds an event to everything before it in its stream.
 
     The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
     and as one JSON array, so that no two envelopes have the same bytes. The text of `meta` comes
     last in it, where there is one: so an event without it has the link that format 1 gave it.
     Position is left out, so a copy in another backend has equal links. The payload goes in as its
-    own digest: erasure may later replace the bytes and keep the digest, and the chain still
-    verifies.
+    own digest: the bytes may be let go of and the digest be kept, and the chain still verifies.
     """
-    digest = sha256(payload).digest()
+    digest = digest or sha256(payload).digest()
     return sha256(previous + digest + codec.encode_plain(envelope)).digest()
 
 
-def record_link(previous: bytes, record: Record) -> bytes:
-    """Returns the link that the record must have after `previous`."""
+def record_link(previous: bytes, record: Record, digest: bytes | None = None) -> bytes:
+    """Returns the link that the record must have after `previous`.
+
+    `digest` is that of its payload, if the payload is not there any more.
+    """
     envelope = [
         record.stream,
         record.revision,
@@ -101,7 +105,16 @@ def record_link(previous: bytes, record: Record) -> bytes:
     ]
     if record.meta is not None:
         envelope.append(record.meta)
-    return next_link(previous, record.payload, envelope)
+    return next_link(previous, record.payload, envelope, digest)
+
+
+def follows(previous: bytes, record: Record) -> bool:
+    """Returns whether a record is the one that comes after `previous`, as far as it can tell.
+
+    One that was let go of keeps its link, and not what the link was made of: the letting-go event
+    has the digest of its payload, with which `check` verifies it too.
+    """
+    return record.payload == GONE or record_link(previous, record) == record.link
 
 
 class _Opened(Struct):
@@ -193,8 +206,15 @@ class Event:
         return None if self.record.meta is None else decode_meta(self.record.meta)
 
     @property
+    def is_let_go(self) -> bool:
+        """Whether the event's data was let go of: then `data` raises LetGoError."""
+        return self.record.payload == GONE
+
+    @property
     def data(self) -> Any:
         if self._data is _UNREAD:
+            if self.record.payload == GONE:
+                raise LetGoError(self.record.stream, self.record.revision)
             self._data = codec.decode(self.record.payload)
         return self._data
 
@@ -267,6 +287,10 @@ Moment = int | str | datetime | Checkpoint
 BlobReader = Callable[[str, int], bytes]
 
 NOTHING = Map()
+UNKNOWN = Map()
+"""The root of a state that was made by events which were let go of. It is told by its identity, and
+never handed out: `state_of` raises. A removal, or a closing that drops the state, ends it."""
+_OF_STATE = (CHANGED, RESTORED)
 
 
 class StreamState(Struct, frozen=True):
@@ -308,6 +332,8 @@ def state_of(state: StreamState, name: str) -> Map:
             stream=name,
             hint=f"at({state.closed_at - 1}) still reads what it was",
         )
+    if state.root is UNKNOWN:
+        raise LetGoError(name, state.revision)
     return state.root
 
 
@@ -338,7 +364,12 @@ class _Closed(Struct):
 
 
 def ops_of(record: Record) -> tuple[Op, ...]:
-    """Returns the ops that a record applies to the state; none for types that leave it alone."""
+    """Returns the ops that a record applies to the state; none for types that leave it alone.
+
+    Raises LetGoError if they were let go of.
+    """
+    if record.payload == GONE and record.type in _OF_STATE:
+        raise LetGoError(record.stream, record.revision)
     return _ops(record.type, record.payload)
 
 
@@ -388,6 +419,8 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
 
 def life_before(record: Record) -> Life | None:
     """Returns the life that a `restored` event brought back; None if it brought back none."""
+    if record.payload == GONE:
+        raise LetGoError(record.stream, record.revision)
     return codec.decode_as(record.payload, _Restored).life
 
 
@@ -459,7 +492,9 @@ def advance(
     if state.revision == state.removed_at and type == RESTORED:
         return _returned(state, revision, link, time, payload, ops, blobs)
     if ops:
-        if len(ops) == 1:
+        if state.root is UNKNOWN:
+            root = UNKNOWN
+        elif len(ops) == 1:
             root = apply_op(state.root, ops[0], (revision, 0), blobs)
         else:
             root = apply(state.root, ops, revision=revision, blobs=blobs)
@@ -527,7 +562,7 @@ def fold_rows(
     It is what `each_state` ends with. Nearly every event changes the state, and of these no
     StreamState is made: none is needed.
     """
-    before, run = state.link, OpBatch(state.root)
+    before, run = state.link, _batch(state.root)
     revision, time = state.revision, state.time
     for row in rows:
         revision += 1
@@ -540,18 +575,37 @@ def fold_rows(
         except (TypeError, UnicodeEncodeError):  # damage can turn a value into one of another type
             found = b""
         if found != link or number != revision:
-            raise _unlinked(stream, revision, number)
+            if number != revision or payload != GONE:
+                raise _unlinked(stream, revision, number)
+            if type in _OF_STATE:
+                run = _batch(UNKNOWN)
+            before = link
+            continue
         try:
             if type == CHANGED:
                 run.apply_payload(payload, revision, blobs)
             else:
                 state = replace(state, revision=revision - 1, root=run.root())
                 state = advance(state, link, time, type, payload, _ops(type, payload), blobs)
-                run = OpBatch(state.root)
+                run = _batch(state.root)
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         before = link
     return replace(state, revision=revision, link=before, time=time, root=run.root())
+
+
+class _UnknownBatch:
+    """Stands for the changes of a state that is not known: they make it no better known."""
+
+    def apply_payload(self, payload: bytes, revision: int, blobs: BlobReader) -> None:
+        del payload, revision, blobs
+
+    def root(self) -> Map:
+        return UNKNOWN
+
+
+def _batch(root: Map) -> OpBatch | _UnknownBatch:
+    return _UnknownBatch() if root is UNKNOWN else OpBatch(root)
 
 
 def each_state(
@@ -560,9 +614,14 @@ def each_state(
     """Yields the fold after each of the records, having verified order and links."""
     for record in records:
         revision, stream = state.revision + 1, record.stream
-        link = record_link(state.link, record)
-        if link != record.link or record.revision != revision:
+        if not follows(state.link, record) or record.revision != revision:
             raise _unlinked(stream, revision, record.revision)
+        link = record.link
+        if record.payload == GONE:
+            root = UNKNOWN if record.type in _OF_STATE else state.root
+            state = replace(state, revision=revision, link=link, time=record.time, root=root)
+            yield state
+            continue
         try:
             ops = ops_of(record)
             state = advance(state, link, record.time, record.type, record.payload, ops, blobs)

@@ -76,6 +76,7 @@ from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
+    UNKNOWN,
     StreamEnd,
     StreamState,
     advance,
@@ -105,6 +106,7 @@ from holdfast.errors import (
     ExpiredError,
     HoldfastError,
     LeaseLostError,
+    LetGoError,
     LostCommitsError,
     NotFoundError,
     UnavailableError,
@@ -256,6 +258,8 @@ NO_LIMIT = 1 << 31
 ABSENT = "scope.removed"
 """The index that has a mark for each scope that was removed and has no new life yet."""
 register_layer(Layer(name="lives", indexes=(ABSENT,)))
+COLLECTED = "retention.collected"
+"""The index of one mark, due when blobs were last looked through: who knew one must look again."""
 LEVELS = "scope.level"
 """The index that has a mark for each registered level: its name, the one above it as the group, and
 priority 1 if closing a scope of it keeps its state."""
@@ -304,7 +308,9 @@ class Log:
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self.record_keys = takes_record_keys(backend)
-        self.blobs = Blobs(backend.objects, self.routes.objects_of, self.expiry.keep_until)
+        self.blobs = Blobs(
+            backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us
+        )
         # A backend on a server says how long a call may take; another has no such attribute.
         timeout_s: float | None = getattr(backend, "timeout_s", None)
         self._waits = timeout_s is not None
@@ -328,6 +334,10 @@ class Log:
             blobs=self.blobs.read,
             report=self.report,
         )
+
+    def _collected_us(self) -> int:
+        """Returns when blobs were last collected; asked when a large value is known already."""
+        return sum(mark.due for mark in self._backend.marks.list(COLLECTED, limit=1))
 
     def report(self, text: str) -> None:
         """Notes something that went wrong and does no harm: `status` shows it, and it is logged."""
@@ -1177,6 +1187,8 @@ class Log:
                 with Uncollected():
                     while state.revision < stop:
                         state = self._folded(stream, head, state, stop)
+        if state.root is UNKNOWN:
+            raise LetGoError(stream, revision)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"

@@ -24,6 +24,7 @@ from itertools import groupby
 from msgspec import Struct
 
 from holdfast.backends.protocol import (
+    GONE,
     Backend,
     Finding,
     Gap,
@@ -42,7 +43,7 @@ from holdfast.core.copy import (
     Copier,
     Progress,
 )
-from holdfast.core.event import FORKED, ORIGIN, expires_of, ops_of, origin_of, record_link
+from holdfast.core.event import FORKED, ORIGIN, expires_of, follows, ops_of, origin_of
 from holdfast.core.log import Log
 from holdfast.errors import ConflictError, CorruptError, ExpiredError, HoldfastError
 
@@ -140,7 +141,9 @@ class Remains:
                 revision, link = known
             if record.revision != revision + 1:
                 return f"revisions {revision + 1} to {record.revision - 1} are lost"
-            if link is not None and record_link(link, record) != record.link:
+            if record.payload == GONE:
+                return None  # let go of on purpose: there is nothing more to read
+            if link is not None and not follows(link, record):
                 return f"event {record.revision} does not match its link"
             codec.check(record.payload)
             ops_of(record)  # which cannot be read if they are not what they should be

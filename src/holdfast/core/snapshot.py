@@ -608,6 +608,12 @@ class Snapshots:
         growth.bytes = 0
         growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(rest))
 
+    def forget(self, stream: str, until: int) -> None:
+        """Deletes the snapshots up to a revision: what they were made of was let go of."""
+        for revision in self.revisions(stream):
+            if revision <= until:
+                self._objects_of(stream).delete("snapshot", _name(stream, revision))
+
     def _discard(self, stream: str, revision: int) -> None:
         try:
             self._objects_of(stream).delete("snapshot", _name(stream, revision))

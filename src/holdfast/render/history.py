@@ -21,7 +21,8 @@ def event_document(event: Event) -> dict[str, Any]:
     `meta` is as stored too, with the keys that this version does not know.
     """
     # What cannot be decoded raises here, not at the reader's.
-    event.data  # noqa: B018
+    if not event.is_let_go:
+        event.data  # noqa: B018
     event.meta  # noqa: B018
     return {
         "scope": event.stream,
@@ -34,7 +35,8 @@ def event_document(event: Event) -> dict[str, Any]:
         "key": event.key,
         "link": event.link,
         "meta": None if event.record.meta is None else Raw(event.record.meta.encode()),
-        "data": Raw(event.record.payload),
+        "data": None if event.is_let_go else Raw(event.record.payload),
+        **({"let_go": True} if event.is_let_go else {}),
     }
 
 

@@ -136,6 +136,8 @@ def show_summary(event: Event) -> str:
 
 
 def _summary(event: Event) -> str:
+    if event.is_let_go:
+        return "let go of"
     data = event.data
     if event.type == "changed":
         return show_ops(data)

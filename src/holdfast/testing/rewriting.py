@@ -74,7 +74,8 @@ class RewriteClauses(Trial):
         before = backend.read_all(), backend.heads(["a", "b"]), backend.marks.list()
         for whole in (False, True):
             for left in backend.purge(whole=whole):
-                assert left.where and left.remedy
+                assert left.where
+                assert left.remedy
             assert (backend.read_all(), backend.heads(["a", "b"]), backend.marks.list()) == before
             assert backend.objects.get("blob", "ab/cd") == b"data"
         write(backend, build, "a")

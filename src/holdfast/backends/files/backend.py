@@ -22,6 +22,7 @@ from holdfast.backends.files.directory import (
     CLOSED,
     END,
     NO_PAGE,
+    REWRITTEN,
     SEGMENT,
     Directory,
     SharedPage,
@@ -92,6 +93,7 @@ class ReadOnly:
         self.clock = clock
         self.page: SharedPage | None = None
         self.page_words = NO_PAGE
+        self._rewritten = 0
         directory.identify(clock, create=False)
         log_fd = directory.folder(LOG, create=False)
         segments = Segments(self.disk, log_fd, read_only=True)
@@ -156,6 +158,9 @@ class ReadOnly:
         catalog = self.catalog
         with catalog.mutex:
             if self._follow():
+                if self.page_words[REWRITTEN] != self._rewritten:
+                    self._rewritten = self.page_words[REWRITTEN]
+                    catalog.segments.forget_sealed()
                 end = self.page_words[END]
                 if end > catalog.tail.cursor.end:
                     catalog.catch_up(end, self.page_words[SEGMENT])

@@ -60,7 +60,8 @@ PAGE_BYTES = 4096
     RING_FREE,  # ring bytes that may be overwritten before the text must be synced
     LEASES,  # grows with each change of leases.json
     LOCK,  # inode of the lock file that they meet in; 0 if nobody wrote it down
-) = range(14)
+    REWRITTEN,  # grows each time that a rewritten segment took the place of a sealed one
+) = range(15)
 
 NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
 """Words that agree with no state of any store: what stands for a page that is not there."""

@@ -355,7 +355,7 @@ class RingJournal:
         words[BUSY] = 1
         number, end = words[RING_NUMBER] + 1, cursor.end
         batch = encode_batch(self._seed, number, end, end, cursor.position, cursor.digest, b"")
-        write_all(self._disk, self._ring_fd, batch, 0)
+        write_all(self._disk, self._ring_fd, batch.ljust(room(0), b"\0"), 0)
         self._disk.sync(self._ring_fd)
         if self._reach is not None:
             self._reach("files.ring.emptied")

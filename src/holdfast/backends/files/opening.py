@@ -24,6 +24,7 @@ from holdfast.backends.files.directory import (
     END,
     LOCK,
     NO_PAGE,
+    REWRITTEN,
     SEGMENT,
     SYNCED_END,
     Directory,
@@ -94,6 +95,7 @@ class Opened:
             self.page = self._open_page(is_first)
             undo.callback(self.page.close)
             self.page_words = self.page.words
+            self._rewritten = self.page_words[REWRITTEN]
             self.journal = RingJournal(
                 directory, segments, self.page, self.watch, full=full, reach=reach
             )
@@ -172,7 +174,6 @@ class Opened:
     def taken(self) -> list[str]:
         """Returns which files were taken, by a closer look than a commit's."""
         self.follow_segments()
-        self.catalog.segments.forget_rewritten()
         taken = self.watch.taken()
         end = self.catalog.tail.cursor.end  # before the segments, so that it lies within them
         segments = self.catalog.segments
@@ -185,10 +186,13 @@ class Opened:
         return taken
 
     def follow_segments(self) -> None:
-        """Learns whether the segment that was the newest is sealed: then others may rewrite it."""
-        segments = self.catalog.segments
-        if segments.starts and self.page.words[SEGMENT] > segments.newest:
+        """Learns whether the newest segment was sealed since, and whether others were rewritten."""
+        segments, words = self.catalog.segments, self.page.words
+        if segments.starts and words[SEGMENT] > segments.newest:
             segments.refresh()
+        if words[REWRITTEN] != self._rewritten:
+            self._rewritten = words[REWRITTEN]
+            segments.forget_sealed()
 
     def lose(self, taken: list[str]) -> FilesTakenError:
         """Saves what is held; returns the error. Afterwards the handle must not be used."""
@@ -205,6 +209,8 @@ class Opened:
     def fresh(self) -> None:
         """Reads what others have published."""
         words = self.page.words
+        if words[REWRITTEN] != self._rewritten:
+            self.follow_segments()
         end = words[END]
         if end != self.catalog.tail.cursor.end:
             self.catalog.catch_up(end, words[SEGMENT])

@@ -1,8 +1,9 @@
 """Letting go of payloads in a store on plain files (0041).
 
 A rewritten line is as long as it was, so every log offset stays true: the index, the spans that
-other processes hold, head.json and the ring need no change, and neither does the store digest, for
-which a rewritten line keeps its checksum of before. A sealed segment is replaced whole, by a rename.
+other processes hold, head.json and the ring need no change. Neither does the store digest, for
+which a rewritten line keeps its checksum of before. A sealed segment is replaced whole, by a
+rename.
 The steps, each of which leaves a whole store if the process is killed after it:
 
     (1) the segment that is written to is sealed, if it has one of the records: a new one begins
@@ -10,8 +11,8 @@ The steps, each of which leaves a whole store if the process is killed after it:
     (3) each segment is written beside itself, rewritten and synced; nobody waits for that
     (4) under the store lock, the new file takes the place of the old one
 
-A process that has the old file open reads it as it was, until its next look (`file_watch`). So what
-was let go can be on the disk for some seconds more, in a file without a name.
+Every process sees by a word of the shared page that it must open segments again, at its next read
+or its next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.backends.files.directory import REWRITTEN
 from holdfast.backends.files.disk import unavailable
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, Segments, rewrite_line
 from holdfast.backends.protocol import Leftover
+from holdfast.errors import CorruptError
 
 if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
@@ -74,22 +77,34 @@ def _rewrite_segment(
     segments = backend.catalog.segments
     content, inode = segments.content(start)
     text = bytearray(content)
+    is_changed = False
     for offset, length in lines.items():
         place = slice(offset - start, offset - start + length)
+        before = bytes(text[place])
         try:
-            text[place] = rewrite_line(bytes(text[place]), wanted)
+            text[place] = after = rewrite_line(before, wanted)
         except BadLine as exc:
-            raise backend.catalog.corrupt(offset, str(exc)) from exc
-    if text == content:
+            where = segments.where(offset)
+            problem = f"the line at {where} cannot be read: {exc}"
+            raise CorruptError(problem, where=where) from exc
+        is_changed = is_changed or before != after
+    if not is_changed:
         return True
     name = segments.write_beside(start, bytes(text))
     try:
         backend.write(lambda opened: opened.reach("files.rewrite.written"))
-        is_done = backend.write(lambda _: segments.replace(start, inode, name))
+        is_done = backend.write(lambda opened: _replace(opened, start, inode, name))
         backend.write(lambda opened: opened.reach("files.rewrite.replaced"))
         return is_done
     finally:
         segments.remove_beside(name)
+
+
+def _replace(opened: Opened, start: int, inode: int, name: str) -> bool:
+    """Step 4; every process learns of it by the shared page, before its next read."""
+    is_done = opened.catalog.segments.replace(start, inode, name)
+    opened.page.words[REWRITTEN] += is_done
+    return is_done
 
 
 def purge(backend: FilesBackend) -> list[Leftover]:

@@ -14,8 +14,8 @@ written, by the very decoder that will read it: a payload that is no JSON would 
 unreadable.
 
 A line that `rewrite` has been at (0041) is as long as it was: `-0` and spaces stand in place of a
-payload, and it ends in `,"was":"` and 8 characters of base64url: the checksum that it had, which the
-store digest goes on from, and CRC-16 of all bytes before `,"was":`.
+payload, and it ends in `,"was":"` and 8 characters of base64url: the checksum that it had, which
+the store digest goes on from, and CRC-16 of all bytes before `,"was":`.
 """
 
 from __future__ import annotations
@@ -653,6 +653,12 @@ class Segments:
             return False
         return os.path.samestat(named, os.fstat(fd))
 
+    def forget_sealed(self) -> None:
+        """Closes every segment but the newest: another process has rewritten some of them."""
+        with self.mutex:
+            for start in [start for start in self._fds if start != self.newest]:
+                self._disk.close(self._fds.pop(start))
+
     def forget_rewritten(self) -> None:
         """Closes sealed segments that another process has rewritten: they are opened again.
 
@@ -715,7 +721,8 @@ class Segments:
         """Puts what was written beside in the place of a sealed segment, in one durable step.
 
         Returns False, and changes nothing, if another file is there than the one that was read:
-        somebody else has rewritten it meanwhile, or has removed what was written. The caller has the store lock.
+        somebody else has rewritten it meanwhile, or has removed what was written. The caller has
+        the store lock.
         """
         if self._disk.stat(_name_of(start), at=self._directory_fd).st_ino != inode:
             return False

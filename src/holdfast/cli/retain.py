@@ -1,0 +1,130 @@
+"""Verbs for letting go: retain, hold, unhold."""
+
+from __future__ import annotations
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
+from holdfast.cli.printing import print_json, print_line, print_note, print_table
+from holdfast.core.arguments import check_duration
+from holdfast.core.retention import GRACE_S, Retention
+from holdfast.errors import UsageError
+from holdfast.render.retain import (
+    held_document,
+    holds_document,
+    let_go_document,
+    retention_document,
+    unheld_document,
+)
+from holdfast.render.text import clean, show_time
+
+
+def retain(
+    *,
+    now: Flag = False,
+    grace: str | None = None,
+    dry_run: Flag = False,
+    whole: Flag = False,
+    log: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Let go of what removed, closed and expired scopes held. Their bytes leave the store.
+
+    Parameters
+    ----------
+    now
+        Do not wait until the time of grace is over.
+    grace
+        How long what has ended stays, such as 30d or 12h. Without it 7 days.
+    dry_run
+        Say what would go and why; change no byte.
+    whole
+        Take the time to make the store smaller, and look for blobs that nobody names.
+    log
+        Show what was let go of until now; let go of nothing.
+    """
+    if now and grace is not None:
+        raise UsageError("--now is a grace of nothing: give one of --now and --grace")
+    if log:
+        _print_log(options)
+        return
+    grace_s = 0.0 if now else GRACE_S if grace is None else check_duration(grace, "--grace")
+    with open_reading(options) if dry_run else open_writing(options) as store:
+        done = store.retain(grace_s=grace_s, whole=whole, dry_run=dry_run)
+    if options.json:
+        print_json(retention_document(done))
+        return
+    _print_done(done, options)
+
+
+def _print_done(done: Retention, options: Options) -> None:
+    rows = [
+        (one.scope, f"{one.why} {show_time(one.since)}", str(one.events), str(one.bytes))
+        for one in done.scopes
+    ]
+    if rows:
+        print_table(("scope", "why", "events", "bytes"), rows)
+    would = "would be let go of" if done.dry_run else "were let go of"
+    print_line(f"{done.events} events and {done.blobs} blobs, {done.bytes} bytes, {would}")
+    for scope in done.held:
+        print_line(f"held\t{clean(scope)}")
+    for left in done.left:
+        print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
+    if done.dry_run and done.scopes:
+        print_note(f"keep one: {command('hold SCOPE', options.place)}")
+
+
+def _print_log(options: Options) -> None:
+    with open_reading(options) as store:
+        told = store.let_go()
+    if options.json:
+        print_json(let_go_document(told))
+        return
+    rows = [
+        (one.scope, one.why, f"{one.first}-{one.last}", str(one.events), show_time(one.time))
+        for one in told
+    ]
+    print_table(("scope", "why", "revisions", "events", "let go of"), rows)
+
+
+def hold(
+    scope: str | None = None, /, *, reason: str | None = None, options: Options = DEFAULTS
+) -> None:
+    """Keep everything of a scope from retain; without a scope, show what is held.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as conversation/ticket-7. It may be removed or closed.
+    reason
+        Why, for those who look later.
+    """
+    if scope is None:
+        with open_reading(options) as store:
+            holds = store.holds()
+        if options.json:
+            print_json(holds_document(holds))
+            return
+        rows = [(one.scope, show_time(one.since), one.actor, one.reason) for one in holds]
+        print_table(("scope", "since", "by", "reason"), rows)
+        return
+    with open_writing(options) as store:
+        store.hold(scope, reason)
+    if options.json:
+        print_json(held_document(scope, reason))
+    else:
+        print_line(f"{clean(scope)} is held: retain lets go of nothing of it")
+
+
+def unhold(scope: str, /, *, options: Options = DEFAULTS) -> None:
+    """End a hold.
+
+    Parameters
+    ----------
+    scope
+        The scope that is held.
+    """
+    with open_writing(options) as store:
+        store.unhold(scope)
+    if options.json:
+        print_json(unheld_document(scope))
+    else:
+        print_line(f"{clean(scope)} is held no more")

@@ -1,0 +1,529 @@
+"""Letting go on purpose: which payloads may go, that they went, what is left to do (0049).
+
+Nothing goes that anybody can still ask for. What may go is what a scope held before it was removed,
+what it held before it was closed in a way that drops its state, and what it held when its lifetime
+was over. A scope that is held keeps everything, whatever else is true of it. What a living fork
+began from stays too.
+
+The order of one letting-go, so that a process that is killed anywhere leaves nothing undone for
+ever and nothing half done:
+
+    (1) an event in `retention/log` says which records go and why, with the digest of each payload,
+        by which its link can be verified ever after; marks say that the rest is pending
+    (2) the backend rewrites the records (clause 28)
+    (3) snapshots that were made of them are deleted
+    (4) blobs that only they named are deleted, when every event of the store was looked at
+    (5) the marks are cleared
+    (6) the backend purges its bytes (clause 29), and an event says what is left
+
+The next run does again what a mark still says. One run at a time has the lease `retention`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from hashlib import sha256
+from threading import Lock
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import (
+    GONE,
+    START,
+    Cleared,
+    Fence,
+    Head,
+    Lease,
+    Leftover,
+    Mark,
+    Position,
+    Record,
+    Rewrites,
+)
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import (
+    CHECKPOINTED,
+    CLOSED,
+    FORKED,
+    JOINED,
+    LEASE,
+    OPENED,
+    REMOVED,
+    end_of,
+    to_datetime,
+)
+from holdfast.core.layers import Layer, lasting_prefixes, register_layer
+from holdfast.core.leases import LeaseKeeper, acquire_within
+from holdfast.core.log import COLLECTED, NO_LIMIT, READ_CHUNK, Log
+from holdfast.errors import LeaseLostError, NotFoundError, UsageError
+
+STREAM = "retention/log"
+LET_GO = "retention.let_go"
+HELD = "retention.held"
+RELEASED = "retention.released"
+PURGED = "retention.purged"
+
+HOLDS = "retention.hold"
+"""The index that has a mark for each scope that is held."""
+PENDING = "retention.pending"
+"""The index that has a mark for each scope whose letting-go has begun and is not done."""
+BLOBS = "retention.blob"
+"""The index that has a mark for each blob that may have nobody who names it, due when it may go."""
+register_layer(
+    Layer(
+        name="retention",
+        prefixes=("retention",),
+        indexes=(HOLDS, PENDING, BLOBS, COLLECTED),
+    )
+)
+
+GRACE_S = 7 * 24 * 3600.0
+"""How long what was removed, closed or has expired stays, unless another time is given."""
+ORPHANS_STAY_S = 24 * 3600.0
+"""How long a blob that nobody names stays: its commit may be on the way."""
+LEASE_NAME = "retention"
+LEASE_TTL_S = 30.0
+RECORDS_AT_ONCE = 20_000
+DIGESTS_PER_EVENT = 500
+MARKS_PER_COMMIT = 500
+_STRUCTURE = frozenset({OPENED, FORKED, CLOSED, REMOVED, CHECKPOINTED, JOINED, LEASE})
+"""Types whose payloads say how streams hang together; they hold nothing that people wrote."""
+
+Why = Literal["removed", "closed", "expired"]
+
+
+class Retained(Struct, frozen=True):
+    """What one scope lost, or would lose: events up to a revision, and the bytes they held."""
+
+    scope: str
+    why: Why
+    since: datetime
+    until: int
+    events: int
+    bytes: int
+
+
+class Retention(Struct, frozen=True):
+    """What a run of `retain` did, or would do, and what is still in the stored bytes."""
+
+    scopes: list[Retained]
+    blobs: int
+    held: list[str]  # scopes that a hold has kept
+    left: list[Leftover]
+    dry_run: bool
+
+    @property
+    def events(self) -> int:
+        return sum(one.events for one in self.scopes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.scopes)
+
+
+class LetGo(Struct, frozen=True):
+    """One letting-go as `retention/log` tells it."""
+
+    scope: str
+    why: Why
+    first: int
+    last: int
+    events: int
+    time: datetime
+    actor: str
+
+
+class Hold(Struct, frozen=True):
+    """A scope that keeps everything, since when, and why."""
+
+    scope: str
+    reason: str
+    since: datetime
+    actor: str
+
+
+class _LetGo(Struct):
+    scope: str
+    why: Why
+    runs: list[tuple[int, str]]  # the first revision of each run, and base64 of its digests
+    blobs: list[str] = []
+
+
+class _Held(Struct):
+    scope: str
+    reason: str = ""
+
+
+class _Condemned(Struct, frozen=True):
+    """Records of a scope that may go: after < revision <= until."""
+
+    stream: str
+    why: Why
+    since_us: int
+    after: int
+    until: int
+
+
+# --- what may go ----------------------------------------------------------------------------------
+
+
+def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[_Condemned]:
+    """Yields what may go of every scope, in the order of names; holds are not looked at."""
+    kept = _kept_for_forks(log)
+    lasting = lasting_prefixes()
+    for name, head in _heads(log):
+        if name.partition("/")[0] in lasting:
+            continue
+        found = _ended(log, name, head)
+        if found is None or found[1] > now_us - grace_us:
+            continue
+        why, since_us, until = found
+        after = max(kept.get(name, 0), head.first - 1)
+        if until > after:
+            yield _Condemned(name, why, since_us, after, until)
+
+
+def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
+    """Returns why and since when what a stream held is over, and up to which revision."""
+    if head.expires_us:
+        return None  # where the backend lets go of it by itself, nothing is left to do
+    ends_us = log.expiry.end(stream, head)
+    if ends_us and log.expiry.has_ended(stream, head):
+        return "expired", ends_us, head.revision
+    newest = log.record(stream, head.revision)
+    end = end_of(newest, 0) if newest.payload != GONE else None
+    if end is not None and end.dropped:
+        return "closed", newest.time, end.closed_at - 1
+    removed_at = log.life(stream, head.revision)
+    if removed_at:
+        return "removed", log.record(stream, removed_at).time, removed_at - 1
+    return None
+
+
+def _kept_for_forks(log: Log) -> dict[str, int]:
+    """Returns up to which revision each stream is the past of a fork that is there."""
+    kept: dict[str, int] = {}
+    for name, head in _heads(log):
+        if head.first == 1 or log.life(name, head.revision) >= head.first:
+            continue  # no fork; or one that was removed, and has a past of its own since
+        for above, until in log.ancestry(name, head.revision):
+            if above != name:
+                kept[above] = max(kept.get(above, 0), until)
+    return kept
+
+
+def _heads(log: Log) -> Iterator[tuple[str, Head]]:
+    after = ""
+    while names := log.stream_page(after=after):
+        for name, head in zip(names, log.heads(names), strict=True):
+            if head is not None:
+                yield name, head
+        after = names[-1]
+
+
+def _records(log: Log, one: _Condemned) -> Iterator[Record]:
+    """Yields the records that have something to let go of."""
+    after = one.after
+    while after < one.until:
+        page = log.read(one.stream, after=after, until=one.until, limit=READ_CHUNK)
+        for record in page:
+            is_held_already = record.payload == GONE or len(record.payload) < len(GONE)
+            if not is_held_already and record.type not in _STRUCTURE:
+                yield record
+        after = page[-1].revision
+
+
+# --- letting go -----------------------------------------------------------------------------------
+
+
+class Retainer:
+    """Lets go of what may go, for one store."""
+
+    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
+        self._log = log
+        self._lease_keeper = lease_keeper
+        self._lock = Lock()
+
+    def hold(self, scope: str, reason: str) -> None:
+        """Keeps everything of a scope until it is released, whatever becomes of it."""
+        if self._log.heads([scope])[0] is None:
+            raise NotFoundError(f'there is no scope "{scope}" to hold')
+        payload = codec.encode_plain(_Held(scope, reason))
+        self._commit([NewEvent(HELD, payload)], marks=[Mark(HOLDS, scope)])
+
+    def release(self, scope: str) -> None:
+        """Ends a hold."""
+        if all(hold.scope != scope for hold in self.holds()):
+            raise NotFoundError(f'scope "{scope}" is not held')
+        payload = codec.encode_plain(_Held(scope))
+        self._commit([NewEvent(RELEASED, payload)], marks=[Cleared(HOLDS, scope)])
+
+    def holds(self) -> list[Hold]:
+        """Returns the scopes that are held, by name."""
+        names = self._held()
+        if not names:
+            return []
+        found: dict[str, Hold] = {}
+        for record in _told(self._log, HELD):
+            said = codec.decode_as(record.payload, _Held)
+            found[said.scope] = Hold(
+                said.scope, said.reason, to_datetime(record.time), record.actor
+            )
+        return [found[name] for name in sorted(names) if name in found]
+
+    def let_go(self) -> list[LetGo]:
+        """Returns every letting-go, oldest first."""
+        found: list[LetGo] = []
+        for record in _told(self._log, LET_GO):
+            said = codec.decode_as(record.payload, _LetGo)
+            runs = [(first, len(b64decode(digests)) // 32) for first, digests in said.runs]
+            first, (last, count) = runs[0][0], runs[-1]
+            events = sum(count for _, count in runs)
+            time = to_datetime(record.time)
+            found.append(
+                LetGo(said.scope, said.why, first, last + count - 1, events, time, record.actor)
+            )
+        return found
+
+    def plan(self, *, grace_s: float) -> Retention:
+        """Returns what would go, and why; changes no byte."""
+        grace_us = round(grace_s * 1_000_000)
+        held, scopes, kept = self._held(), list[Retained](), list[str]()
+        for one in condemned(self._log, now_us=self._log.clock.now_us(), grace_us=grace_us):
+            if one.stream in held:
+                kept.append(one.stream)
+                continue
+            sizes = [len(record.payload) for record in _records(self._log, one)]
+            if sizes:
+                scopes.append(_retained(one, len(sizes), sum(sizes)))
+        return Retention(scopes, 0, kept, [], True)
+
+    def run(self, *, grace_s: float, whole: bool, wait_s: float) -> Retention:
+        """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
+        for part in self._log.routes.parts() or [self._log._backend]:
+            if not isinstance(part, Rewrites):
+                raise UsageError(
+                    f"{part.inspect.describe()['kind']} cannot let go of what it stores",
+                    hint="copy the store to a backend that can",
+                )
+        if not self._lock.acquire(timeout=wait_s):
+            raise _at_work(self._lease_keeper.worker)
+        try:
+            lease = acquire_within(
+                self._log.clock,
+                lambda: self._lease_keeper.take(LEASE_NAME, ttl_s=LEASE_TTL_S),
+                wait_s,
+            )
+            try:
+                return _Run(self, self._log, lease, grace_s).run(whole=whole)
+            finally:
+                self._lease_keeper.give_back(lease)
+        finally:
+            self._lock.release()
+
+    def _held(self) -> set[str]:
+        return {mark.key for mark in self._log.marks.list(HOLDS, limit=NO_LIMIT)}
+
+    def _commit(
+        self,
+        new_events: list[NewEvent],
+        marks: Iterable[Mark | Cleared] = (),
+        lease: Lease | None = None,
+    ) -> None:
+        writes = (StreamWrite(STREAM, tuple(new_events)),) if new_events else ()
+        fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
+        self._log.commit(ProposedCommit(writes, marks=tuple(marks), fence=fence))
+
+
+class _Run:
+    """One run, under the lease."""
+
+    def __init__(self, retainer: Retainer, log: Log, lease: Lease, grace_s: float) -> None:
+        self._retainer = retainer
+        self._log = log
+        self._lease = lease
+        self._grace_us = round(grace_s * 1_000_000)
+        self._scopes: list[Retained] = []
+        self._kept: list[str] = []
+        self._batch: dict[str, list[int]] = {}
+        self._snapshots: dict[str, int] = {}
+
+    def run(self, *, whole: bool) -> Retention:
+        log = self._log
+        pending = {mark.key for mark in log.marks.list(PENDING, limit=NO_LIMIT)}
+        for one in condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us):
+            if one.stream in self._retainer._held():  # asked each time: it may be held since
+                self._kept.append(one.stream)
+                continue
+            self._let_go(one)
+            if one.stream in pending:
+                self._snapshots[one.stream] = one.until
+        self._flush()
+        blobs = self._collect_blobs(whole=whole)
+        left: list[Leftover] = []
+        if self._scopes or blobs or pending or whole:
+            left = self._purge(whole=whole)
+        return Retention(self._scopes, blobs, self._kept, left, False)
+
+    # --- records ---
+
+    def _let_go(self, one: _Condemned) -> None:
+        """Steps 1 and 2 of what may go of one scope; small ones are rewritten together."""
+        events = size = 0
+        chunk: list[Record] = []
+        for record in _records(self._log, one):
+            events += 1
+            size += len(record.payload)
+            chunk.append(record)
+            if len(chunk) == DIGESTS_PER_EVENT:
+                self._tell(one, chunk)
+                chunk = []
+        if chunk:
+            self._tell(one, chunk)
+        if events:
+            self._scopes.append(_retained(one, events, size))
+
+    def _tell(self, one: _Condemned, chunk: list[Record]) -> None:
+        self._check_lease()
+        names = sorted({name for record in chunk for name, _ in codec.blobs_in(record.payload)})
+        said = _LetGo(one.stream, one.why, _runs(chunk), names)
+        due_us = self._log.clock.now_us() + self._grace_us
+        marks = [Mark(PENDING, one.stream), *(Mark(BLOBS, name, due_us) for name in names)]
+        new_event = NewEvent(LET_GO, codec.encode_plain(said))
+        self._retainer._commit([new_event], marks, self._lease)
+        self._batch.setdefault(one.stream, []).extend(record.revision for record in chunk)
+        self._snapshots[one.stream] = one.until
+        if sum(map(len, self._batch.values())) >= RECORDS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Steps 2, 3 and 5 of what was told so far."""
+        self._check_lease()
+        batch, self._batch = self._batch, {}
+        snapshots, self._snapshots = self._snapshots, {}
+        if batch:
+            backend = self._log._backend
+            assert isinstance(backend, Rewrites), "BUG: asked before"
+            backend.rewrite(batch)
+        for stream, until in snapshots.items():
+            self._log.snapshots.forget(stream, until)
+        for some in _chunks([Cleared(PENDING, stream) for stream in snapshots], MARKS_PER_COMMIT):
+            self._retainer._commit([], some, self._lease)
+
+    def _check_lease(self) -> None:
+        """Raises LeaseLostError if another process may be at work by now."""
+        holder = self._log.leases.holder(LEASE_NAME)
+        if holder is None or (holder.owner, holder.epoch) != (self._lease.owner, self._lease.epoch):
+            raise _at_work(holder.owner if holder is not None else "nobody any more")
+
+    # --- blobs ---
+
+    def _collect_blobs(self, *, whole: bool) -> int:
+        """Step 4: deletes the blobs that may have nobody who names them, and have nobody.
+
+        Who spills a large value looks whether blobs were collected since it knew of one, and writes
+        it again then. One that was named while we looked is put back: its bytes are at hand.
+        """
+        log, now_us = self._log, self._log.clock.now_us()
+        marked = {mark.key: mark.due for mark in log.marks.list(BLOBS, limit=NO_LIMIT)}
+        due = {name for name, due_us in marked.items() if due_us <= now_us}
+        if not due and not whole:
+            return 0
+        self._retainer._commit([], [Mark(COLLECTED, "blobs", now_us)], self._lease)
+        named, position = _named_blobs(log, START)
+        gone: dict[str, bytes] = {}
+        for name in sorted(due - named):
+            self._check_lease()
+            data = log.blobs.delete(name)
+            if data is not None:
+                gone[name] = data
+        named_since, _ = _named_blobs(log, position)
+        for name in named_since & gone.keys():
+            log.blobs.put_back(name, gone.pop(name))
+        marks: list[Mark | Cleared] = [Cleared(BLOBS, name) for name in sorted(due)]
+        if whole:
+            due_us = now_us + max(self._grace_us, round(ORPHANS_STAY_S * 1_000_000))
+            orphans = log.blobs.names() - named - named_since - marked.keys()
+            marks += [Mark(BLOBS, name, due_us) for name in sorted(orphans)]
+        for some in _chunks(marks, MARKS_PER_COMMIT):
+            self._retainer._commit([], some, self._lease)
+        return len(gone)
+
+    # --- bytes ---
+
+    def _purge(self, *, whole: bool) -> list[Leftover]:
+        """Step 6."""
+        backend = self._log._backend
+        assert isinstance(backend, Rewrites), "BUG: asked before"
+        left = backend.purge(whole=whole)
+        said = {"left": [[one.where, one.remedy] for one in left]}
+        self._retainer._commit([NewEvent(PURGED, codec.encode_plain(said))], (), self._lease)
+        return left
+
+
+def _retained(one: _Condemned, events: int, size: int) -> Retained:
+    return Retained(one.stream, one.why, to_datetime(one.since_us), one.until, events, size)
+
+
+def _runs(chunk: list[Record]) -> list[tuple[int, str]]:
+    """Returns the digests of payloads, those of neighbours together."""
+    runs: list[tuple[int, bytearray]] = []
+    last = 0
+    for record in chunk:
+        digest = sha256(record.payload).digest()
+        if runs and record.revision == last + 1:
+            runs[-1][1].extend(digest)
+        else:
+            runs.append((record.revision, bytearray(digest)))
+        last = record.revision
+    return [(first, b64encode(digests).decode()) for first, digests in runs]
+
+
+def digests_told(log: Log) -> dict[tuple[str, int], bytes]:
+    """Returns the digest of each payload that was let go of, by stream and revision."""
+    found: dict[tuple[str, int], bytes] = {}
+    for record in _told(log, LET_GO):
+        said = codec.decode_as(record.payload, _LetGo)
+        for first, encoded in said.runs:
+            digests = b64decode(encoded)
+            for place in range(0, len(digests), 32):
+                found[said.scope, first + place // 32] = digests[place : place + 32]
+    return found
+
+
+def _told(log: Log, type: str) -> Iterator[Record]:
+    after = 0
+    while page := log.read(STREAM, after=after, limit=READ_CHUNK):
+        yield from (record for record in page if record.type == type)
+        after = page[-1].revision
+
+
+def _named_blobs(log: Log, after: Position) -> tuple[set[str], Position]:
+    """Returns the blobs that events after a position name, and the position looked up to."""
+    named: set[str] = set()
+    while page := log.read_all(after=after, limit=READ_CHUNK):
+        for record in page:
+            if record.type != LET_GO:
+                named.update(name for name, _ in codec.blobs_in(record.payload))
+        after = page[-1].position
+    return named, after
+
+
+def _chunks(
+    marks: list[Mark | Cleared] | list[Cleared], size: int
+) -> Iterator[list[Mark | Cleared]]:
+    for start in range(0, len(marks), size):
+        yield [*marks[start : start + size]]
+
+
+def _at_work(owner: str) -> LeaseLostError:
+    return LeaseLostError(
+        f'another retain is at work: "{owner}" has the lease "{LEASE_NAME}"',
+        lease=LEASE_NAME,
+        epoch=0,
+        hint="wait until it ends; it goes on where it stopped if it is killed",
+    )
