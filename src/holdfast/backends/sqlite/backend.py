@@ -182,8 +182,6 @@ _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
 
 _REWRITE = "UPDATE events SET payload = ?, crc = ? WHERE ordinal = ?"
 _REWRITTEN_AT_ONCE = 500
-_FREE_PAGES = 1024
-"""From so many unused pages on, 16 MiB, a store is worth making smaller."""
 
 _REST = 64
 """How many events are looked at at once to find the beginning of a commit."""
@@ -291,21 +289,29 @@ class SqliteBackend:
             writer.execute(_REWRITE, (GONE, crc, row[ORDINAL]))
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
-        """Empties the WAL, which still has the old pages; the database file has zeros for them."""
+        """Empties the WAL, which still has the old pages, and with `whole` writes every page anew.
+
+        SQLite writes zeros over a row that it replaces. But where it moved rows from one page to
+        another, as tables grow, copies stay in the old one until the database is vacuumed.
+        """
         checkout = self._checkout
         writer = checkout.writer
         with checkout.errors, writer.lock:
             checkout.check_open()
             if whole:
                 vacuum(writer)
-            if not writer.empty_wal():
-                where = f"{checkout.path}-wal"
-                return [Leftover(where, "end who reads the store, then retain again")]
-            free: int = writer.connection.pragma("freelist_count")
-        if free < _FREE_PAGES:
-            return []
-        remedy = f"{free} pages are empty: retain with whole=True (--whole) makes the file smaller"
-        return [Leftover(checkout.path, remedy)]
+            is_empty = writer.empty_wal()
+        left: list[Leftover] = []
+        if not is_empty:
+            left.append(
+                Leftover(f"{checkout.path}-wal", "end who reads the store, then do it again")
+            )
+        if not whole:
+            remedy = (
+                "pages may hold copies of rows that were moved: retain with whole=True (--whole)"
+            )
+            left.append(Leftover(checkout.path, remedy))
+        return left
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
         checkout, cache = self._checkout, self._cache

@@ -1,0 +1,326 @@
+"""Letting go on plain files: whole wherever it is killed, and nobody beside it is harmed (0041)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.backends.files import FilesBackend, opening, text
+from holdfast.backends.files.text import BadLine, decode_line, parse_line, rewrite_line
+from holdfast.backends.protocol import GONE, Record
+from holdfast.clock import SystemClock
+from holdfast.errors import CorruptError, FilesTakenError, UnavailableError
+from holdfast.testing.faults import CrashPoints
+from holdfast.testing.records import RecordBuilder
+from holdfast.testing.trial import write
+
+WANTED = {"a": [1, 2, 4, 15, 16], "b": [2, 4]}
+POINTS = (
+    "files.segment.added",
+    "files.rewrite.sealed",
+    "files.ring.emptied",
+    "files.ring.wiped",
+    "files.rewrite.written",
+    "files.rewrite.replaced",
+)
+
+
+@pytest.fixture
+def filled(tmp_path: Path, trial: dict[str, Any], small: None) -> Path:
+    """A closed store of several segments, where each payload holds its number."""
+    del small
+    backend = FilesBackend(tmp_path / "filled", clock=SystemClock())
+    trial["Filler"]().fill(backend)
+    write(backend, RecordBuilder(SystemClock().now_us()), "b", b'{"b":"CANARY"}')
+    backend.close()
+    return tmp_path / "filled"
+
+
+def records_of(path: Path) -> list[Record]:
+    backend = FilesBackend(path, clock=SystemClock())
+    records = backend.read_all(limit=1000)
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+    return records
+
+
+def is_wanted(record: Record) -> bool:
+    return record.revision in WANTED.get(record.stream, ())
+
+
+def judge(path: Path, before: list[Record]) -> None:
+    """Asserts that each record is as it was or let go of, and that a second run does the rest."""
+    found = records_of(path)
+    for record, was in zip(found, before, strict=True):
+        assert record == was or (is_wanted(was) and record == replace(was, payload=GONE))
+    backend = FilesBackend(path, clock=SystemClock())
+    backend.rewrite(WANTED)
+    assert backend.purge() == []
+    backend.close()
+    for record, was in zip(records_of(path), before, strict=True):
+        assert record == (replace(was, payload=GONE) if is_wanted(was) else was)
+    gone = [was.payload for was in before if is_wanted(was) and was.payload != GONE]
+    for file in path.rglob("*"):
+        if file.is_file():
+            assert not any(payload in file.read_bytes() for payload in gone), file
+    assert not list((path / "log").glob("*.new"))
+
+
+def work(path: Path, **options: Any) -> None:
+    with closing(FilesBackend(path, clock=SystemClock(), **options)) as backend:
+        backend.rewrite(WANTED)
+        backend.purge()
+
+
+def test_killed_at_any_call_it_leaves_a_whole_store(
+    filled: Path, tmp_path: Path, trial: dict[str, Any], disks: dict[str, Any]
+) -> None:
+    before = records_of(filled)
+    opened = disks["faulty"](lambda _count, _name, run, _arguments: run())
+    FilesBackend(shutil.copytree(filled, tmp_path / "o"), clock=SystemClock(), disk=opened)
+    number, killed, code = opened.count, 0, -signal.SIGKILL
+    while code:
+        path = shutil.copytree(filled, tmp_path / str(number))
+        disk = disks["kill_at"](number, torn=number % 2 == 0)
+        _, code = trial["in_child"](lambda _, p=path, d=disk: work(p, disk=d))
+        judge(path, before)
+        killed += code == -signal.SIGKILL
+        number += 1 if number < opened.count + 30 else 17
+    assert killed > 30
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_at_any_call_harms_nothing(
+    filled: Path, tmp_path: Path, disks: dict[str, Any], problem: int
+) -> None:
+    before = records_of(filled)
+    writing = ("open", "pwrite", "sync", "sync_directory", "rename", "truncate", "reserve")
+    number, failed = 12, 0
+    while True:
+        path = shutil.copytree(filled, tmp_path / str(number))
+        disk = disks["fail_at"](number, problem, only=writing)
+        try:
+            work(path, disk=disk)
+        except UnavailableError:
+            failed += 1
+        judge(path, before)
+        if disk.count < number or number > 130:
+            break
+        number += 3
+    assert failed
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_living_handle_goes_on_after_a_killed_one(
+    filled: Path, trial: dict[str, Any], point: str
+) -> None:
+    before = records_of(filled)
+    mine = FilesBackend(filled, clock=SystemClock())
+    assert mine.read_all(limit=1000) == before
+    points = CrashPoints()
+    points.kill_at(point, 1)
+    _, code = trial["in_child"](lambda _: work(filled, reach=points.reach))
+    assert code == -signal.SIGKILL
+    mine.look_while_idle()
+    write(mine, RecordBuilder(SystemClock().now_us()), "a")
+    for record, was in zip(mine.read_all(limit=1000), before, strict=False):
+        assert record == was or (is_wanted(was) and record == replace(was, payload=GONE))
+    mine.close()
+    judge(filled, records_of(filled))
+
+
+def test_power_that_is_lost_takes_nothing_else(filled: Path, disks: dict[str, Any]) -> None:
+    before = records_of(filled)
+    disk = disks["power"]()
+    backend = FilesBackend(filled, clock=SystemClock(), disk=disk)
+    backend.rewrite(WANTED)
+    disk.lose_power(random.Random(7))
+    backend.after_fork()
+    for record, was in zip(records_of(filled), before, strict=True):
+        assert record == (replace(was, payload=GONE) if is_wanted(was) else was)
+
+
+def test_readers_beside_see_it_and_miss_nothing(filled: Path) -> None:
+    readers = [FilesBackend(filled, clock=SystemClock(), read_only=True)]  # nobody has it open
+    assert readers[0].read("a", limit=1)[0].payload != GONE
+    work(filled)
+    assert readers[0].opened.taken() == []
+    writer = FilesBackend(filled, clock=SystemClock())
+    readers.append(FilesBackend(filled, clock=SystemClock(), read_only=True))
+    other = FilesBackend(filled, clock=SystemClock())
+    readers.append(other)
+    for one in readers:
+        assert one.read("a", limit=1)[0].payload == GONE
+        assert one.read("a")[2].payload != GONE
+    writer.rewrite({"a": [3]})
+    [left] = writer.purge()
+    assert "process" in left.remedy
+    for one in readers:
+        one.look_while_idle()
+        assert one.read("a")[2].payload == GONE
+    write(other, RecordBuilder(SystemClock().now_us()), "a")
+    writer.rewrite({"a": [17]})
+    other.rewrite({"a": [5, 17]})
+    for one in (writer, *readers):
+        assert one.read("a")[4].payload == GONE
+        one.look_while_idle()
+        one.check_open()
+        one.close()
+
+
+def test_another_file_in_the_place_of_a_segment_is_still_noticed(filled: Path) -> None:
+    for change in (
+        lambda name, data: name.write_bytes(data[:-1]),
+        lambda name, data: name.write_bytes(data.replace(b"x", b"y")),
+        lambda name, data: name.write_bytes(data.replace(b"\n", b" ", 1)),
+        lambda name, data: None,
+    ):
+        reader = FilesBackend(filled, clock=SystemClock(), read_only=True)
+        reader.read("a")
+        name = sorted((filled / "log").iterdir())[0]
+        data = name.read_bytes()
+        name.unlink()
+        change(name, data)
+        reader.look_while_idle()
+        with pytest.raises(FilesTakenError):
+            reader.read("a")
+        reader.close()
+        name.unlink(missing_ok=True)
+        name.write_bytes(data)
+
+
+def test_what_recovery_cut_off_goes_too(filled: Path) -> None:
+    torn = filled / "torn"
+    torn.mkdir()
+    (torn / "0001").write_bytes(b"CANARY")
+    (filled / "log" / "left.new").write_bytes(b"CANARY")
+    backend = FilesBackend(filled, clock=SystemClock())
+    assert backend.purge() == []
+    backend.close()
+    assert list(torn.iterdir()) == []
+    assert not (filled / "log" / "left.new").exists()
+
+
+def test_where_the_system_lists_no_locks_somebody_may_be_there(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_LOCKS", "/proc/there-is-no-such-file")
+    backend = FilesBackend(filled, clock=SystemClock())
+    assert len(backend.purge()) == 1
+    backend.close()
+
+
+def test_a_segment_that_another_process_rewrote_meanwhile_is_read_again(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = records_of(filled)
+    one, two = (FilesBackend(filled, clock=SystemClock()) for _ in range(2))
+    writes = text.Segments.write_beside
+    others: list[Callable[[], object]] = [
+        lambda: two.rewrite({"a": [3]}),
+        lambda: [
+            two.catalog.segments.remove_beside(name) for name in two.catalog.segments.beside()
+        ],
+    ]
+
+    def write_beside(segments: text.Segments, start: int, content: bytes) -> str:
+        name = writes(segments, start, content)
+        if segments is one.catalog.segments and others:
+            others.pop(0)()
+        return name
+
+    monkeypatch.setattr(text.Segments, "write_beside", write_beside)
+    # Names of what is beside hold the process id; two handles of one process share it.
+    pids = iter(range(1, 1000))
+    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
+    one.rewrite(WANTED)
+    assert not others
+    for record, was in zip(one.read_all(limit=1000), before, strict=True):
+        is_gone = is_wanted(was) or (was.stream, was.revision) == ("a", 3)
+        assert record == (replace(was, payload=GONE) if is_gone else was)
+    one.close()
+    two.close()
+
+
+def test_a_damaged_line_is_not_rewritten(filled: Path) -> None:
+    backend = FilesBackend(filled, clock=SystemClock())
+    name = sorted((filled / "log").iterdir())[0]
+    data = name.read_bytes()
+    with open(name, "r+b") as file:
+        file.write(data.replace(b"000001x", b"000001y", 1))
+    with pytest.raises(CorruptError, match="checksum does not match"):
+        backend.rewrite({"a": [1]})
+    with open(name, "r+b") as file:
+        file.write(data)
+    backend.rewrite({"a": [1]})
+    backend.close()
+    assert not list(filled.rglob("*.new"))
+
+
+def test_a_rewritten_line_says_when_its_bytes_changed(filled: Path) -> None:
+    encoded = sorted((filled / "log").iterdir())[0].read_bytes().splitlines(True)[0]
+    line = decode_line(encoded)
+    rewritten = rewrite_line(encoded, {"a": {1}})
+    assert len(rewritten) == len(encoded)
+    assert rewrite_line(rewritten, {"a": {1}}) == rewritten
+    assert rewrite_line(encoded, {"a": {7}}) == encoded
+    assert decode_line(rewritten).crc == line.crc
+    for changed in (
+        rewritten.replace(b"Z", b"Y", 1),
+        rewritten[:-11] + b"!" * 8 + rewritten[-3:],
+        rewritten[:-11] + b"AAAA====" + rewritten[-3:],
+    ):
+        with pytest.raises(BadLine):
+            decode_line(changed)
+    with pytest.raises(BadLine, match="no checksum"):
+        parse_line(encoded.replace(b'"crc":"', b'"saw":"'))
+
+
+def test_a_full_disk_when_the_segment_is_sealed_changes_nothing(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = records_of(filled)
+    backend = FilesBackend(filled, clock=SystemClock())
+
+    def full(_: text.Segments, __: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(text.Segments, "add", full)
+        with pytest.raises(UnavailableError, match="full"):
+            backend.rewrite({"a": [16], "b": [4]})
+    assert backend.read_all(limit=1000) == before
+    write(backend, RecordBuilder(SystemClock().now_us()), "a")
+
+    def added(segments: text.Segments, start: int) -> None:
+        add(segments, start)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    add = text.Segments.add
+    with monkeypatch.context() as broken:
+        broken.setattr(text.Segments, "add", added)
+        with pytest.raises(UnavailableError):
+            backend.rewrite({"a": [17]})
+    with pytest.raises(UnavailableError):
+        backend.read("a")  # what the disk holds is for the next one in to find out
+    backend.close()
+    assert [r.revision for r in records_of(filled) if r.stream == "a"] == list(range(1, 18))
+
+
+def test_a_store_without_a_ring_is_rewritten(tmp_path: Path) -> None:
+    backend = FilesBackend(tmp_path / "s", clock=SystemClock(), durability="process")
+    write(backend, RecordBuilder(SystemClock().now_us()), "a", b'"CANARY"')
+    backend.rewrite({"a": [1], "b": []})
+    backend.rewrite({})
+    backend.close()
+    assert not any(b"CANARY" in one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
