@@ -13,6 +13,7 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
@@ -168,6 +169,7 @@ __all__ = [
     "Message",
     "Messages",
     "Meta",
+    "Migration",
     "Misfit",
     "NeedsAttentionError",
     "NewerSchemaError",
@@ -182,6 +184,7 @@ __all__ = [
     "OpenTurn",
     "OtherStoreError",
     "Outcome",
+    "Outdated",
     "Output",
     "Page",
     "PendingCommit",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
@@ -65,11 +65,13 @@ from holdfast.core.leases import (
 from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, migrate, outdated, typed_scopes
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -111,6 +113,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    S = _TypeVar("S", default=Any)
+else:
+    S = TypeVar("S")
 _STATUSES = Status.__args__
 
 
@@ -149,35 +157,56 @@ class Store:
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> Scope:
+    def global_(self, schema: type[S] | None = None) -> Scope[S]:
         """Returns the one global scope."""
-        return self.scope(GLOBAL)
+        return self.scope(GLOBAL, schema=schema)
 
-    def team(self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None) -> Scope:
+    def team(
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s)
 
     def workflow(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
 
     def conversation(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
 
     def scope(
         self,
         level: str,
         id: str | None = None,
+        schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope:
+    ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
+
+        `schema` is the class of its state, for type checkers: it must be the one that the store was
+        opened with for this scope.
 
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
@@ -190,6 +219,8 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, id = self._levels.check_scope(level, id)
+        if schema is not None:
+            self._log.typed.check_schema(level if id is None else f"{level}/{id}", schema)
         return Scope(
             self._context,
             level,
@@ -277,6 +308,32 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    # --- schemas ---------------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        """Brings the state of every scope that has a schema to its version, by an event in each.
+
+        The first write does the same for a scope. `check` only tells which scopes are not of their
+        version; `dry_run` computes what would change, too. `to` is an older version to go down to,
+        by the downgrades of the schemas. A run that was stopped is begun again and goes on.
+        `progress(done, total)` is told after some scopes each.
+        """
+        if to is not None:
+            check_whole(to, "to", least=1)
+        if progress is not None:
+            check_call(progress, "progress")
+        if check_flag(check, "check") or check_flag(dry_run, "dry_run"):
+            found = list(outdated(self._log, compute=dry_run, to=to))
+            return Migration(len(typed_scopes(self._log)), 0, found, is_dry=not check)
+        return migrate(self._log, to=to, progress=progress)
 
     # --- several at once -------------------------------------------------------------------------
 
@@ -978,6 +1035,8 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    schemas: Sequence[type[Any]] = (),
+    unchecked: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -989,6 +1048,8 @@ def open_store(
     event; by default it is this worker's id. A worker that others must know of says every
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
+    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
+    which is not among them is not written to, unless `unchecked` says so.
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
@@ -1002,6 +1063,7 @@ def open_store(
         raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
     if actor is not None:
         actor = check_name(actor, "actor")
+    typed = _check_schemas(schemas, unchecked)
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
@@ -1017,6 +1079,7 @@ def open_store(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
     log = Log(backend, clock=clock, actor=actor or worker)
+    log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
 
@@ -1058,6 +1121,13 @@ def _read_mix(url: object) -> tuple[object, dict[str, str]]:
 
         return read_mix(path)
     return url, {}
+
+
+def _check_schemas(schemas: object, unchecked: object) -> Typed:
+    if not isinstance(schemas, Sequence) or isinstance(schemas, str):
+        raise UsageError(f"schemas is a list of classes, found {show_value(schemas)}")
+    classes = cast("Sequence[type[Any]]", schemas)
+    return Typed(classes, unchecked=check_flag(unchecked, "unchecked"))
 
 
 def _check_levels(levels: object) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from holdfast.backends.gates import Waiters, open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import Position
 from holdfast.core import tree
 from holdfast.core.commit import PreparedCommit, StreamWrite
-from holdfast.core.event import Change, StreamEnd, StreamState, to_datetime
+from holdfast.core.event import MIGRATED, Change, StreamEnd, StreamState, to_datetime
 
 _logger = logging.getLogger("holdfast.scope")
 
@@ -61,6 +61,7 @@ class _Durable(Struct, frozen=True):
     after: StreamState
     listeners: tuple[Subscription, ...]
     batches: frozenset[int]  # those on their way when it was put
+    is_migrated: bool = False  # the state went to another version of its schema first
 
 
 class Dispatcher:
@@ -124,10 +125,14 @@ class Dispatcher:
         writes: tuple[StreamWrite, ...] = one.request.work.writes
         with self._mutex:
             batches = frozenset(self._batches)
-            for write, before, after in zip(writes, one.before, one.after, strict=True):
+            sides = zip(writes, one.commit.appends, one.before, one.after, strict=True)
+            for write, append, before, after in sides:
                 listeners = self.listening.get(write.stream, ()) + self.listening.get(EVERY, ())
                 if listeners and not isinstance(after, StreamEnd):
-                    durable = _Durable(position, write, before, after, listeners, batches)
+                    is_migrated = any(one.type == MIGRATED for one in append.records)
+                    durable = _Durable(
+                        position, write, before, after, listeners, batches, is_migrated
+                    )
                     heapq.heappush(self._waiting, (order, next(self._numbers), durable))
                     self._put += 1
             self.is_full = len(self._waiting) > WAITING_MAX
@@ -197,6 +202,8 @@ class Dispatcher:
 def _tell(durable: _Durable) -> None:
     write, before, after = durable.write, durable.before, durable.after
     ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
+    if durable.is_migrated:
+        ops = []  # all that differs was touched
     for change in tree.touched(ops, before.root, after.root):
         told = Change(
             write.stream,
