@@ -155,6 +155,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
         return self._log.newest(self.name).closed_at > 0
 
     @property
@@ -974,13 +975,30 @@ class State(Protocol):
     """What every scope offers, for code that should not care which level it is given."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Level and id, such as `conversation/ticket-7`."""
+        ...
+
     @property
-    def state(self) -> Map: ...
-    def get(self, path: Path, default: Any = None) -> Any: ...
-    def set(self, path: Path, value: Any) -> int: ...
-    def update(self, values: Mapping[str, Any]) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
+    def state(self) -> Map:
+        """The newest state, frozen."""
+        ...
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns one value, or the default if it is not there."""
+        ...
+
+    def set(self, path: Path, value: Any) -> int:
+        """Puts a value at a key or path; returns the new revision."""
+        ...
+
+    def update(self, values: Mapping[str, Any]) -> int:
+        """Puts several values; returns the new revision."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as a dict that the caller may change."""
+        ...
 
 
 @runtime_checkable

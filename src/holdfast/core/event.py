@@ -152,39 +152,48 @@ class Event:
 
     @property
     def stream(self) -> str:
+        """The name of the scope or run that it belongs to."""
         return self.record.stream
 
     @property
     def revision(self) -> int:
+        """Its number in that stream, from 1."""
         return self.record.revision
 
     @property
     def position(self) -> Position:
+        """Its place in the order of the whole store."""
         return self.record.position
 
     @property
     def type(self) -> str:
+        """What happened, such as `changed` or `message.added`."""
         return self.record.type
 
     @property
     def actor(self) -> str:
+        """Who wrote it."""
         return self.record.actor
 
     @property
     def checkpoint(self) -> str | None:
+        """The name that its writer gave this revision, or None."""
         name = self.record.checkpoint
         return None if name == LIFE else name
 
     @property
     def key(self) -> str | None:
+        """The idempotency key that it was written with, or None."""
         return own_key(self.record.key)
 
     @property
     def time(self) -> datetime:
+        """When it was written, by the clock of its writer; in UTC."""
         return to_datetime(self.record.time)
 
     @property
     def link(self) -> str:
+        """The digest that covers it and everything before it in its stream."""
         return self.record.link.hex()
 
     @property
@@ -194,6 +203,7 @@ class Event:
 
     @property
     def data(self) -> Any:
+        """What it says, as plain values."""
         if self._data is _UNREAD:
             self._data = codec.decode(self.record.payload)
         return self._data
