@@ -14,6 +14,7 @@ from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, ac
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.schema import downgrade, schema, upgrade
@@ -183,6 +184,7 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -232,6 +234,7 @@ __all__ = [
     "act",
     "current",
     "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",
