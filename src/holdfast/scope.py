@@ -8,7 +8,7 @@ and `checkpoint` (a name for the revision that the write makes).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -52,12 +52,13 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.log import is_replayed
+from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
 from holdfast.names import GLOBAL, Levels, check_name, split_name
-from holdfast.record import keyed_item, removal
+from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -67,6 +68,7 @@ from holdfast.record.decisions import (
     OpenDecision,
     check_effect,
 )
+from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
@@ -201,15 +203,22 @@ class Scope:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
         return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
 
-    def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
-        """Returns what differs between two moments; the second is now unless given."""
+    def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        """Returns what differs between two moments; the second is now unless given.
+
+        It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
+        those; its `decisions` and `facts` are those that were recorded between.
+        """
         revision = self.revision if until is None else self.revision_of(until)
-        old = self._log.at(self.name, self.revision_of(since))
-        new = self._log.at(self.name, revision)
-        return [
-            Change(self.name, revision, change.path, change.old, change.new)
+        return self._difference(self.revision_of(since), revision)
+
+    def _difference(self, since: int, until: int) -> Difference:
+        old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        changes = [
+            Change(self.name, until, change.path, change.old, change.new)
             for change in tree.diff(old.root, new.root, is_same_stream=True)
         ]
+        return Difference(self, self._context, since, until, changes)
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -220,13 +229,15 @@ class Scope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
+        Events of your own (`record`) are asked for by the name of their type, or by its class.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
+        stored = None if type is None else stored_type(type)
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
         if not check_flag(removed, "removed"):
@@ -236,8 +247,8 @@ class Scope:
             if not records:
                 return
             for record in records:
-                if type is None or record.type == type:
-                    yield Event(record)
+                if stored is None or record.type == stored:
+                    yield self._log.event(record)
             after = records[-1].revision
 
     def states(
@@ -456,8 +467,13 @@ class Scope:
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> int:
-        """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
+    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+        """Brings an earlier moment back as a new revision; nothing is rewritten.
+
+        State, messages and tasks go back together; `changes` of what it returns, which is the new
+        revision, names them. Decisions and facts stay, because the world does not go back: its
+        `decisions` and `facts` are those that were recorded since that moment.
+        """
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -474,7 +490,7 @@ class Scope:
         expected: int | None,
         payload_of: Callable[[int, bytes], bytes],
         tasks: Callable[[], TaskRestore | None],
-    ) -> int:
+    ) -> Restored:
         """Brings a state back, with an event of that payload and what is to become of tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
@@ -486,7 +502,8 @@ class Scope:
             guard = now.revision if expected is None else expected
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(write, tasks())
+                made = self._commit_restored(write, tasks())
+                return Restored(made, self, guard, revision)
             except ConflictError as error:
                 if expected is not None:
                     raise
@@ -500,7 +517,7 @@ class Scope:
             hint="stop its other writers first",
         )
 
-    def undo(self) -> int:
+    def undo(self) -> Restored:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
         A change of the state is taken back alone. A restore is taken back whole: the messages and
@@ -525,7 +542,7 @@ class Scope:
                         hint="remove() removes it again, with what was recorded",
                     )
                 try:
-                    return self.remove(expected=newest)
+                    return Restored(self.remove(expected=newest), self, newest, newest - 1)
                 except ConflictError as error:
                     _logger.debug("undo of a return is tried again: %s", error)
                     continue
@@ -538,7 +555,7 @@ class Scope:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
-    def _return(self, removed_at: int) -> int:
+    def _return(self, removed_at: int) -> Restored:
         """Takes a removal back, which is the newest event."""
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
@@ -554,7 +571,8 @@ class Scope:
             removed_at,
             checkpoint=event.LIFE,
         )
-        return self._log.commit(ProposedCommit((write,), marks=event.marks_before(record))).revision
+        proposed = ProposedCommit((write,), marks=event.marks_before(record))
+        return Restored(self._log.commit(proposed).revision, self, removed_at, removed_at - 1)
 
     def remove(self, *, expected: int | None = None) -> int:
         """Removes the scope: it is as if it had never been. Returns the revision of that event.
@@ -765,6 +783,31 @@ class Scope:
     def memory(self) -> Memory:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
         return Memory(self._context, self, self._upwards)
+
+    # --- events of your own ----------------------------------------------------------------------
+
+    def record(
+        self,
+        event: object,
+        data: Any = None,
+        *,
+        refs: Iterable[object] = (),
+        unchecked: bool = False,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> OwnEvent:
+        """Records an event of a type of your own, and returns it; durable when it returns.
+
+        `event` is a value of a class that `@holdfast.event` declared; or such a class, or the name
+        of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
+        `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
+        state. Data that does not fit the class is a SchemaError, and an unknown type a
+        NotFoundError; with `unchecked` any data is recorded as it is.
+        """
+        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked)
+        write = self._write((prepared,), expected, key, checkpoint)
+        return own_events.recorded(self._log, write, self._commit(write))
 
     # --- like a dict -----------------------------------------------------------------------------
 
