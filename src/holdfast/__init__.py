@@ -14,8 +14,11 @@ from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, ac
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.schema import downgrade, schema, upgrade
+from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
@@ -30,17 +33,20 @@ from holdfast.errors import (
     LeaseLostError,
     LostCommitsError,
     NeedsAttentionError,
+    NewerSchemaError,
     NodeError,
     NotFoundError,
     OtherStoreError,
     ProgramError,
     RunCancelledError,
     RunFailedError,
+    SchemaError,
     StepError,
     StillRunningError,
     UnavailableError,
     UndecidedError,
     UntrustedError,
+    UpgradeError,
     UsageError,
     ValueDomainError,
 )
@@ -163,7 +169,9 @@ __all__ = [
     "Message",
     "Messages",
     "Meta",
+    "Misfit",
     "NeedsAttentionError",
+    "NewerSchemaError",
     "Node",
     "NodeContext",
     "NodeError",
@@ -176,6 +184,7 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -195,6 +204,7 @@ __all__ = [
     "RunCancelledError",
     "RunFailedError",
     "RunSummary",
+    "SchemaError",
     "Scope",
     "Session",
     "Stale",
@@ -213,6 +223,7 @@ __all__ = [
     "UndecidedWarning",
     "Unknown",
     "UntrustedError",
+    "UpgradeError",
     "UsageError",
     "ValueDomainError",
     "View",
@@ -222,6 +233,8 @@ __all__ = [
     "WorkflowState",
     "act",
     "current",
+    "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",
@@ -230,7 +243,9 @@ __all__ = [
     "repair",
     "rule",
     "run",
+    "schema",
     "step",
     "thumb",
+    "upgrade",
     "verifier",
 ]

@@ -8,7 +8,7 @@ and `checkpoint` (a name for the revision that the write makes).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -53,6 +53,7 @@ from holdfast.core.event import (
 )
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
+from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
@@ -67,7 +68,7 @@ from holdfast.names import (
     split_name,
     unescape,
 )
-from holdfast.record import keyed_item, removal
+from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -250,13 +251,15 @@ class Scope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
+        Events of your own (`record`) are asked for by the name of their type, or by its class.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
+        stored = None if type is None else stored_type(type)
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
         if not check_flag(removed, "removed"):
@@ -266,8 +269,8 @@ class Scope:
             if not records:
                 return
             for record in records:
-                if type is None or record.type == type:
-                    yield Event(record)
+                if stored is None or record.type == stored:
+                    yield self._log.event(record)
             after = records[-1].revision
 
     def states(
@@ -795,6 +798,31 @@ class Scope:
     def memory(self) -> Memory:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
         return Memory(self._context, self, self._upwards)
+
+    # --- events of your own ----------------------------------------------------------------------
+
+    def record(
+        self,
+        event: object,
+        data: Any = None,
+        *,
+        refs: Iterable[object] = (),
+        unchecked: bool = False,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> OwnEvent:
+        """Records an event of a type of your own, and returns it; durable when it returns.
+
+        `event` is a value of a class that `@holdfast.event` declared; or such a class, or the name
+        of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
+        `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
+        state. Data that does not fit the class is a SchemaError, and an unknown type a
+        NotFoundError; with `unchecked` any data is recorded as it is.
+        """
+        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked)
+        write = self._write((prepared,), expected, key, checkpoint)
+        return own_events.recorded(self._log, write, self._commit(write))
 
     # --- like a dict -----------------------------------------------------------------------------
 

@@ -409,7 +409,7 @@ class Store:
         after: Position | str | None = None,
         limit: int | None = PAGE_SIZE,
         scope: Scope | str | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         actor: str | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
@@ -438,7 +438,7 @@ class Store:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
         for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):
-            yield Event(record)
+            yield self._log.event(record)
 
     def follow(
         self, scope: Scope | str, *, after: int | None = None, timeout_s: float | None = None

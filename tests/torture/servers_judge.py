@@ -32,10 +32,14 @@ class Deaths:
         """Returns whether an answer may have been given in a power cut, and be read behind it."""
         return any(begin <= told and asked <= end for begin, end in self.cuts)
 
-    def may_lose(self, at: float) -> float | None:
-        """Returns the death that may have taken what was acknowledged then."""
+    def may_lose(self, begun: float, told: float) -> float | None:
+        """Returns the death that may have taken what was begun and acknowledged at those times.
+
+        A client may read its answer when the server that gave it is dead already, so it is the
+        beginning that has to lie before the death.
+        """
         for down in self.moments:
-            if down - self.may_lose_s <= at <= down:
+            if begun <= down <= told + self.may_lose_s:
                 return down
         return None
 
@@ -62,8 +66,11 @@ def judge(store: Store, paths: list[Path], deaths: Deaths) -> int:
         words = last_words(lines, deaths)
         known |= set(words)
         judged += len(words)
+        begun = {line["value"]: line["at"] for line in lines if line["said"] == "begun"}
         for word in judge_words(words.values(), found):
-            death = deaths.may_lose(word["at"]) if deaths.may_lose_s else None
+            death = None
+            if deaths.may_lose_s:
+                death = deaths.may_lose(begun[word["value"]], word["at"])
             if death is None:
                 raise Broken(f"acknowledged and gone: {word}")
             if not _was_told(lines, death):

@@ -17,7 +17,7 @@ from holdfast import Store
 from tests.servers import postgresql
 from tests.torture.programme import Broken
 from tests.torture.servers_clients import OVER, Teller, follow, heard, lists
-from tests.torture.servers_judge import Deaths, judge_follower
+from tests.torture.servers_judge import Deaths, judge, judge_follower
 
 NAMES = ("conversation/a", "conversation/b")
 
@@ -98,3 +98,20 @@ def test_what_was_read_while_the_power_was_cut_may_be_gone(tmp_path: Path) -> No
         path.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
         with pytest.raises(Broken, match="missed"):
             judge_follower(store, path, cut)
+
+
+def test_an_answer_read_after_the_death_may_be_lost_with_it(tmp_path: Path) -> None:
+    """The server answered, died, and only then did the client read the answer."""
+    word = {"value": 1, "streams": list(NAMES[:1]), "key": None}
+    path = tmp_path / "client.jsonl"
+    path.write_text(
+        json.dumps(word | {"said": "begun", "at": 5.0})
+        + "\n"
+        + json.dumps(word | {"said": "done", "at": 5.3})
+        + "\n"
+    )
+    with holdfast.open("memory:") as store:
+        assert judge(store, [path], Deaths(moments=[5.2], may_lose_s=1.0)) == 1
+        for moments in ([4.9], [6.5]):  # before it was begun, and long after it was told
+            with pytest.raises(Broken, match="acknowledged and gone"):
+                judge(store, [path], Deaths(moments=moments, may_lose_s=1.0))

@@ -131,7 +131,7 @@ class AsyncScope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> AsyncIterator[Event]:
         events = self.sync.history(after=after, until=until, type=type, removed=removed)
@@ -343,6 +343,8 @@ class AsyncScope:
     @property
     def memory(self) -> AsyncMemory:
         return AsyncMemory(self._loop, self.sync.memory)
+
+    record = mirror(Scope.record)
 
     def subscribe(
         self,

@@ -22,7 +22,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
-above (`run.created`); an unknown type leaves the state as it is and is shown as it stands.
+above (`run.created`), those that begin with `own:` to users (`own_event.py`); an unknown type
+leaves the state as it is and is shown as it stands.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
 JOINED = "joined"
+
+CORE_TYPES = frozenset(
+    {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, "migrated"}
+)
+"""Every type of ours that has no dot. The list is closed: whatever comes later has one, because a
+word without a dot is a type of the user's own (`own_event.py`)."""
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
@@ -187,6 +194,11 @@ class Event:
     @property
     def time(self) -> datetime:
         return to_datetime(self.record.time)
+
+    @property
+    def at(self) -> datetime:
+        """When it was written, as `time` says too."""
+        return self.time
 
     @property
     def link(self) -> str:

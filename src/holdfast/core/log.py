@@ -77,6 +77,7 @@ from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
+    Event,
     StreamEnd,
     StreamState,
     advance,
@@ -96,6 +97,7 @@ from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
+from holdfast.core.own_event import event_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -1389,6 +1391,10 @@ class Log:
                 f'event {revision} of "{stream}" is missing', stream=stream, revision=revision
             )
         return records[0]
+
+    def event(self, record: Record) -> Event:
+        """Returns a record as the event that readers are handed."""
+        return event_of(record, self.blobs.read)
 
     def newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
         """Returns the revision of a stream's newest change, for an undo of that.

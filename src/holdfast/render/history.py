@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.core import codec
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.page import Page
@@ -21,7 +22,7 @@ def event_document(event: Event) -> dict[str, Any]:
     `meta` is as stored too, with the keys that this version does not know.
     """
     # What cannot be decoded raises here, not at the reader's.
-    event.data  # noqa: B018
+    codec.decode(event.record.payload)
     event.meta  # noqa: B018
     return {
         "scope": event.stream,
