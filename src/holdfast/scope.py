@@ -78,6 +78,7 @@ from holdfast.record.decisions import (
     OpenDecision,
     check_effect,
 )
+from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
@@ -232,15 +233,22 @@ class Scope:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
         return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
 
-    def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
-        """Returns what differs between two moments; the second is now unless given."""
+    def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        """Returns what differs between two moments; the second is now unless given.
+
+        It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
+        those; its `decisions` and `facts` are those that were recorded between.
+        """
         revision = self.revision if until is None else self.revision_of(until)
-        old = self._log.at(self.name, self.revision_of(since))
-        new = self._log.at(self.name, revision)
-        return [
-            Change(self.name, revision, change.path, change.old, change.new)
+        return self._difference(self.revision_of(since), revision)
+
+    def _difference(self, since: int, until: int) -> Difference:
+        old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        changes = [
+            Change(self.name, until, change.path, change.old, change.new)
             for change in tree.diff(old.root, new.root, is_same_stream=True)
         ]
+        return Difference(self, self._context, since, until, changes)
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -489,8 +497,13 @@ class Scope:
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> int:
-        """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
+    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+        """Brings an earlier moment back as a new revision; nothing is rewritten.
+
+        State, messages and tasks go back together; `changes` of what it returns, which is the new
+        revision, names them. Decisions and facts stay, because the world does not go back: its
+        `decisions` and `facts` are those that were recorded since that moment.
+        """
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -507,7 +520,7 @@ class Scope:
         expected: int | None,
         payload_of: Callable[[int, bytes], bytes],
         tasks: Callable[[], TaskRestore | None],
-    ) -> int:
+    ) -> Restored:
         """Brings a state back, with an event of that payload and what is to become of tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
@@ -519,7 +532,8 @@ class Scope:
             guard = now.revision if expected is None else expected
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(write, tasks())
+                made = self._commit_restored(write, tasks())
+                return Restored(made, self, guard, revision)
             except ConflictError as error:
                 if expected is not None:
                     raise
@@ -533,7 +547,7 @@ class Scope:
             hint="stop its other writers first",
         )
 
-    def undo(self) -> int:
+    def undo(self) -> Restored:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
         A change of the state is taken back alone. A restore is taken back whole: the messages and
@@ -558,7 +572,7 @@ class Scope:
                         hint="remove() removes it again, with what was recorded",
                     )
                 try:
-                    return self.remove(expected=newest)
+                    return Restored(self.remove(expected=newest), self, newest, newest - 1)
                 except ConflictError as error:
                     _logger.debug("undo of a return is tried again: %s", error)
                     continue
@@ -571,7 +585,7 @@ class Scope:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
-    def _return(self, removed_at: int) -> int:
+    def _return(self, removed_at: int) -> Restored:
         """Takes a removal back, which is the newest event."""
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
@@ -587,7 +601,8 @@ class Scope:
             removed_at,
             checkpoint=event.LIFE,
         )
-        return self._log.commit(ProposedCommit((write,), marks=event.marks_before(record))).revision
+        proposed = ProposedCommit((write,), marks=event.marks_before(record))
+        return Restored(self._log.commit(proposed).revision, self, removed_at, removed_at - 1)
 
     def remove(self, *, expected: int | None = None) -> int:
         """Removes the scope: it is as if it had never been. Returns the revision of that event.

@@ -496,7 +496,7 @@ class Decisions:
         if owner is None:
             self.context.lease_keeper.register()
         while True:
-            found = None if name is None else self._find_by_key(scope.name, name)
+            found = None if name is None else self.find(scope.name, name)
             if found is not None:
                 return self._attach(found, data, if_exists)
             if supersedes is not None:
@@ -507,7 +507,7 @@ class Decisions:
                 # Another writer used the same key: its decision is found now.
                 _logger.debug('decision "%s" was just made: looking again', name)
 
-    def _find_by_key(self, stream: str, key: str) -> Decision | None:
+    def find(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
         for name, until in keyed_item.lineage(self.log, stream):
             found = self._read(KeyedItem(KIND, name, key))
