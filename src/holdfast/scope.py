@@ -51,13 +51,23 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.names import GLOBAL, Levels, check_name, split_name
+from holdfast.names import (
+    ESCAPE,
+    GLOBAL,
+    Levels,
+    check_name,
+    escape,
+    has_digest,
+    split_name,
+    unescape,
+)
 from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
@@ -110,10 +120,19 @@ class Scope:
         levels: Levels,
         parent: Scope | None,
         ttl_s: float | None = None,
+        given: str | None = None,
     ) -> None:
+        """`id` is the stored one; `given` the one that it was made from, if that is known."""
         self.level = level
-        self.id = id
         self.name = level if id is None else f"{level}/{id}"
+        self._id = id if given is None else given
+        self._whole_id: str | None = None  # escaped, for the first event; "" if it is not known
+        if id is not None and ESCAPE in id:
+            self._id = given
+            if has_digest(id):
+                self._whole_id = "" if given is None else escape(given)
+            else:
+                self._id = unescape(id)
         self._context = context
         self._log = log = context.log
         self._levels = levels
@@ -133,6 +152,18 @@ class Scope:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was given, however long it is; None of the global scope.
+
+        The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
+        whole id is read from its first event when it is first asked for.
+        """
+        if self._id is None and self._whole_id is not None:
+            [self._id] = whole_ids(self._log, [self.name])
+            self._whole_id = escape(self._id)
+        return self._id
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -617,12 +648,12 @@ class Scope:
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
-        _, checked = self._levels.check_scope(self.level, id)
+        _, stored = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = self._like(self.level, checked, self._parent)
-        payload = codec.encode_plain({"from": self.name, "at": revision})
+        fork = self._like(self.level, stored, self._parent, id)
+        payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
@@ -920,7 +951,14 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return StreamWrite(
-            self.name, new_events, expected, key, checkpoint, parent, expires=self._expires
+            self.name,
+            new_events,
+            expected,
+            key,
+            checkpoint,
+            parent,
+            expires=self._expires,
+            id=self._whole_id,
         )
 
     def _events_write(
@@ -948,7 +986,9 @@ class Scope:
     def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
         return self._log.commit(ProposedCommit((write,), guards=guards))
 
-    def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
+    def _like(
+        self, level: str, id: str | None, parent: Scope | None, given: str | None = None
+    ) -> Self:
         """Returns another scope of the same store and class."""
         return type(self)(
             self._context,
@@ -956,16 +996,17 @@ class Scope:
             id,
             levels=self._levels,
             parent=parent,
+            given=given,
         )
 
     def _within(self, context: RecordContext) -> Self:
         """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
         scope = type(self)(
             context,
-            self.level,
-            self.id,
+            *split_name(self.name),
             levels=self._levels,
             parent=self._parent,
+            given=self._id,
         )
         scope._expires = self._expires
         return scope

@@ -3,7 +3,8 @@
 An event is one immutable fact in one stream. The built-in types and their data:
 
     opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
-                  {"expires": 1893456000000000}     when it ends by itself (microseconds)
+                  {"expires": 1893456000000000}     when it ends by itself (microseconds),
+                  {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
                   "undo": true                      the state alone did, by one change
@@ -11,6 +12,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   … "life": {…}                     a removal was: what else the scope was before
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
+                  … "id": "…"                       and its whole id, if its name has a digest
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
     removed       {"marks": [[…], …]}               the scope is gone, with these marks; the next
                                                     event begins a new life of the name
@@ -114,15 +116,18 @@ def record_link(previous: bytes, record: Record) -> bytes:
 class _Opened(Struct):
     parent: str | None = None
     expires: int = 0
+    id: str | None = None
 
 
-def opened_payload(parent: str | None, expires_us: int) -> bytes:
+def opened_payload(parent: str | None, expires_us: int, id: str | None = None) -> bytes:
     """Returns the payload of an `opened` event, without what it does not say."""
     said: dict[str, str | int] = {}
     if parent is not None:
         said["parent"] = parent
     if expires_us:
         said["expires"] = expires_us
+    if id is not None:
+        said["id"] = id
     return codec.encode_plain(said)
 
 
@@ -353,6 +358,7 @@ class _Restored(Struct):
 class _Forked(Struct):
     at: int
     origin: str = field(name="from")
+    id: str | None = None
 
 
 class _Closed(Struct):
@@ -440,6 +446,21 @@ def origin_of(record: Record) -> tuple[str, int]:
     """Returns the stream and revision that a fork's first record says it began at."""
     forked = codec.decode_as(record.payload, _Forked)
     return forked.origin, forked.at
+
+
+def forked_payload(origin: str, at: int, id: str | None) -> bytes:
+    """Returns the payload of a fork's first event, with its whole id if its name has a digest."""
+    said: dict[str, str | int] = {"from": origin, "at": at}
+    if id is not None:
+        said["id"] = id
+    return codec.encode_plain(said)
+
+
+def id_of(first: Record) -> str | None:
+    """Returns the whole id, escaped, that the first event of a stream has; None if it has none."""
+    if first.type == OPENED:
+        return codec.decode_as(first.payload, _Opened).id
+    return codec.decode_as(first.payload, _Forked).id if first.type == FORKED else None
 
 
 def restored_payload(
