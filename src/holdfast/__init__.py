@@ -15,6 +15,7 @@ from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.schema import downgrade, schema, upgrade
@@ -72,6 +73,7 @@ from holdfast.nodes import (
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
 from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
@@ -135,6 +137,7 @@ __all__ = [
     "Current",
     "Decision",
     "Delivery",
+    "Difference",
     "Done",
     "Draft",
     "Edit",
@@ -167,6 +170,7 @@ __all__ = [
     "MemoryItem",
     "MemorySection",
     "Message",
+    "MessageChange",
     "Messages",
     "Meta",
     "Migration",
@@ -186,6 +190,7 @@ __all__ = [
     "Outcome",
     "Outdated",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -200,6 +205,7 @@ __all__ = [
     "Recovery",
     "Report",
     "Resolved",
+    "Restored",
     "Retry",
     "Run",
     "RunCancelledError",
@@ -217,6 +223,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Task",
+    "TaskChange",
     "Tasks",
     "TeamState",
     "UnavailableError",
@@ -235,6 +242,7 @@ __all__ = [
     "act",
     "current",
     "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",

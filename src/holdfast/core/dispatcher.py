@@ -125,13 +125,17 @@ class Dispatcher:
         writes: tuple[StreamWrite, ...] = one.request.work.writes
         with self._mutex:
             batches = frozenset(self._batches)
-            sides = zip(writes, one.commit.appends, one.before, one.after, strict=True)
-            for write, append, before, after in sides:
+            for write, before, after in zip(writes, one.before, one.after, strict=True):
                 listeners = self.listening.get(write.stream, ()) + self.listening.get(EVERY, ())
                 if listeners and not isinstance(after, StreamEnd):
-                    is_migrated = any(one.type == MIGRATED for one in append.records)
                     durable = _Durable(
-                        position, write, before, after, listeners, batches, is_migrated
+                        position,
+                        write,
+                        before,
+                        after,
+                        listeners,
+                        batches,
+                        is_migrated=_is_migrated(one, write.stream),
                     )
                     heapq.heappush(self._waiting, (order, next(self._numbers), durable))
                     self._put += 1
@@ -197,6 +201,12 @@ class Dispatcher:
         _, _, durable = heapq.heappop(self._waiting)
         self.is_full = len(self._waiting) > WAITING_MAX
         return durable
+
+
+def _is_migrated(one: PreparedCommit, stream: str) -> bool:
+    """Says whether a commit brought the state of a stream to another version of its schema."""
+    records = [record for append in one.commit.appends for record in append.records]
+    return any(record.type == MIGRATED and record.stream == stream for record in records)
 
 
 def _tell(durable: _Durable) -> None:

@@ -71,6 +71,7 @@ from holdfast.core.commit import (
     lasts,
     meta_not_kept,
     taken,
+    unnamed,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.dispatcher import Dispatcher, Subscription
@@ -78,6 +79,7 @@ from holdfast.core.event import (
     EMPTY,
     MIGRATED,
     OF_STATE,
+    Event,
     StreamEnd,
     StreamState,
     advance,
@@ -97,6 +99,7 @@ from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
+from holdfast.core.own_event import event_of
 from holdfast.core.schema import Schema
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
@@ -733,14 +736,8 @@ class Log:
         expires_us = base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
             self._check_life(write)
-        if base.revision == 0:
-            expires_us = self.expiry.begin(stream)
-        elif write.expires and not expires_us:
-            raise lasts(stream)
-        begins = expires_us > 0 and base.revision == 0
-        if begins or (write.parent is not None and base.parent != write.parent):
-            payload = event.opened_payload(write.parent, expires_us if begins else 0)
-            new_events = self._led(NewEvent(event.OPENED, payload), new_events)
+        if base.revision == 0 or write.expires or write.parent is not None:
+            expires_us, new_events = self._with_opening(write, base)
         schema = self.typed.of(stream) if self.typed.all and not write.keeps_state else None
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
@@ -784,6 +781,25 @@ class Log:
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
+
+    def _with_opening(
+        self, write: StreamWrite, base: StreamState
+    ) -> tuple[int, tuple[NewEvent, ...]]:
+        """Returns when a stream ends, and the events of a write, led by what opens its scope."""
+        stream, expires_us, new_events = write.stream, base.expires_us, write.new_events
+        begins = False
+        if base.revision == 0:
+            expires_us = self.expiry.begin(stream)
+            if write.id == "":
+                raise unnamed(stream)
+            begins = expires_us > 0 or write.id is not None
+        elif write.expires and not expires_us:
+            raise lasts(stream)
+        if begins or (write.parent is not None and base.parent != write.parent):
+            said = (expires_us, write.id) if begins else (0, None)
+            opened = NewEvent(event.OPENED, event.opened_payload(write.parent, *said))
+            new_events = self._led(opened, new_events)
+        return expires_us, new_events
 
     def _check_life(self, write: StreamWrite) -> None:
         """Raises ConflictError if what a write follows is of a life that is over."""
@@ -1459,6 +1475,10 @@ class Log:
             )
         return records[0]
 
+    def event(self, record: Record) -> Event:
+        """Returns a record as the event that readers are handed."""
+        return event_of(record, self.blobs.read)
+
     def newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
         """Returns the revision of a stream's newest change, for an undo of that.
 
@@ -1507,6 +1527,19 @@ class Log:
     ) -> list[Record]:
         """Returns a stream's own records by revision; `records` has those of its ancestors too."""
         return self._backend.read(stream, after=after, until=until, limit=limit)
+
+    def first_of(self, streams: Sequence[str]) -> list[Record | None]:
+        """Returns the first record of each stream's own, None where there is no such stream.
+
+        Raises ExpiredError if one of them has ended.
+        """
+        found = read_many(self._backend, streams, limit=1)
+        records = [own[0] if own else None for own in found]
+        kept = self.expiry.kept([record for record in records if record is not None])
+        for record in records:
+            if record is not None and record not in kept:
+                raise ExpiredError(record.stream, expires_us=event.expires_of(record))
+        return records
 
     def find(
         self,
