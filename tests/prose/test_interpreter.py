@@ -289,6 +289,8 @@ class Held(Listening):
         if call.prompt == self._held and not self.begun.is_set():
             self.begun.set()
             assert self.go_on.wait(60)
+        if call.prompt == "quick":
+            assert self.begun.wait(60)
         return super().answer(call)
 
     @property
