@@ -74,6 +74,7 @@ from holdfast.projections import Projected, Projection, projection
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
 from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
@@ -137,6 +138,7 @@ __all__ = [
     "Current",
     "Decision",
     "Delivery",
+    "Difference",
     "Done",
     "Draft",
     "Edit",
@@ -169,6 +171,7 @@ __all__ = [
     "MemoryItem",
     "MemorySection",
     "Message",
+    "MessageChange",
     "Messages",
     "Meta",
     "Misfit",
@@ -204,6 +207,7 @@ __all__ = [
     "Recovery",
     "Report",
     "Resolved",
+    "Restored",
     "Retry",
     "Run",
     "RunCancelledError",
@@ -221,6 +225,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Task",
+    "TaskChange",
     "Tasks",
     "TeamState",
     "UnavailableError",
