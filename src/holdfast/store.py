@@ -103,6 +103,7 @@ from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
+from holdfast.projections import Projected, Projection, Projections
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -163,6 +164,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -766,9 +768,13 @@ class Store:
             )
         return admin.runs(self._engine, status, after=after, limit=limit)
 
-    def cancel(self, run: str) -> None:
-        """Asks a run to stop at its next operation; one that is not being executed ends now."""
-        self._engine.cancel(run)
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """Asks a run to stop at its next operation; one that is not being executed ends now.
+
+        One that has cleanups to do (`ctx.cleanup`, `finally` of a program) ends when they are done,
+        by whoever executes it next. With `now` one that nobody executes ends without them.
+        """
+        self._engine.cancel(run, now=now)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:
         """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
@@ -912,6 +918,16 @@ class Store:
         """
         explain.forget(self._nodes, graph, scope)
 
+    # --- projections -----------------------------------------------------------------------------
+
+    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
+        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+
+        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
+        is looked at, for the price of what was recorded since.
+        """
+        return self._projections.projected(projection, over)
+
     # --- the record ------------------------------------------------------------------------------
 
     def decisions(
@@ -1039,6 +1055,7 @@ class Store:
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
         self._engine.close()
+        self._projections.close()
         self._groups.close()
         self.lease_keeper.close()
         self._log.close()
