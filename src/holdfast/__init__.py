@@ -63,6 +63,8 @@ from holdfast.nodes import (
     node,
     rule,
 )
+from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
@@ -146,8 +148,11 @@ __all__ = [
     "GroupStatus",
     "Held",
     "HeldLease",
+    "Hit",
+    "Hits",
     "HoldfastError",
     "Holds",
+    "IndexStatus",
     "JointCommit",
     "JointScope",
     "Lease",
@@ -217,6 +222,7 @@ __all__ = [
     "ValueDomainError",
     "View",
     "Walk",
+    "Where",
     "Why",
     "Worker",
     "WorkflowState",

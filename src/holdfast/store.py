@@ -91,7 +91,7 @@ from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
-from holdfast.query.form import TIMEOUT_S, Answer, Kind, Where
+from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -955,7 +955,7 @@ class Store:
         timeout: float = TIMEOUT_S,
         stale_ok: bool = False,
         **unknown: Any,
-    ) -> Answer:
+    ) -> Hits:
         """Returns what was recorded and fits, newest first: of every kind, over all scopes.
 
         Kinds are message, decision, task, fact, state, run and event. `scope` is a name, or a

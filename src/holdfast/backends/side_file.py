@@ -37,7 +37,7 @@ _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
 class _Session:
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Any) -> None:  # apsw's own types are not complete
         self._connection = connection
 
     def ask(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
@@ -58,7 +58,7 @@ class SideFile:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
         self._mutex = RLock()
-        self._connection: apsw.Connection | None = None
+        self._connection: Any = None
         self._lock_fd = -1
         if folder is not None:
             try:
@@ -70,7 +70,9 @@ class SideFile:
                 _logger.warning('"%s" has no place for an index: it is in memory', folder)
                 _logger.debug("because %s", error)
                 self._folder = None
-        self.place = IN_MEMORY if self._folder is None else self._path(max(self._numbers(), default=1))
+        self.place = IN_MEMORY
+        if self._folder is not None:
+            self.place = self._path(max(self._numbers(), default=1))
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -99,12 +101,12 @@ class SideFile:
                     raise DamagedTablesError(str(error)) from error
                 raise UnavailableError(f'"{self.place}" cannot be used: {error}') from error
 
-    def _open(self) -> apsw.Connection:
+    def _open(self) -> Any:
         if self._connection is None:
             if self._folder is not None:
                 # Made here, so that what the store says to nobody is not said by its index.
                 os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            connection = apsw.Connection(self.place)
+            connection: Any = apsw.Connection(self.place)
             connection.set_busy_timeout(BUSY_MS)
             if self._folder is not None:
                 connection.execute("PRAGMA journal_mode = WAL")

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -48,7 +48,6 @@ from holdfast.backends.protocol import (
     read_many,
     takes_record_keys,
 )
-from holdfast.backends.side import SideTables
 from holdfast.clock import Clock
 from holdfast.core import event
 from holdfast.core.arguments import check_whole
@@ -112,6 +111,9 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
+
+if TYPE_CHECKING:
+    from holdfast.backends.side import SideTables
 
 
 class Writer(Protocol):

@@ -23,9 +23,9 @@ from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
 from holdfast.record.message_events import Message
 from holdfast.record.task_events import Task
+from holdfast.runs import events as run_events
 from holdfast.runs.events import Created
 from holdfast.runs.journal import Journal
-from holdfast.runs import events as run_events
 
 SHOWN_CHARACTERS = 120
 RUN = "run"
@@ -168,8 +168,8 @@ def fact_document(context: RecordContext, stream: str, name: str) -> Document | 
 
 
 def state_document(state: StreamState, stream: str, changed: Record) -> Document | None:
-    """Returns a scope's state, with the event that changed it last; None if it was dropped."""
-    if state.dropped or state.is_absent:
+    """Returns a scope's state, with the event that changed it last; None if there is none."""
+    if state.dropped or not state.root:
         return None
     return Document(
         kind="state",
@@ -261,4 +261,3 @@ def edited_message(context: RecordContext, stream: str, revision: int) -> Docume
     for record, edited in zip(found, edits, strict=True):
         return message_document(stream, Message(record, context.log.blobs.read, edited))
     return None
-

@@ -20,7 +20,7 @@ from holdfast.core.event import Event, expires_of
 from holdfast.errors import ExpiredError
 from holdfast.query import documents
 from holdfast.query.documents import Document, is_of_scope
-from holdfast.record import decisions, facts, message_events, task_events
+from holdfast.record import decisions, message_events, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
 from holdfast.record.message_events import Message
@@ -89,9 +89,8 @@ class Batch:
         """Returns what the events change."""
         for record in records:
             self._changes.events.append(documents.event_document(record))
-            if record.revision == 1 and record.type == event.OPENED:
-                if expires := expires_of(record):
-                    self._changes.expiring[record.stream] = expires
+            if record.revision == 1 and (expires := expires_of(record)):
+                self._changes.expiring[record.stream] = expires
             if record.type == event.FORKED:
                 self._changes.origins[record.stream] = event.origin_of(record)[0]
             if record.stream.startswith("run/"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -59,10 +60,10 @@ class Condition(Struct, frozen=True):
 
 
 _ORDER: dict[str, Any] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 
@@ -127,7 +128,7 @@ class Hit(Struct, frozen=True, kw_only=True):
         return from_datetime(self.time), self.scope, self.revision, self.kind, self.id
 
 
-class Answer(Page[Hit]):
+class Hits(Page[Hit]):
     """A page of what was found, and how far the index had followed the log."""
 
     position: int = 0
@@ -218,23 +219,24 @@ def _comparison(given: object) -> Condition:
         parts = (*parts, True)
     if len(parts) != 3:
         raise UsageError(
-            f"a comparison is a path, an operator and a value, found {show_value(given)}",
+            "a comparison is a path, an operator and a value, "
+            f"found {show_value(cast('object', given))}",
             hint='write ("customer.id", "=", 7)',
         )
-    path, operator, value = parts
-    if operator not in OPERATORS:
+    path, sign, value = parts
+    if sign not in OPERATORS:
         raise UsageError(
-            f"a query has no operator {show_value(operator)}: {nearest(operator, OPERATORS)}",
+            f"a query has no operator {show_value(sign)}: {nearest(sign, OPERATORS)}",
             hint=f"its operators are {' '.join(OPERATORS)}",
         )
-    if operator == "in":
+    if sign == "in":
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise UsageError(f"in takes a list of values, found {show_value(value)}")
         value = tuple(cast("Sequence[Any]", value))
-    if operator == "exists":
+    if sign == "exists":
         value = True if value is None else value
         check_flag(value, "the value of exists")
-    return Condition(parse_path(path), operator, value)
+    return Condition(parse_path(path), sign, value)
 
 
 def parse_path(path: object) -> tuple[str | int, ...]:
@@ -253,13 +255,14 @@ def parse_path(path: object) -> tuple[str | int, ...]:
         else:
             return steps
     raise UsageError(
-        f"a path is text such as customer.id or a tuple of keys, found {show_value(path)}"
+        "a path is text such as customer.id or a tuple of keys, "
+        f"found {show_value(cast('object', path))}"
     )
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
     """Returns what a misspelt word probably means, as the middle of a sentence."""
-    close = get_close_matches(str(name), known, n=1, cutoff=0.0)
+    close = get_close_matches(str(name), known, n=1, cutoff=0.1)
     return f'the nearest is "{close[0] if close else known[0]}"'
 
 
@@ -276,8 +279,10 @@ def _words(given: object, what: str) -> tuple[str, ...]:
 
 
 def _text(given: object, what: str) -> str | None:
-    if given is None or (isinstance(given, str) and given):
-        return given if given is None else str.__str__(cast("str", given))
+    if given is None:
+        return None
+    if isinstance(given, str) and given:
+        return str.__str__(given)
     raise UsageError(f"{what} is text, found {show_value(given)}")
 
 
@@ -300,6 +305,11 @@ def _moment(given: object, what: str, now_us: int) -> int:
         if given.tzinfo is None:
             raise UsageError(f"{what} needs a time zone, found {show_value(given)}")
         return from_datetime(given)
+    if isinstance(given, str) and not given[:1].isdecimal():
+        raise UsageError(
+            f'{what} is a time, or a length of time before now such as "7d", '
+            f"found {show_value(given)}"
+        )
     return now_us - round(check_duration(given, what) * 1_000_000)
 
 

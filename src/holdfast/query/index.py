@@ -24,8 +24,8 @@ from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import Answer, Hit, Query, hit_time
-from holdfast.query.scan import has_state, make_answer
+from holdfast.query.form import Hit, Hits, Query, hit_time
+from holdfast.query.scan import has_state, make_page
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
 
@@ -79,8 +79,16 @@ class QueryIndex:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def ask(self, query: Query) -> Answer:
+    def ask(self, query: Query) -> Hits:
         """Returns the answer to a question, from an index that has followed far enough."""
+        try:
+            return self._ask(query)
+        except DamagedTablesError as error:
+            # Found only now: an answer from what was just made again would be empty.
+            self._make_again(str(error))
+            return self._ask(query)
+
+    def _ask(self, query: Query) -> Hits:
         target, is_settled = self._log.settled_position(query.timeout_s)
         reached = self.follow(target, query.timeout_s)
         behind = _distance(self._log.position(), reached) if target > reached else 0
@@ -90,8 +98,8 @@ class QueryIndex:
                 f"the index is {behind} positions behind after {query.timeout_s:g} s",
                 hint="give the query a longer timeout, or stale_ok=True",
             )
-        hits, explained = self._sound(lambda: self._find(query))
-        answer = make_answer(query, hits, int(reached), behind)
+        hits, explained = self._find(query)
+        answer = make_page(query, hits, int(reached), behind)
         answer.explained = (*explained, f"index in {self._tables.place}")
         return answer
 
@@ -124,7 +132,9 @@ class QueryIndex:
                 found = self._tables.with_words(session, terms, others)
                 explained.append(found[0])
                 others = _joined([*parts, found])
-            statement = f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {others[0]} ORDER BY {_ORDER}"
+            statement = (
+                f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {others[0]} ORDER BY {_ORDER}"
+            )
             if limit is not None:
                 statement += f" LIMIT {int(limit)}"
             return session.ask(statement, others[1]), explained
@@ -371,7 +381,7 @@ class QueryIndex:
                 (
                     number, one.kind, one.scope, key_of(one), one.id, one.time, one.actor, one.type,
                     one.status, one.revision, int(one.own), expiring.get(one.scope, 0), len(chunks),
-                    json.dumps(one.tags) if one.tags else "", json.dumps(one.links) if one.links else "", one.shown,
+                    _listed(one.tags), _listed(one.links), one.shown,
                 )
             )  # fmt: skip
             words += [(number, at, chunk) for at, chunk in enumerate(chunks)]
@@ -386,6 +396,10 @@ class QueryIndex:
 
     def close(self) -> None:
         self._tables.close()
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return json.dumps(names, ensure_ascii=False) if names else ""
 
 
 def _rows_of(

@@ -1,10 +1,10 @@
 """Where the index of a store is kept.
 
-    files        the folder `query` in the store's directory
-    SQLite       the folder `state.db.query` beside the database `state.db`
-    PostgreSQL   the schema `holdfast_query_…` of the same database
-    Redis, a mix of backends    a folder of this user's caches, `holdfast/query/…`
-    memory, and a handle that only reads where there is none yet    in memory
+files        the folder `query` in the store's directory
+SQLite       the folder `state.db.query` beside the database `state.db`
+PostgreSQL   the schema `holdfast_query_…` of the same database
+Redis, a mix of backends    a folder of this user's caches, `holdfast/query/…`
+memory, and a handle that only reads where there is none yet    in memory
 """
 
 from __future__ import annotations

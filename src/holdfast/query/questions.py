@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.query.form import Answer, check_query
-from holdfast.query.index import QueryIndex
-from holdfast.query.place import tables_for
+from holdfast.query.form import Hits, check_query
 from holdfast.record.context import RecordContext
+
+if TYPE_CHECKING:
+    from holdfast.query.index import QueryIndex
 
 
 class IndexStatus(Struct, frozen=True):
@@ -30,7 +31,7 @@ class Questions:
         self._mutex = Lock()
         self._opened: QueryIndex | None = None
 
-    def ask(self, **arguments: Any) -> Answer:
+    def ask(self, **arguments: Any) -> Hits:
         """Returns the answer to a question."""
         query = check_query(self._context.log.clock.now_us(), **arguments)
         return self._index().ask(query)
@@ -46,6 +47,10 @@ class Questions:
     def _index(self) -> QueryIndex:
         with self._mutex:
             if self._opened is None:
+                # Loaded here: who asks nothing does not load SQLite either.
+                from holdfast.query.index import QueryIndex
+                from holdfast.query.place import tables_for
+
                 tables = tables_for(self._context.log, read_only=self._read_only)
                 self._opened = QueryIndex(self._context, tables)
             return self._opened

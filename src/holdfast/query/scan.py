@@ -13,12 +13,12 @@ from holdfast.core.page import write_cursor
 from holdfast.errors import ExpiredError
 from holdfast.query import documents
 from holdfast.query.documents import Document
-from holdfast.query.form import Answer, Hit, Query, hit_time, matches
+from holdfast.query.form import Hit, Hits, Query, hit_time, matches
 from holdfast.query.words import chunks_of, has_term
 from holdfast.record.context import RecordContext
 
 
-def scan(context: RecordContext, query: Query) -> Answer:
+def scan(context: RecordContext, query: Query) -> Hits:
     """Returns the answer to a question, by looking at everything."""
     log = context.log
     position = log.position()
@@ -28,14 +28,14 @@ def scan(context: RecordContext, query: Query) -> Answer:
     hits = sorted(map(to_hit, found), key=lambda hit: hit.place, reverse=True)
     if query.passed is not None:
         hits = [hit for hit in hits if hit.place < query.passed]
-    return make_answer(query, hits, int(position), 0)
+    return make_page(query, hits, int(position), 0)
 
 
-def make_answer(query: Query, hits: list[Hit], position: int, behind: int) -> Answer:
+def make_page(query: Query, hits: list[Hit], position: int, behind: int) -> Hits:
     """Returns the first of some hits as a page."""
     page = hits[: query.limit]
     cursor = write_cursor("query", *page[-1].place) if page else None
-    answer = Answer(page, more=len(page) < len(hits), cursor=cursor)
+    answer = Hits(page, more=len(page) < len(hits), cursor=cursor)
     answer.position, answer.behind = position, behind
     return answer
 

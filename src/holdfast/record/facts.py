@@ -197,9 +197,7 @@ class Facts:
         return None if records is None else fold(self._context, *records)
 
 
-def current_records(
-    context: RecordContext, stream: str, name: str
-) -> tuple[Record, Record] | None:
+def current_records(context: RecordContext, stream: str, name: str) -> tuple[Record, Record] | None:
     """Returns what `read_records` does, of the scope or else of what it was forked from."""
     for one, until in keyed_item.lineage(context.log, stream):
         records = read_records(context, KeyedItem(KIND, one, name), until)
