@@ -14,8 +14,11 @@ from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, ac
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.schema import downgrade, schema, upgrade
+from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.errors import (
@@ -30,17 +33,20 @@ from holdfast.errors import (
     LeaseLostError,
     LostCommitsError,
     NeedsAttentionError,
+    NewerSchemaError,
     NodeError,
     NotFoundError,
     OtherStoreError,
     ProgramError,
     RunCancelledError,
     RunFailedError,
+    SchemaError,
     StepError,
     StillRunningError,
     UnavailableError,
     UndecidedError,
     UntrustedError,
+    UpgradeError,
     UsageError,
     ValueDomainError,
 )
@@ -68,6 +74,7 @@ from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
 from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
@@ -131,6 +138,7 @@ __all__ = [
     "Current",
     "Decision",
     "Delivery",
+    "Difference",
     "Done",
     "Draft",
     "Edit",
@@ -166,9 +174,12 @@ __all__ = [
     "MemoryItem",
     "MemorySection",
     "Message",
+    "MessageChange",
     "Messages",
     "Meta",
+    "Misfit",
     "NeedsAttentionError",
+    "NewerSchemaError",
     "Node",
     "NodeContext",
     "NodeError",
@@ -181,6 +192,7 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -195,11 +207,13 @@ __all__ = [
     "Recovery",
     "Report",
     "Resolved",
+    "Restored",
     "Retry",
     "Run",
     "RunCancelledError",
     "RunFailedError",
     "RunSummary",
+    "SchemaError",
     "Scope",
     "Session",
     "Stale",
@@ -211,6 +225,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Task",
+    "TaskChange",
     "Tasks",
     "TeamState",
     "UnavailableError",
@@ -218,6 +233,7 @@ __all__ = [
     "UndecidedWarning",
     "Unknown",
     "UntrustedError",
+    "UpgradeError",
     "UsageError",
     "ValueDomainError",
     "View",
@@ -228,6 +244,8 @@ __all__ = [
     "WorkflowState",
     "act",
     "current",
+    "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",
@@ -236,7 +254,9 @@ __all__ = [
     "repair",
     "rule",
     "run",
+    "schema",
     "step",
     "thumb",
+    "upgrade",
     "verifier",
 ]

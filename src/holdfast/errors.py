@@ -79,6 +79,19 @@ class ValueDomainError(UsageError):
         self.path = path
 
 
+class SchemaError(UsageError):
+    """Data is not what its schema says: nothing was written. `misfits` has every place.
+
+    Each has a `path`, what was `expected` there and what was `found`.
+    """
+
+    def __init__(
+        self, message: str, *, misfits: Sequence[Any] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.misfits = tuple(misfits)
+
+
 class UndecidedError(UsageError):
     """The store's policy is that nothing is done undecided: decide first."""
 
@@ -348,3 +361,48 @@ class NodeError(HoldfastError):
         self.kind = kind
         self.text = text
         self.data = data
+
+
+class UpgradeError(HoldfastError):
+    """Stored data cannot be brought to another version of its schema: add or correct the step.
+
+    What is stored is unchanged. `misfits` has every place where the result is not what the type
+    says, if that is what went wrong.
+    """
+
+    exit_code = 18
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        schema: str,
+        start: int,
+        end: int,
+        where: str,
+        misfits: Sequence[Any] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.schema = schema
+        self.start = start
+        self.end = end
+        self.where = where
+        self.misfits = tuple(misfits)
+
+
+class NewerSchemaError(HoldfastError):
+    """Stored data has a newer schema than this program, or one that it has not: run the newer one.
+
+    `name` says what it is about, `stored` is its version, `known` the program's, 0 if it has none.
+    """
+
+    exit_code = 19
+
+    def __init__(
+        self, message: str, *, name: str, stored: int, known: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.name = name
+        self.stored = stored
+        self.known = known

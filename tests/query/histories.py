@@ -40,6 +40,7 @@ actions = st.one_of(
     st.tuples(st.just("remove"), _scope),
     st.tuples(st.just("close"), _scope, st.booleans()),
     st.tuples(st.just("fork"), st.sampled_from(("a", "b", "f")), st.sampled_from(("f", "g"))),
+    st.tuples(st.just("record"), _scope, _text),
     st.tuples(st.just("ask")),
 )
 
@@ -47,7 +48,7 @@ questions = st.fixed_dictionaries(
     {},
     optional={
         "kind": st.sampled_from(
-            ("message", "decision", "task", "fact", "state", "event", ["task", "message"])
+            ("message", "decision", "task", "fact", "state", "event", "log", ["task", "log"])
         ),
         "scope": st.sampled_from(
             ("conversation/a", "conversation/f", "conversation/*", "*/g", "con*a", "nowhere/*")
@@ -58,7 +59,7 @@ questions = st.fixed_dictionaries(
         "tag": st.sampled_from(("doc", "other")),
         "status": st.sampled_from(("open", "closed", "completed", ["stated", "open"])),
         "links": st.sampled_from(("file:a.py", "task:k1", ["file:a.py", "task:k2"])),
-        "type": st.sampled_from(("changed", "user", ["message.added", "removed"])),
+        "type": st.sampled_from(("changed", "noted", ["message.added", "removed"])),
         "actor": st.sampled_from(("ada", "bob")),
         "where": st.sampled_from(
             (("k1", "=", 3), ("k1", ">=", 2), {"k2": "state management"}, ("k2", "exists"))
@@ -85,6 +86,9 @@ def _perform(store: Store, name: str, scope: str = "", *rest: Any) -> None:
         case "say", (text,):
             metadata = {"tags": ["doc"]} if len(text) % 2 else None
             chat.messages.add("user", text, metadata=metadata)
+        case "record", (text,):
+            said = {"said": text, "tags": ["doc"]}
+            chat.record("noted", said, refs=["file:a.py"], unchecked=True)
         case "set", (key, value):
             chat.set(key, value)
         case "decide", (key, text):

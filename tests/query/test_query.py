@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -118,7 +119,7 @@ def test_scopes_that_end_by_themselves_are_not_found(tmp_path: Path) -> None:
         assert len(hf.query(kind="message")) == 2
         clock.advance(11)
         assert [hit.shown for hit in hf.query(kind="message")] == ["stays"]
-        assert len(hf.query(kind="event", scope="*/short")) == 0
+        assert len(hf.query(kind="log", scope="*/short")) == 0
         hf.rebuild_index()
         assert [hit.shown for hit in hf.query(kind="message")] == ["stays"]
 
@@ -138,7 +139,35 @@ def test_runs_and_events(hf: Store) -> None:
     assert [hit.type for hit in hf.query(type="run.ended")] == ["run.ended"]
     hf.conversation("c").set("k", 1)
     assert ids(hf.query(type="changed")) == ["conversation/c@1"]
-    assert "changed" in {hit.type for hit in hf.query(kind="event")}
+    assert "changed" in {hit.type for hit in hf.query(kind="log")}
+
+
+@holdfast.event("build_failed")
+class BuildFailed(msgspec.Struct):
+    why: str
+    tags: list[str] = []
+
+
+def test_events_of_your_own(hf: Store) -> None:
+    """BOOT-18, BOOT-31: events with references, and what refers to a decision."""
+    chat = hf.conversation("c")
+    chat.record(BuildFailed("the disk is full", ["ci"]), refs=["decision:d7", "file:a.py"])
+    [found] = hf.query(text="disk full")
+    assert (found.kind, found.type, found.id) == ("event", "build_failed", "conversation/c@1")
+    for asked in (
+        {"kind": "event"},
+        {"type": "build_failed"},
+        {"type": BuildFailed},
+        {"links": "decision:d7"},
+        {"tag": "ci"},
+    ):
+        assert list(hf.query(**asked)) == [found]
+    assert ids(hf.query(kind="log")) == ["conversation/c@1"]
+    fork = chat.fork("d")
+    assert [hit.scope for hit in hf.query(kind="event")] == [fork.name, chat.name]
+    chat.remove()
+    assert [hit.scope for hit in hf.query(kind="event")] == [fork.name]
+    assert len(hf.query(kind="log", type="build_failed")) == 1
 
 
 def test_pages_and_times(tmp_path: Path) -> None:
@@ -432,7 +461,7 @@ def test_a_kill_while_the_index_is_made_loses_nothing(kind: str, tmp_path: Path)
         assert killed.returncode == -9
     with holdfast.open(url) as hf:
         assert len(hf.query(scope="conversation/d")) == 61
-        for asked in ({}, {"kind": "event"}, {"text": "17"}):
+        for asked in ({}, {"kind": "log"}, {"text": "17"}):
             query = check_query(hf._log.clock.now_us(), **asked)
             assert list(hf.query(**asked)) == list(scan(hf._context, query))
 

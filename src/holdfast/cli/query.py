@@ -27,7 +27,7 @@ class Question:
     """What is asked for: every part that is given must fit."""
 
     kind: Words = None
-    """message, decision, task, fact, state, run or event; may be given again."""
+    """message, decision, task, fact, state, run, event or log; may be given again."""
     type: Words = None
     """The type of an event; alone, only events are looked at."""
     actor: str | None = None

@@ -3,7 +3,8 @@
 A scope has documents for what its own lists show: its messages (those that were compacted too), its
 decisions, tasks and facts, and its state. A fork has what it inherited. A run has one. They are as
 the newest event left them, and gone when that is: deleted, rewound, withdrawn, or removed with the
-scope. Every event of the log is a document besides, which never changes.
+scope. Events that a program recorded in its own words are among them, and last as long as the
+scope's life. Besides, every event of the log is a document of the kind `log`, which never changes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, cast
 from msgspec import Struct
 
 from holdfast.backends.protocol import Record
-from holdfast.core import codec, event
+from holdfast.core import event
 from holdfast.core.event import Event, StreamState, from_datetime
 from holdfast.core.layers import reserved_prefixes
+from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.query.words import texts_in
-from holdfast.record import decisions, facts, task_events
+from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
 from holdfast.record.message_events import Message
@@ -29,10 +31,7 @@ from holdfast.runs.journal import Journal
 
 SHOWN_CHARACTERS = 120
 RUN = "run"
-_CORE = frozenset((
-    event.OPENED, event.CHANGED, event.RESTORED, event.CHECKPOINTED, event.FORKED, event.CLOSED,
-    event.REMOVED, event.LEASE, event.JOINED,
-))  # fmt: skip
+LOG = "log"
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -49,19 +48,10 @@ class Document(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    own: bool = True
-    """Whether it counts where no kind is named: events that layers write do not."""
 
     @property
     def shown(self) -> str:
-        text = next(iter(self.texts), "")[:SHOWN_CHARACTERS]
-        # A lone surrogate, and a zero in a server's text, cannot be kept as they are.
-        return text.encode("utf-8", "replace").decode().replace("\0", "�")
-
-
-def is_own(type: str) -> bool:
-    """Says whether a type of events is a user's, and not one of ours."""
-    return "." not in type and type not in _CORE and not decisions.is_old(type)
+        return plain(next(iter(self.texts), "")[:SHOWN_CHARACTERS])
 
 
 def is_of_scope(stream: str) -> bool:
@@ -69,30 +59,47 @@ def is_of_scope(stream: str) -> bool:
     return stream.partition("/")[0] not in reserved_prefixes()
 
 
-def event_document(record: Record) -> Document:
-    """Returns an event; only those of users are found by what they say."""
-    own = is_own(record.type)
-    data = codec.decode(record.payload) if own else None
-    said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+def log_document(record: Record) -> Document:
+    """Returns an event as the log has it: who did what when, without what it says."""
     return Document(
-        kind="event",
+        kind=LOG,
         scope=record.stream,
         id=f"{record.stream}@{record.revision}",
         time=record.time,
         actor=record.actor,
-        type=record.type,
+        type=record.type.removeprefix(OWN),
+        revision=record.revision,
+    )
+
+
+def event_document(context: RecordContext, stream: str, record: Record) -> Document:
+    """Returns an event that a program recorded, in a scope or in a fork of it."""
+    own = OwnEvent(record, context.log.blobs.read)
+    data = own.raw
+    said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return Document(
+        kind="event",
+        scope=stream,
+        id=f"{record.stream}@{record.revision}",
+        time=record.time,
+        actor=record.actor,
+        type=own.type,
         revision=record.revision,
         tags=_tags(said),
-        links=_names(said.get("refs")),
+        links=_names(own.refs),
         texts=tuple(texts_in(data)),
-        own=own,
     )
 
 
 def _names(value: Any) -> tuple[str, ...]:
     """Returns the texts of a list, each once, in order."""
     listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-    return tuple(dict.fromkeys(one for one in listed if isinstance(one, str) and one))
+    return tuple(dict.fromkeys(plain(one) for one in listed if isinstance(one, str) and one))
+
+
+def plain(text: str) -> str:
+    """Returns a text that every database can keep: no lone surrogate, and no zero, is in it."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "�")
 
 
 def _tags(said: dict[str, Any]) -> tuple[str, ...]:
@@ -104,10 +111,10 @@ def message_document(stream: str, message: Message) -> Document:
     return Document(
         kind="message",
         scope=stream,
-        id=message.id,
+        id=plain(message.id),
         time=message._time_us,
         actor=message.actor,
-        type=message.role,
+        type=plain(message.role),
         revision=message.revision,
         tags=_tags(message.metadata),
         links=_names(message.links),
@@ -227,6 +234,9 @@ def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
         return
     for decision in Decisions(context).all_in(stream):
         yield decision_document(stream, decision)
+    for record in records:
+        if record.type.startswith(OWN):
+            yield event_document(context, stream, record)
     state = log.newest(stream)
     if state.dropped:
         return

@@ -17,6 +17,7 @@ from msgspec import Struct
 from holdfast.backends.protocol import Record
 from holdfast.core import codec, event
 from holdfast.core.event import Event, expires_of
+from holdfast.core.own_event import OWN
 from holdfast.errors import ExpiredError
 from holdfast.query import documents
 from holdfast.query.documents import Document, is_of_scope
@@ -49,7 +50,7 @@ class _Restored(Struct):
 class Changes(Struct):
     """What a batch of events changes in an index."""
 
-    events: list[Document]
+    logged: list[Document]
     puts: dict[tuple[str, str, str], Document | None]
     """By kind, scope and key: the document that there is now, None if there is none."""
     whole: dict[str, list[Document]]
@@ -66,7 +67,7 @@ def key_of(document: Document) -> str:
 
     Ids of messages come from other programs, so two may be the same.
     """
-    return str(document.revision) if document.kind == "message" else document.id
+    return str(document.revision) if document.kind in ("message", "event") else document.id
 
 
 class Batch:
@@ -88,7 +89,7 @@ class Batch:
     def changes(self, records: Sequence[Record]) -> Changes:
         """Returns what the events change."""
         for record in records:
-            self._changes.events.append(documents.event_document(record))
+            self._changes.logged.append(documents.log_document(record))
             if record.revision == 1 and (expires := expires_of(record)):
                 self._changes.expiring[record.stream] = expires
             if record.type == event.FORKED:
@@ -108,6 +109,8 @@ class Batch:
         elif type == message_events.ADDED:
             message = Message(record, self._log.blobs.read)
             self._put(documents.message_document(stream, message))
+        elif type.startswith(OWN):
+            self._put(documents.event_document(self._context, stream, record))
         elif type in _WHOLE or decisions.is_old(type):
             self._note_whole(record)
         elif type == event.RESTORED:
@@ -186,7 +189,7 @@ class Batch:
         for of, key in self._decided:
             if of == stream:
                 id = decisions.make_id(key, stream)
-                found = self._decided[of, key] or Decisions(context).find(id)
+                found = self._decided[of, key] or Decisions(context).newest(id)
                 known = None if found is None else documents.decision_document(stream, found)
                 puts["decision", stream, id] = known
                 if found is not None:

@@ -13,13 +13,16 @@ from msgspec import Struct
 
 from holdfast.core.arguments import check_duration, check_flag, check_seconds, name_of
 from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.query.words import Term, parse_text
 
-Kind = Literal["message", "decision", "task", "fact", "state", "run", "event"]
+Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
 KINDS: tuple[str, ...] = get_args(Kind)
+KINDS_OF_SCOPES = KINDS[:-1]
+"""What is found if no kind is named: what scopes and runs have, and not how it came about."""
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
@@ -102,11 +105,6 @@ class Query(Struct, frozen=True, kw_only=True):
     timeout_s: float = TIMEOUT_S
     stale_ok: bool = False
 
-    @property
-    def has_all_events(self) -> bool:
-        """Whether events of every type count, and not only those that users recorded."""
-        return bool(self.types) or self.kinds == ("event",)
-
 
 class Hit(Struct, frozen=True, kw_only=True):
     """One thing that a question found: what it is, where it is, and how it begins."""
@@ -125,6 +123,7 @@ class Hit(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
+        """What it is sorted by: newer ones have greater places."""
         return from_datetime(self.time), self.scope, self.revision, self.kind, self.id
 
 
@@ -161,7 +160,8 @@ def check_query(
 ) -> Query:
     """Returns the question that the arguments ask, or raises UsageError, which names the nearest.
 
-    With `type` alone only events are asked for, with `where` alone only states.
+    With `type` alone only events are asked for, your own or those of the log; with `where` alone
+    only states.
     """
     for name in unknown:
         raise UsageError(
@@ -175,9 +175,10 @@ def check_query(
                 f"a query has no kind {show_value(one)}: {nearest(one, KINDS)}",
                 hint=f"its kinds are {', '.join(KINDS)}",
             )
-    types, conditions = _words(type, "type"), check_where(where)
+    types, conditions = _type_names(type), check_where(where)
     if not kinds and (types or conditions):
-        kinds = ("event",) if types else ("state",)
+        own = all(stored_type(one).startswith(OWN) for one in types)
+        kinds = ("state",) if conditions else ("event",) if own else ("log",)
     return Query(
         kinds=tuple(dict.fromkeys(kinds)),
         types=types,
@@ -276,6 +277,14 @@ def _words(given: object, what: str) -> tuple[str, ...]:
         if not isinstance(word, str) or not word:
             raise UsageError(f"{what} is text or a list of texts, found {show_value(word)}")
     return tuple(cast("Iterable[str]", words))
+
+
+def _type_names(given: object) -> tuple[str, ...]:
+    """Returns types of events by their names, of a program's own by their classes too."""
+    listed = cast("Iterable[object]", given) if isinstance(given, list | tuple | set) else (given,)
+    named = [stored_type(one) if isinstance(one, type) else one for one in listed]
+    words = _words(named if given is not None else None, "type")
+    return tuple(word.removeprefix(OWN) for word in words)
 
 
 def _text(given: object, what: str) -> str | None:

@@ -24,7 +24,7 @@ from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import Hit, Hits, Query, hit_time
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
@@ -36,17 +36,17 @@ BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
 _COLUMNS = ("n", "kind", "scope", "key", "id", "time", "actor", "type", "status", "revision",
-            "own", "expires", "chunks", "tags", "links", "shown")  # fmt: skip
+            "expires", "chunks", "tags", "links", "shown")  # fmt: skip
 _ADD = f"INSERT INTO docs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _TABLES = """
 CREATE TABLE about (name {text} PRIMARY KEY, value {text} NOT NULL)
 CREATE TABLE docs (n {key}, kind {text}, scope {text}, key {text}, id {text}, time {whole},
- actor {text}, type {text}, status {text}, revision {whole}, own {whole}, expires {whole},
+ actor {text}, type {text}, status {text}, revision {whole}, expires {whole},
  chunks {whole}, tags {text}, links {text}, shown {text})
-CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'event'
+CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
 CREATE INDEX docs_kind ON docs (kind, time)
 CREATE INDEX docs_actor ON docs (actor, kind, time)
-CREATE INDEX docs_type ON docs (type, time) WHERE kind = 'event'
+CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
 CREATE INDEX docs_scope ON docs (scope, kind, time)
 CREATE INDEX docs_id ON docs (id) WHERE kind = 'decision'
 CREATE INDEX docs_long ON docs (n) WHERE chunks > 1
@@ -155,10 +155,9 @@ class QueryIndex:
         kinds = ("state",) if query.where else query.kinds
         if query.where and query.kinds and "state" not in query.kinds:
             parts.append(("1 = 0", []))
-        if kinds:  # of a closed list: as they stand, so that indexes on some kinds are used
-            parts.append((f"kind IN ({', '.join(repr(str(kind)) for kind in kinds)})", []))
-        if not query.has_all_events and (not kinds or "event" in kinds):
-            parts.append(("own = 1", []))
+        # Of a closed list, so they stand in the text: indexes of some kinds are used then.
+        listed = ", ".join(repr(str(kind)) for kind in kinds or KINDS_OF_SCOPES)
+        parts.append((f"kind IN ({listed})", []))
         for column, words in (("type", query.types), ("status", query.statuses)):
             if words:
                 parts.append((f"{column} IN ({', '.join('?' * len(words))})", list(words)))
@@ -333,7 +332,7 @@ class QueryIndex:
         gone = _rows_of(session, changes, added)
         self._drop(session, gone)
         number = int(about["next"])
-        number = self._add(session, number, changes.events, expiring)
+        number = self._add(session, number, changes.logged, expiring)
         number = self._add(session, number, added, expiring)
         now = {"position": str(int(to)), "next": str(number)}
         if records:
@@ -380,7 +379,7 @@ class QueryIndex:
             rows.append(
                 (
                     number, one.kind, one.scope, key_of(one), one.id, one.time, one.actor, one.type,
-                    one.status, one.revision, int(one.own), expiring.get(one.scope, 0), len(chunks),
+                    one.status, one.revision, expiring.get(one.scope, 0), len(chunks),
                     _listed(one.tags), _listed(one.links), one.shown,
                 )
             )  # fmt: skip
@@ -413,13 +412,13 @@ def _rows_of(
         some = listed[at : at + _KEYS_AT_ONCE]
         rows = ", ".join(["(?, ?, ?)"] * len(some))
         gone += session.ask(  # pyright: ignore[reportArgumentType]
-            "SELECT n, chunks FROM docs WHERE kind <> 'event' "
+            "SELECT n, chunks FROM docs WHERE kind <> 'log' "
             f"AND (kind, scope, key) IN (VALUES {rows})",
             [part for key in some for part in key],
         )
     for stream in changes.whole:
         gone += session.ask(  # pyright: ignore[reportArgumentType]
-            "SELECT n, chunks FROM docs WHERE scope = ? AND kind <> 'event'", [stream]
+            "SELECT n, chunks FROM docs WHERE scope = ? AND kind <> 'log'", [stream]
         )
     return gone
 
@@ -434,7 +433,7 @@ def _joined(parts: Sequence[Condition]) -> Condition:
 
 
 def _hit(row: tuple[Any, ...]) -> Hit:
-    _, kind, scope, _, id, time, actor, type, status, revision, _, _, _, tags, links, shown = row
+    _, kind, scope, _, id, time, actor, type, status, revision, _, _, tags, links, shown = row
     return Hit(
         kind=kind, id=id, scope=scope, time=hit_time(time), actor=actor, type=type, status=status,
         revision=revision, tags=tuple(json.loads(tags or "[]")),

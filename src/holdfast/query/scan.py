@@ -13,7 +13,7 @@ from holdfast.core.page import write_cursor
 from holdfast.errors import ExpiredError
 from holdfast.query import documents
 from holdfast.query.documents import Document
-from holdfast.query.form import Hit, Hits, Query, hit_time, matches
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time, matches
 from holdfast.query.words import chunks_of, has_term
 from holdfast.record.context import RecordContext
 
@@ -48,15 +48,13 @@ def _all(context: RecordContext) -> Iterator[Document]:
         except ExpiredError:
             continue
     while records := log.read_all(after=after, limit=READ_CHUNK):
-        yield from map(documents.event_document, log.expiry.kept(records))
+        yield from map(documents.log_document, log.expiry.kept(records))
         after = records[-1].position
 
 
 def fits(query: Query, one: Document) -> bool:
     """Says whether a document is asked for, but for comparisons of the state."""
-    if query.kinds and one.kind not in query.kinds:
-        return False
-    if not one.own and not query.has_all_events:
+    if one.kind not in (query.kinds or KINDS_OF_SCOPES):
         return False
     if query.where and one.kind != "state":
         return False

@@ -193,6 +193,7 @@ class Facts:
         append(self._context, item, _event_about(item, WITHDRAWN, data), None)
 
     def _find(self, name: str) -> Fact | None:
+        """Returns a fact by its name; None if there is none, or it was withdrawn."""
         records = current_records(self._context, self._scope.name, name)
         return None if records is None else fold(self._context, *records)
 

@@ -1,0 +1,301 @@
+"""Schemas: a type with a name and a version, and how data of other versions becomes data of its.
+
+    @holdfast.schema("conversation", version=2, aliases={"mood": "sentiment"})
+    class Ticket(msgspec.Struct):
+        stage: Literal["triage", "open", "closed"]
+        sentiment: float | None = None
+
+    @holdfast.upgrade(Ticket, 1)          # from version 1 to 2: a pure function on plain data
+    def _(old): return old | {"sentiment": None}
+
+The class stays what it is. Its `Schema` is kept beside it (`schema_of`), and the class is given
+`upgrade` and `downgrade` too, so that `@Ticket.upgrade(1)` can be written. What a type is for is
+said by its kind: the state of scopes here, events of one type elsewhere. The chain is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from datetime import datetime
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from holdfast.core.arguments import check_call, check_text, check_whole
+from holdfast.core.shape import Misfit, Shape, check_type
+from holdfast.errors import (
+    ExistsError,
+    NewerSchemaError,
+    SchemaError,
+    UpgradeError,
+    UsageError,
+    show_error,
+    show_value,
+)
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type[Any])
+F = TypeVar("F", bound=Callable[[Any], Any])
+Step = Callable[[dict[str, Any]], Any]
+
+UNVERSIONED = 1
+"""The version of data that was written before there was a schema."""
+
+_KEPT_AS = "__holdfast_schema__"
+_METHODS = ("upgrade", "downgrade")
+
+
+class Schema(Generic[T]):
+    """A registered type: what its data is called, its version, and the steps between versions."""
+
+    def __init__(
+        self,
+        type: type[T],
+        name: str,
+        *,
+        version: int,
+        kind: str = "state",
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = check_text(kind, "the kind of a schema")
+        self.name = check_text(name, "the name of a schema")
+        self.version = check_whole(version, "version", least=1)
+        self.shape: Shape = check_type(type)
+        self.type = type
+        self.aliases = _check_aliases(aliases, self.shape)
+        self._upgrades: dict[int, Step] = {}
+        self._downgrades: dict[int, Step] = {}
+
+    def __repr__(self) -> str:
+        return f'<Schema {self.type.__name__} of {self.kind} "{self.name}", version {self.version}>'
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def upgrade(self, version: int) -> Callable[[F], F]:
+        """Returns the decorator of the function that makes data of version + 1 out of version.
+
+        One for version 0 is for data from before there was a schema, which else counts as 1.
+        """
+        return self._step(self._upgrades, version, "upgrade")
+
+    def downgrade(self, version: int) -> Callable[[F], F]:
+        """Returns the decorator of the function that makes data of version - 1 out of version."""
+        return self._step(self._downgrades, version, "downgrade")
+
+    def _step(self, steps: dict[int, Step], version: int, what: str) -> Callable[[F], F]:
+        least, most = (0, self.version - 1) if what == "upgrade" else (1, self.version)
+        check_whole(version, f"the version of an {what}", least=least)
+        if version > most:
+            raise UsageError(
+                f"{self._title} has version {self.version}: there is no {what} from {version}",
+                hint=f"raise the version of the schema first, or {what} from {most}",
+            )
+
+        def register(function: F) -> F:
+            check_call(function, f"an {what}")
+            if version in steps:
+                raise ExistsError(f"{self._title} has an {what} from version {version} already")
+            steps[version] = function
+            return function
+
+        return register
+
+    @property
+    def _title(self) -> str:
+        return f'schema "{self.type.__name__}" of {self.kind} "{self.name}"'
+
+    @property
+    def upgrades(self) -> list[int]:
+        """The versions that there is an upgrade from."""
+        return sorted(self._upgrades)
+
+    @property
+    def downgrades(self) -> list[int]:
+        """The versions that there is a downgrade from."""
+        return sorted(self._downgrades)
+
+    def stored_version(self, version: int) -> int:
+        """Returns the version of data that says `version`, 0 if it says none."""
+        return version or (0 if 0 in self._upgrades else UNVERSIONED)
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def is_current(self, data: Mapping[str, Any], version: int) -> bool:
+        """Says whether data that says `version` is what this schema has it, so that nothing is to
+        be done. Data of a newer version is not."""
+        return self.stored_version(version) == self.version and not self.renamed_in(data)
+
+    def renamed_in(self, data: Mapping[str, Any]) -> list[str]:
+        """Returns the old names of fields that are in the data without their new ones."""
+        return [old for old, new in self.aliases.items() if old in data and new not in data]
+
+    def doubled_in(self, data: Mapping[str, Any]) -> list[str]:
+        """Returns the old names of fields that are in the data beside their new ones."""
+        return [old for old, new in self.aliases.items() if old in data and new in data]
+
+    def upgraded(self, data: dict[str, Any], version: int, where: str) -> dict[str, Any]:
+        """Returns plain data that says `version` as this version has it; `where` is for errors.
+
+        The steps are done one after another, then fields that were renamed get their new names. The
+        data itself is left as it is. Raises UpgradeError if a step is missing, raises, or ends with
+        what the type does not allow, and NewerSchemaError if the data is newer than the type.
+        """
+        stored = self.stored_version(version)
+        if stored > self.version:
+            raise self.newer(stored, where)
+        data = deepcopy(data)
+        for at in range(stored, self.version):
+            data = self._stepped(self._upgrades, data, at, at + 1, where)
+        # In the order of the fields: a renamed field stays where it was.
+        renamed = {old: self.aliases[old] for old in self.renamed_in(data)}
+        if renamed:
+            data = {renamed.get(name, name): value for name, value in data.items()}
+        if misfits := self.shape.misfits(data):
+            raise UpgradeError(
+                f"{where} does not fit {self._title} after its upgrade from version {stored} to "
+                f"{self.version}: {_shown(misfits)}",
+                schema=self.name, start=stored, end=self.version, where=where, misfits=misfits,
+                hint="correct the upgrade; what is stored is unchanged, raw=True reads it",
+            )  # fmt: skip
+        return data
+
+    def downgraded(self, data: dict[str, Any], version: int, to: int, where: str) -> dict[str, Any]:
+        """Returns plain data of a version as the older version `to` has it.
+
+        Fields that neither version knows stay. Raises UpgradeError as `upgraded` does.
+        """
+        data = deepcopy(data)
+        for at in range(self.stored_version(version), to, -1):
+            data = self._stepped(self._downgrades, data, at, at - 1, where)
+        return data
+
+    def _stepped(
+        self, steps: dict[int, Step], data: dict[str, Any], at: int, to: int, where: str
+    ) -> dict[str, Any]:
+        what = "upgrade" if to > at else "downgrade"
+        step = steps.get(at)
+        if step is None:
+            raise UpgradeError(
+                f"{where} has version {at} of {self._title}: there is no {what} from {at} to {to}",
+                schema=self.name, start=at, end=to, where=where,
+                hint=f"register one with @holdfast.{what}({self.type.__name__}, {at})",
+            )  # fmt: skip
+        try:
+            found = step(data)
+        except Exception as error:
+            raise UpgradeError(
+                f"the {what} of {where} from version {at} to {to} of {self._title} failed: "
+                f"{show_error(error)}",
+                schema=self.name, start=at, end=to, where=where,
+                hint=f"correct the {what}; what is stored is unchanged, raw=True reads it",
+            ) from error  # fmt: skip
+        if not isinstance(found, dict):
+            raise UpgradeError(
+                f"the {what} of {where} from version {at} to {to} of {self._title} returned "
+                f"{show_value(found)}: expected a dict",
+                schema=self.name, start=at, end=to, where=where,
+                hint=f"the function returns the data of version {to}",
+            )  # fmt: skip
+        return cast("dict[str, Any]", found)
+
+    def newer(self, version: int, where: str) -> NewerSchemaError:
+        """Returns the error for data that is newer than this schema."""
+        return NewerSchemaError(
+            f"{where} has version {version} of {self._title}, and this program has "
+            f"{self.version}: it is never written over by older code",
+            name=where, stored=version, known=self.version,
+            hint="run the newer program, or downgrade the scope with it first",
+        )  # fmt: skip
+
+    def check(self, data: Any, where: str) -> None:
+        """Raises SchemaError, with every place, if plain data is not what the type says."""
+        if misfits := self.shape.misfits(data):
+            raise SchemaError(
+                f"{where} does not fit {self._title}: {_shown(misfits)}", misfits=misfits
+            )
+
+    def load(self, data: Any, where: str) -> T:
+        """Returns plain data of this version as a value of the type, or raises SchemaError."""
+        try:
+            return cast("T", self.shape.load(data))
+        except Exception as error:
+            self.check(data, where)
+            raise SchemaError(f"{where} cannot be read as {self._title}: {error}") from error
+
+    def dump(self, value: T) -> dict[str, Any]:
+        """Returns the plain data of a value of the type."""
+        dump = getattr(value, "model_dump", None)
+        found = dump() if dump is not None else msgspec.to_builtins(value, builtin_types=_KEPT)
+        return cast("dict[str, Any]", found)
+
+
+_KEPT = (bytes, datetime)
+"""What is stored as it is (0003)."""
+
+
+def _shown(misfits: list[Misfit]) -> str:
+    return "; ".join(map(str, misfits))
+
+
+def _check_aliases(aliases: Mapping[str, str] | None, shape: Shape) -> dict[str, str]:
+    found = dict(aliases or {})
+    fields = shape.parts.fields
+    for old, new in found.items():
+        check_text(old, "the old name of a field")
+        check_text(new, "the new name of a field")
+        if fields is not None and (new not in fields or old in fields):
+            raise UsageError(
+                f'the alias "{old}" is for "{new}": expected a former name of a field, and a field',
+                hint="aliases={old name: new name}",
+            )
+    return found
+
+
+def schema(
+    name: str, *, version: int, aliases: Mapping[str, str] | None = None
+) -> Callable[[C], C]:
+    """Returns the decorator that makes a class the schema of the state of scopes.
+
+    `name` is a level, or a pattern of scope names such as `conversation/support-*`. The class
+    stays what it is. `aliases` has the former names of fields: `{"outcome": "result"}`.
+    """
+
+    def register(kind: C) -> C:
+        attach(Schema(kind, name, version=version, aliases=aliases))
+        return kind
+
+    return register
+
+
+def attach(one: Schema[Any]) -> None:
+    """Keeps a schema with its class, which gets `upgrade` and `downgrade`, or raises."""
+    kind = one.type
+    if _KEPT_AS in vars(kind):
+        raise ExistsError(f'the class "{kind.__name__}" has {vars(kind)[_KEPT_AS]!r} already')
+    setattr(kind, _KEPT_AS, one)
+    for method in _METHODS:
+        # A field of that name keeps it: `holdfast.upgrade(cls, version)` does the same.
+        if not hasattr(kind, method):
+            setattr(kind, method, getattr(one, method))
+
+
+def schema_of(kind: object) -> Schema[Any]:
+    """Returns the schema that a class was made, or raises UsageError."""
+    found = vars(kind).get(_KEPT_AS) if isinstance(kind, type) else None
+    if found is None:
+        raise UsageError(
+            f"expected a class with a schema, found {show_value(kind)}",
+            hint='decorate the class with @holdfast.schema("conversation", version=1)',
+        )
+    return cast("Schema[Any]", found)
+
+
+def upgrade(kind: type[Any], version: int) -> Callable[[F], F]:
+    """Returns the decorator of the upgrade of a schema's data from a version to the next one."""
+    return schema_of(kind).upgrade(version)
+
+
+def downgrade(kind: type[Any], version: int) -> Callable[[F], F]:
+    """Returns the decorator of the downgrade of a schema's data from a version to the last one."""
+    return schema_of(kind).downgrade(version)
