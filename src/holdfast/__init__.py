@@ -38,6 +38,7 @@ from holdfast.errors import (
     NotFoundError,
     OtherStoreError,
     ProgramError,
+    ProjectionError,
     RunCancelledError,
     RunFailedError,
     SchemaError,
@@ -69,6 +70,7 @@ from holdfast.nodes import (
     node,
     rule,
 )
+from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Where
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
@@ -202,6 +204,9 @@ __all__ = [
     "Position",
     "ProgramError",
     "Progress",
+    "Projected",
+    "Projection",
+    "ProjectionError",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -250,6 +255,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "projection",
     "register_thumb",
     "repair",
     "rule",

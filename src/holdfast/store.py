@@ -101,6 +101,7 @@ from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
+from holdfast.projections import Projected, Projection, Projections
 from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
@@ -159,6 +160,7 @@ class Store:
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(self._context, read_only=read_only)
+        self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -713,9 +715,13 @@ class Store:
             )
         return admin.runs(self._engine, status, after=after, limit=limit)
 
-    def cancel(self, run: str) -> None:
-        """Asks a run to stop at its next operation; one that is not being executed ends now."""
-        self._engine.cancel(run)
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """Asks a run to stop at its next operation; one that is not being executed ends now.
+
+        One that has cleanups to do (`ctx.cleanup`, `finally` of a program) ends when they are done,
+        by whoever executes it next. With `now` one that nobody executes ends without them.
+        """
+        self._engine.cancel(run, now=now)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:
         """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
@@ -858,6 +864,16 @@ class Store:
         The removal of a scope does that for every graph. Raises NotFoundError if there is none.
         """
         explain.forget(self._nodes, graph, scope)
+
+    # --- projections -----------------------------------------------------------------------------
+
+    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
+        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+
+        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
+        is looked at, for the price of what was recorded since.
+        """
+        return self._projections.projected(projection, over)
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -1048,6 +1064,7 @@ class Store:
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
         self._engine.close()
+        self._projections.close()
         self._groups.close()
         self.lease_keeper.close()
         self._questions.close()
