@@ -72,6 +72,8 @@ from holdfast.nodes import (
     rule,
 )
 from holdfast.projections import Projected, Projection, projection
+from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
@@ -157,8 +159,11 @@ __all__ = [
     "GroupStatus",
     "Held",
     "HeldLease",
+    "Hit",
+    "Hits",
     "HoldfastError",
     "Holds",
+    "IndexStatus",
     "JointCommit",
     "JointScope",
     "Lease",
@@ -241,6 +246,7 @@ __all__ = [
     "ValueDomainError",
     "View",
     "Walk",
+    "Where",
     "Why",
     "Worker",
     "WorkflowState",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -104,6 +104,8 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
+from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
+from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -151,6 +153,7 @@ class Store:
         worker: str,
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        read_only: bool = False,
     ) -> None:
         self._log = log
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -164,6 +167,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._questions = Questions(self._context, read_only=read_only)
         self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
@@ -1032,6 +1036,68 @@ class Store:
         """
         return Policy(self._context, mode)
 
+    # --- questions -------------------------------------------------------------------------------
+
+    def query(
+        self,
+        *,
+        kind: Kind | Sequence[Kind] | None = None,
+        type: str | Sequence[str] | None = None,
+        actor: str | None = None,
+        scope: Scope | str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
+        text: str | None = None,
+        tag: str | None = None,
+        status: str | Sequence[str] | None = None,
+        links: str | Sequence[str] | None = None,
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
+        limit: int | None = PAGE_SIZE,
+        after: str | None = None,
+        timeout: float = TIMEOUT_S,
+        stale_ok: bool = False,
+        **unknown: Any,
+    ) -> Hits:
+        """Returns what was recorded and fits, newest first: of every kind, over all scopes.
+
+        Kinds are message, decision, task, fact, state, run, event (of your own) and, if named, log:
+        every event that was ever written. `scope` is a name, or a pattern in which * is any
+        characters. `since` and `until` are times, or lengths of time before now ("7d"); what
+        happened at `until` is left out. `text` is words that all must occur, "a phrase" in quotes,
+        or a beginning (`manag*`). `where` compares what the state has at paths: ("customer.id",
+        "=", 7). The cursor of a page, given as `after`, leads to the next one.
+
+        The answer has everything that was acknowledged before the call. It waits at most `timeout`
+        seconds for its index; then it raises UnavailableError, or with `stale_ok` returns what the
+        index has so far, and says how far `behind` that is.
+        """
+        return self._questions.ask(
+            kind=kind,
+            type=type,
+            actor=actor,
+            scope=scope,
+            since=since,
+            until=until,
+            text=text,
+            tag=tag,
+            status=status,
+            links=links,
+            where=where,
+            limit=limit,
+            after=after,
+            timeout=timeout,
+            stale_ok=stale_ok,
+            **unknown,
+        )
+
+    def index_status(self) -> IndexStatus:
+        """Returns where the index for questions is, and how far it has followed the log."""
+        return self._questions.status()
+
+    def rebuild_index(self) -> None:
+        """Makes the index for questions again from the log; nothing else depends on it."""
+        self._questions.rebuild()
+
     # --- looking after it ------------------------------------------------------------------------
 
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
@@ -1058,6 +1124,7 @@ class Store:
         self._projections.close()
         self._groups.close()
         self.lease_keeper.close()
+        self._questions.close()
         self._log.close()
 
     def __enter__(self) -> Store:
@@ -1127,7 +1194,14 @@ def open_store(
     log = Log(backend, clock=clock, actor=actor or worker)
     log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
-    return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
+    return Store(
+        log,
+        url=shown,
+        worker=worker,
+        levels=known,
+        heartbeat_s=heartbeat_s,
+        read_only=read_only,
+    )
 
 
 def _place_of(shown: str) -> str | None:

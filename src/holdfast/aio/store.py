@@ -593,6 +593,10 @@ class AsyncStore:
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
 
+    query = mirror(Store.query, of="_store")
+    index_status = mirror(Store.index_status, of="_store")
+    rebuild_index = mirror(Store.rebuild_index, of="_store")
+
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
         @overload

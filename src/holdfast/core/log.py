@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -120,6 +120,9 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
+
+if TYPE_CHECKING:
+    from holdfast.backends.side import SideTables
 
 
 class Writer(Protocol):
@@ -276,6 +279,7 @@ HELD_EVENTS = 64_000
 BULK_STREAMS = 256
 BULK_EVENTS = 64
 """So many streams are read at once, each if it has no more events than this."""
+SETTLE_S = 0.01
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _LEADING = frozenset((event.OPENED, event.MIGRATED))
@@ -1606,6 +1610,11 @@ class Log:
         """Returns the moment that it is: what was acknowledged before it, is in it."""
         return self._backend.moment()
 
+    def side_tables(self, what: str) -> SideTables | None:
+        """Returns the backend's own place for derived tables, None if it has none (0039)."""
+        own: Callable[[str], SideTables] | None = getattr(self._backend, "side_tables", None)
+        return None if own is None else own(what)
+
     def describe(self) -> dict[str, Any]:
         """Returns what the backend says of itself, for `status` and `doctor`."""
         return self._backend.inspect.describe()
@@ -1619,6 +1628,19 @@ class Log:
     def position(self) -> Position:
         """Returns the newest position."""
         return self._backend.wait(START, timeout_s=0)
+
+    def settled_position(self, timeout_s: float) -> tuple[Position, bool]:
+        """Returns a position to follow to, and whether all that is acknowledged by now is before.
+
+        On a server, commits that are under way may come before one that was acknowledged: it waits
+        for their end, at most so long.
+        """
+        before = now = self._backend.moment()
+        until = monotonic() + timeout_s
+        while not before.is_settled(now) and monotonic() < until:
+            self.watch.wait(now.position, SETTLE_S)
+            now = self._backend.moment()
+        return now.position, before.is_settled(now)
 
     def read_all(self, *, after: Position, limit: int) -> list[Record]:
         """Returns records of the whole store after a position, in order."""
