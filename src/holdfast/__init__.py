@@ -13,7 +13,9 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.retention import Hold, LetGo, Retained, Retention
@@ -39,6 +41,7 @@ from holdfast.errors import (
     NotFoundError,
     OtherStoreError,
     ProgramError,
+    ProjectionError,
     RunCancelledError,
     RunFailedError,
     SchemaError,
@@ -70,9 +73,13 @@ from holdfast.nodes import (
     node,
     rule,
 )
+from holdfast.projections import Projected, Projection, projection
+from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
 from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
@@ -136,6 +143,7 @@ __all__ = [
     "Current",
     "Decision",
     "Delivery",
+    "Difference",
     "Done",
     "Draft",
     "Edit",
@@ -153,9 +161,12 @@ __all__ = [
     "GroupStatus",
     "Held",
     "HeldLease",
+    "Hit",
+    "Hits",
     "Hold",
     "HoldfastError",
     "Holds",
+    "IndexStatus",
     "JointCommit",
     "JointScope",
     "Lease",
@@ -171,8 +182,10 @@ __all__ = [
     "MemoryItem",
     "MemorySection",
     "Message",
+    "MessageChange",
     "Messages",
     "Meta",
+    "Migration",
     "Misfit",
     "NeedsAttentionError",
     "NewerSchemaError",
@@ -187,7 +200,9 @@ __all__ = [
     "OpenTurn",
     "OtherStoreError",
     "Outcome",
+    "Outdated",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -197,11 +212,15 @@ __all__ = [
     "Position",
     "ProgramError",
     "Progress",
+    "Projected",
+    "Projection",
+    "ProjectionError",
     "Recalled",
     "Recovered",
     "Recovery",
     "Report",
     "Resolved",
+    "Restored",
     "Retained",
     "Retention",
     "Retry",
@@ -221,6 +240,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Task",
+    "TaskChange",
     "Tasks",
     "TeamState",
     "UnavailableError",
@@ -233,16 +253,19 @@ __all__ = [
     "ValueDomainError",
     "View",
     "Walk",
+    "Where",
     "Why",
     "Worker",
     "WorkflowState",
     "act",
     "current",
     "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",
     "open",
+    "projection",
     "register_thumb",
     "repair",
     "rule",

@@ -8,11 +8,22 @@ and `checkpoint` (a name for the revision that the write makes).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,16 +59,29 @@ from holdfast.core.event import (
     Event,
     Life,
     Moment,
+    StreamState,
     restored_payload,
     state_of,
 )
+from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
+from holdfast.core.meta import Meta, encode_meta
+from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.names import GLOBAL, Levels, check_name, split_name
-from holdfast.record import keyed_item, removal
+from holdfast.names import (
+    ESCAPE,
+    GLOBAL,
+    Levels,
+    check_name,
+    escape,
+    has_digest,
+    split_name,
+    unescape,
+)
+from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -67,6 +91,7 @@ from holdfast.record.decisions import (
     OpenDecision,
     check_effect,
 )
+from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
@@ -83,6 +108,14 @@ from holdfast.record.tasks import (
 
 _logger = logging.getLogger("holdfast.scope")
 
+if TYPE_CHECKING:
+    # A scope whose schema was not named is one of anything.
+    from typing_extensions import TypeVar
+
+    S_co = TypeVar("S_co", default=Any, covariant=True)
+else:
+    S_co = TypeVar("S_co", covariant=True)
+
 RESTORE_RETRIES = 8
 DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
@@ -96,8 +129,11 @@ class Recalled(Struct, frozen=True):
     recent: list[Decision]
 
 
-class Scope:
-    """One scope of a store. Making one writes nothing; the first write creates its stream."""
+class Scope(Generic[S_co]):
+    """One scope of a store. Making one writes nothing; the first write creates its stream.
+
+    `Scope[Ticket]` is one whose state has the schema `Ticket`: type checkers know what `typed` is.
+    """
 
     def __init__(
         self,
@@ -108,10 +144,19 @@ class Scope:
         levels: Levels,
         parent: Scope | None,
         ttl_s: float | None = None,
+        given: str | None = None,
     ) -> None:
+        """`id` is the stored one; `given` the one that it was made from, if that is known."""
         self.level = level
-        self.id = id
         self.name = level if id is None else f"{level}/{id}"
+        self._id = id if given is None else given
+        self._whole_id: str | None = None  # escaped, for the first event; "" if it is not known
+        if id is not None and ESCAPE in id:
+            self._id = given
+            if has_digest(id):
+                self._whole_id = "" if given is None else escape(given)
+            else:
+                self._id = unescape(id)
         self._context = context
         self._log = log = context.log
         self._levels = levels
@@ -132,12 +177,34 @@ class Scope:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    @property
+    def id(self) -> str | None:
+        """The id as it was given, however long it is; None of the global scope.
+
+        The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
+        whole id is read from its first event when it is first asked for.
+        """
+        if self._id is None and self._whole_id is not None:
+            [self._id] = whole_ids(self._log, [self.name])
+            self._whole_id = escape(self._id)
+        return self._id
+
     # --- reading ---------------------------------------------------------------------------------
 
     @property
     def state(self) -> Map:
         """The newest state: frozen, free to keep, never changes in your hands."""
         return self._log.show(self._log.newest(self.name), self.name)
+
+    @property
+    def typed(self) -> S_co:
+        """The newest state as a value of its schema's type, made anew by each look at it.
+
+        It is for reading: what is changed in it is not stored. Fields that the type does not have
+        are not in it, and stay in the state. Raises SchemaError if the state lacks what the type
+        needs, and UsageError if the scope has no schema in this program.
+        """
+        return cast("S_co", self._log.typed.value(self._log.newest(self.name), self.name))
 
     @property
     def revision(self) -> int:
@@ -155,6 +222,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
         return self._log.newest(self.name).closed_at > 0
 
     @property
@@ -196,19 +264,41 @@ class Scope:
         """Returns the state as plain dicts and lists of your own."""
         return self.state.to_dict()
 
-    def at(self, moment: Moment) -> Map:
-        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
-        return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
+    def at(self, moment: Moment, *, raw: bool = False) -> Map:
+        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime.
 
-    def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
-        """Returns what differs between two moments; the second is now unless given."""
+        As the schema of this program has it; `raw` returns it as it is stored.
+        """
+        state = self._log.at(self.name, self.revision_of(moment))
+        if raw is not False and check_flag(raw, "raw"):
+            return state_of(state, self.name)
+        return self._log.show(state, self.name)
+
+    def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
+        """Returns what differs between two moments; the second is now unless given.
+
+        It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
+        those; its `decisions` and `facts` are those that were recorded between. Both states are as
+        the schema of this program has them; with `raw` as they are stored.
+        """
+        check_flag(raw, "raw")
         revision = self.revision if until is None else self.revision_of(until)
-        old = self._log.at(self.name, self.revision_of(since))
-        new = self._log.at(self.name, revision)
-        return [
-            Change(self.name, revision, change.path, change.old, change.new)
-            for change in tree.diff(old.root, new.root, is_same_stream=True)
+        return self._difference(self.revision_of(since), revision, raw=raw)
+
+    def _difference(self, since: int, until: int, *, raw: bool = False) -> Difference:
+        old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        old_root, new_root, is_same = (old.root, new.root, True) if raw else self._both(old, new)
+        changes = [
+            Change(self.name, until, change.path, change.old, change.new)
+            for change in tree.diff(old_root, new_root, is_same_stream=is_same)
         ]
+        return Difference(self, self._context, since, until, changes)
+
+    def _both(self, old: StreamState, new: StreamState) -> tuple[Map, Map, bool]:
+        """Returns two states at one version of the schema, and whether both are as stored."""
+        typed = self._log.typed
+        is_stored = typed.is_current(old, self.name) and typed.is_current(new, self.name)
+        return typed.shown(old, self.name), typed.shown(new, self.name), is_stored
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -219,13 +309,15 @@ class Scope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
+        Events of your own (`record`) are asked for by the name of their type, or by its class.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
+        stored = None if type is None else stored_type(type)
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
         if not check_flag(removed, "removed"):
@@ -235,8 +327,8 @@ class Scope:
             if not records:
                 return
             for record in records:
-                if type is None or record.type == type:
-                    yield Event(record)
+                if stored is None or record.type == stored:
+                    yield self._log.event(record)
             after = records[-1].revision
 
     def states(
@@ -405,7 +497,8 @@ class Scope:
         op = tree.set_op(path, value)
         if expected is None and key is None and checkpoint is None and not is_replayed():
             now = self._log.newest(self.name)
-            if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
+            root = self._log.typed.shown(now, self.name)
+            if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
                 return now.revision
         return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
 
@@ -455,8 +548,13 @@ class Scope:
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> int:
-        """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
+    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+        """Brings an earlier moment back as a new revision; nothing is rewritten.
+
+        State, messages and tasks go back together; `changes` of what it returns, which is the new
+        revision, names them. Decisions and facts stay, because the world does not go back: its
+        `decisions` and `facts` are those that were recorded since that moment.
+        """
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -473,19 +571,21 @@ class Scope:
         expected: int | None,
         payload_of: Callable[[int, bytes], bytes],
         tasks: Callable[[], TaskRestore | None],
-    ) -> int:
+    ) -> Restored:
         """Brings a state back, with an event of that payload and what is to become of tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
-            way = tree.diff_ops(now.root, target.root, is_same_stream=True)
+            start, end, is_same = self._both(now, target)
+            way = tree.diff_ops(start, end, is_same_stream=is_same)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(write, tasks())
+                made = self._commit_restored(write, tasks())
+                return Restored(made, self, guard, revision)
             except ConflictError as error:
                 if expected is not None:
                     raise
@@ -499,7 +599,7 @@ class Scope:
             hint="stop its other writers first",
         )
 
-    def undo(self) -> int:
+    def undo(self) -> Restored:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
         A change of the state is taken back alone. A restore is taken back whole: the messages and
@@ -516,6 +616,13 @@ class Scope:
                     _logger.debug("undo of a removal is tried again: %s", error)
                     continue
             change, is_restore = self._log.newest_change(self.name, newest)
+            if self._log.record(self.name, change).type == event.MIGRATED:
+                raise UsageError(
+                    f'the newest change of scope "{self.name}", at revision {change}, is a '
+                    "migration to another version of its schema: it cannot be undone",
+                    hint=f"restore({change - 1}) brings back what was there, upgraded; a version "
+                    "falls by migrate(to=…) alone",
+                )
             if is_restore and event.life_before(self._log.record(self.name, change)) is not None:
                 if change != newest:
                     raise NotFoundError(
@@ -524,7 +631,7 @@ class Scope:
                         hint="remove() removes it again, with what was recorded",
                     )
                 try:
-                    return self.remove(expected=newest)
+                    return Restored(self.remove(expected=newest), self, newest, newest - 1)
                 except ConflictError as error:
                     _logger.debug("undo of a return is tried again: %s", error)
                     continue
@@ -537,7 +644,7 @@ class Scope:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
-    def _return(self, removed_at: int) -> int:
+    def _return(self, removed_at: int) -> Restored:
         """Takes a removal back, which is the newest event."""
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
@@ -547,13 +654,15 @@ class Scope:
         payload = restored_payload(
             removed_at - 1, tree.encode_ops(ops), undo=True, undoes=removed_at, life=life
         )
+        meta = encode_meta(Meta(schema=before.version)) if before.version else None
         write = StreamWrite(
             self.name,
-            (NewEvent(event.RESTORED, payload, ops),),
+            (NewEvent(event.RESTORED, payload, ops, meta=meta),),
             removed_at,
             checkpoint=event.LIFE,
         )
-        return self._log.commit(ProposedCommit((write,), marks=event.marks_before(record))).revision
+        proposed = ProposedCommit((write,), marks=event.marks_before(record))
+        return Restored(self._log.commit(proposed).revision, self, removed_at, removed_at - 1)
 
     def remove(self, *, expected: int | None = None) -> int:
         """Removes the scope: it is as if it had never been. Returns the revision of that event.
@@ -598,12 +707,12 @@ class Scope:
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
-        _, checked = self._levels.check_scope(self.level, id)
+        _, stored = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = self._like(self.level, checked, self._parent)
-        payload = codec.encode_plain({"from": self.name, "at": revision})
+        fork = self._like(self.level, stored, self._parent, id)
+        payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
@@ -765,6 +874,31 @@ class Scope:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
         return Memory(self._context, self, self._upwards)
 
+    # --- events of your own ----------------------------------------------------------------------
+
+    def record(
+        self,
+        event: object,
+        data: Any = None,
+        *,
+        refs: Iterable[object] = (),
+        unchecked: bool = False,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> OwnEvent:
+        """Records an event of a type of your own, and returns it; durable when it returns.
+
+        `event` is a value of a class that `@holdfast.event` declared; or such a class, or the name
+        of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
+        `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
+        state. Data that does not fit the class is a SchemaError, and an unknown type a
+        NotFoundError; with `unchecked` any data is recorded as it is.
+        """
+        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked)
+        write = self._write((prepared,), expected, key, checkpoint)
+        return own_events.recorded(self._log, write, self._commit(write))
+
     # --- like a dict -----------------------------------------------------------------------------
 
     def __getitem__(self, key: str) -> Any:
@@ -814,10 +948,11 @@ class Scope:
                 base = self._log.newest(self.name)
                 if expected is not None and check_expected(expected) != base.revision:
                     raise conflict(self.name, expected, base.revision)
-            ops = tree.set_difference(base.root, op)
+            ops = tree.set_difference(self._log.typed.shown(base, self.name), op)
             if not ops and key is None and checkpoint is None and not base.closed_at:
                 return base.revision
-            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (op.keys,)),)
+            place = op.keys if self._log.typed.is_current(base, self.name) else ()
+            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (place,)),)
             try:
                 write = self._change_write(ops, expected, key, checkpoint)
                 return self._commit(write, guards).revision
@@ -876,7 +1011,14 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return StreamWrite(
-            self.name, new_events, expected, key, checkpoint, parent, expires=self._expires
+            self.name,
+            new_events,
+            expected,
+            key,
+            checkpoint,
+            parent,
+            expires=self._expires,
+            id=self._whole_id,
         )
 
     def _events_write(
@@ -904,7 +1046,9 @@ class Scope:
     def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
         return self._log.commit(ProposedCommit((write,), guards=guards))
 
-    def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
+    def _like(
+        self, level: str, id: str | None, parent: Scope | None, given: str | None = None
+    ) -> Self:
         """Returns another scope of the same store and class."""
         return type(self)(
             self._context,
@@ -912,16 +1056,17 @@ class Scope:
             id,
             levels=self._levels,
             parent=parent,
+            given=given,
         )
 
     def _within(self, context: RecordContext) -> Self:
         """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
         scope = type(self)(
             context,
-            self.level,
-            self.id,
+            *split_name(self.name),
             levels=self._levels,
             parent=self._parent,
+            given=self._id,
         )
         scope._expires = self._expires
         return scope
@@ -974,13 +1119,30 @@ class State(Protocol):
     """What every scope offers, for code that should not care which level it is given."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Level and id, such as `conversation/ticket-7`."""
+        ...
+
     @property
-    def state(self) -> Map: ...
-    def get(self, path: Path, default: Any = None) -> Any: ...
-    def set(self, path: Path, value: Any) -> int: ...
-    def update(self, values: Mapping[str, Any]) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
+    def state(self) -> Map:
+        """The newest state, frozen."""
+        ...
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns one value, or the default if it is not there."""
+        ...
+
+    def set(self, path: Path, value: Any) -> int:
+        """Puts a value at a key or path; returns the new revision."""
+        ...
+
+    def update(self, values: Mapping[str, Any]) -> int:
+        """Puts several values; returns the new revision."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as a dict that the caller may change."""
+        ...
 
 
 @runtime_checkable

@@ -57,7 +57,8 @@ def stored(hf: Store) -> bytes:
 def test_what_a_removed_scope_held_goes_and_all_else_stays(hf: Store) -> None:
     """BOOT-36, RALPH-51: and the digest of the store says that every event is in its place."""
     chat, other = lived(hf, "c"), hf.team("blue")
-    other.set("stays", {"n": 1})
+    other.set("stays", {"n": "pineapple"})
+    assert list(hf.query(text=CANARY))
     chat.remove()
     chat.set("new life", 1)
     heads = {name: hf._log.heads([name])[0] for name in (chat.name, other.name)}
@@ -67,9 +68,12 @@ def test_what_a_removed_scope_held_goes_and_all_else_stays(hf: Store) -> None:
     assert found.blobs == 1
     assert CANARY.encode() not in stored(hf)
     assert heads == {name: hf._log.heads([name])[0] for name in heads}
-    assert (chat.to_dict(), other.to_dict()) == ({"new life": 1}, {"stays": {"n": 1}})
+    assert (chat.to_dict(), other.to_dict()) == ({"new life": 1}, {"stays": {"n": "pineapple"}})
     assert hf.check().findings == []
     assert hf.retain(grace_s=0).scopes == []
+    assert list(hf.query(text=CANARY)) == []
+    assert list(hf.query(kind="log", scope=chat))
+    assert [hit.scope for hit in hf.query(text="pineapple")] == [other.name]
     [told] = {(one.scope, one.why) for one in hf.let_go()}
     assert told == (chat.name, "removed")
     assert sum(one.events for one in hf.let_go()) == found.events

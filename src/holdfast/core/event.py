@@ -3,14 +3,18 @@
 An event is one immutable fact in one stream. The built-in types and their data:
 
     opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
-                  {"expires": 1893456000000000}     when it ends by itself (microseconds)
+                  {"expires": 1893456000000000}     when it ends by itself (microseconds),
+                  {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
                   "undo": true                      the state alone did, by one change
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
                   … "life": {…}                     a removal was: what else the scope was before
+    migrated      {"from": 1, "to": 2, "ops": […]}  state went to another version of its schema; ops
+                                                    are the way
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
+                  … "id": "…"                       and its whole id, if its name has a digest
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
     removed       {"marks": [[…], …]}               the scope is gone, with these marks; the next
                                                     event begins a new life of the name
@@ -20,7 +24,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
-above (`run.created`); an unknown type leaves the state as it is and is shown as it stands.
+above (`run.created`), those that begin with `own:` to users (`own_event.py`); an unknown type
+leaves the state as it is and is shown as it stands.
 """
 
 from __future__ import annotations
@@ -55,12 +60,22 @@ from holdfast.errors import ClosedError, CorruptError, LetGoError, UsageError
 OPENED = "opened"
 CHANGED = "changed"
 RESTORED = "restored"
+MIGRATED = "migrated"
 CHECKPOINTED = "checkpointed"
 FORKED = "forked"
 CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
 JOINED = "joined"
+
+OF_STATE = frozenset((CHANGED, RESTORED, MIGRATED))
+"""The types of events that change the state: they say which version of its schema it has."""
+
+CORE_TYPES = frozenset(
+    {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, MIGRATED}
+)
+"""Every type of ours that has no dot. The list is closed: whatever comes later has one, because a
+word without a dot is a type of the user's own (`own_event.py`)."""
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
@@ -120,15 +135,18 @@ def follows(previous: bytes, record: Record) -> bool:
 class _Opened(Struct):
     parent: str | None = None
     expires: int = 0
+    id: str | None = None
 
 
-def opened_payload(parent: str | None, expires_us: int) -> bytes:
+def opened_payload(parent: str | None, expires_us: int, id: str | None = None) -> bytes:
     """Returns the payload of an `opened` event, without what it does not say."""
     said: dict[str, str | int] = {}
     if parent is not None:
         said["parent"] = parent
     if expires_us:
         said["expires"] = expires_us
+    if id is not None:
+        said["id"] = id
     return codec.encode_plain(said)
 
 
@@ -165,39 +183,53 @@ class Event:
 
     @property
     def stream(self) -> str:
+        """The name of the scope or run that it belongs to."""
         return self.record.stream
 
     @property
     def revision(self) -> int:
+        """Its number in that stream, from 1."""
         return self.record.revision
 
     @property
     def position(self) -> Position:
+        """Its place in the order of the whole store."""
         return self.record.position
 
     @property
     def type(self) -> str:
+        """What happened, such as `changed` or `message.added`."""
         return self.record.type
 
     @property
     def actor(self) -> str:
+        """Who wrote it."""
         return self.record.actor
 
     @property
     def checkpoint(self) -> str | None:
+        """The name that its writer gave this revision, or None."""
         name = self.record.checkpoint
         return None if name == LIFE else name
 
     @property
     def key(self) -> str | None:
+        """The idempotency key that it was written with, or None."""
         return own_key(self.record.key)
 
     @property
     def time(self) -> datetime:
+        """When it was written, by the clock of its writer; in UTC."""
         return to_datetime(self.record.time)
 
     @property
+    def at(self) -> datetime:
+        """When it was written, as `time` says too."""
+        return self.time
+
+    @property
     def link(self) -> str:
+        """The digest that covers it and everything before it in its stream."""
         return self.record.link.hex()
 
     @property
@@ -212,6 +244,7 @@ class Event:
 
     @property
     def data(self) -> Any:
+        """What it says, as plain values."""
         if self._data is _UNREAD:
             if self.record.payload == GONE:
                 raise LetGoError(self.record.stream, self.record.revision)
@@ -290,7 +323,6 @@ NOTHING = Map()
 UNKNOWN = Map()
 """The root of a state that was made by events which were let go of. It is told by its identity, and
 never handed out: `state_of` raises. A removal, or a closing that drops the state, ends it."""
-_OF_STATE = (CHANGED, RESTORED)
 
 
 class StreamState(Struct, frozen=True):
@@ -305,6 +337,7 @@ class StreamState(Struct, frozen=True):
     dropped: bool = False  # the state was dropped when the scope was closed
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
     removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
+    version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
 
     @property
     def is_absent(self) -> bool:
@@ -354,9 +387,14 @@ class _Restored(Struct):
     life: Life | None = None
 
 
+class _Migrated(Struct):
+    ops: Raw
+
+
 class _Forked(Struct):
     at: int
     origin: str = field(name="from")
+    id: str | None = None
 
 
 class _Closed(Struct):
@@ -368,7 +406,7 @@ def ops_of(record: Record) -> tuple[Op, ...]:
 
     Raises LetGoError if they were let go of.
     """
-    if record.payload == GONE and record.type in _OF_STATE:
+    if record.payload == GONE and record.type in OF_STATE:
         raise LetGoError(record.stream, record.revision)
     return _ops(record.type, record.payload)
 
@@ -378,7 +416,14 @@ def _ops(type: str, payload: bytes) -> tuple[Op, ...]:
         return decode_ops(payload)
     if type == RESTORED:
         return decode_ops(bytes(codec.decode_as(payload, _Restored).ops))
+    if type == MIGRATED:
+        return decode_ops(bytes(codec.decode_as(payload, _Migrated).ops))
     return ()
+
+
+def version_of(meta: str | None) -> int:
+    """Returns the version of a schema that the meta of an event says, 0 if it says none."""
+    return 0 if meta is None else decode_meta(meta).schema or 0
 
 
 def plain_values(record: Record, op: int, columns: int, blobs: BlobReader) -> list[Any]:
@@ -396,7 +441,13 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
     Nothing is written after `closed` but its removal, and what takes that back says so itself. So
     the newest record alone says whether the scope is closed.
     """
-    closed_at, dropped, removed_at = 0, False, -1
+    closed_at, dropped, removed_at, version = 0, False, -1, -1
+    if record.type in OF_STATE:
+        # An event without a change says nothing of the state, unless it says a version.
+        said = version_of(record.meta)
+        version = said or (-1 if record.payload == b"[]" else 0)
+    elif record.type == REMOVED:
+        version = 0
     if record.type == CLOSED:
         closed_at = record.revision
         dropped = not codec.decode_as(record.payload, _Closed).keep
@@ -414,6 +465,7 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
         dropped,
         expires_us,
         removed_at,
+        version,
     )
 
 
@@ -453,6 +505,21 @@ def origin_of(record: Record) -> tuple[str, int]:
     return forked.origin, forked.at
 
 
+def forked_payload(origin: str, at: int, id: str | None) -> bytes:
+    """Returns the payload of a fork's first event, with its whole id if its name has a digest."""
+    said: dict[str, str | int] = {"from": origin, "at": at}
+    if id is not None:
+        said["id"] = id
+    return codec.encode_plain(said)
+
+
+def id_of(first: Record) -> str | None:
+    """Returns the whole id, escaped, that the first event of a stream has; None if it has none."""
+    if first.type == OPENED:
+        return codec.decode_as(first.payload, _Opened).id
+    return codec.decode_as(first.payload, _Forked).id if first.type == FORKED else None
+
+
 def restored_payload(
     to: int, ops_payload: bytes, *, undo: bool, undoes: int = 0, life: Life | None = None
 ) -> bytes:
@@ -465,6 +532,11 @@ def restored_payload(
     if life is not None:
         more += b',"life":' + codec.encode_plain(life)
     return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, more)
+
+
+def migrated_payload(start: int, end: int, ops_payload: bytes) -> bytes:
+    """Returns the payload of a `migrated` event; ops stand in it as `changed` writes them."""
+    return b'{"from":%d,"to":%d,"ops":%b}' % (start, end, ops_payload)
 
 
 def is_whole_restore(record: Record) -> bool:
@@ -486,11 +558,16 @@ def advance(
     payload: bytes,
     ops: tuple[Op, ...],
     blobs: BlobReader,
+    version: int = 0,
 ) -> StreamState:
-    """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
+    """Returns the fold one event later. Raises UsageError if an op does not fit the state.
+
+    `version` is what an event that changes the state says of its schema; 0: it stays what it was.
+    """
     revision = state.revision + 1
+    version = version or state.version
     if state.revision == state.removed_at and type == RESTORED:
-        return _returned(state, revision, link, time, payload, ops, blobs)
+        return _returned(state, revision, link, time, payload, ops, blobs, version)
     if ops:
         if state.root is UNKNOWN:
             root = UNKNOWN
@@ -498,7 +575,7 @@ def advance(
             root = apply_op(state.root, ops[0], (revision, 0), blobs)
         else:
             root = apply(state.root, ops, revision=revision, blobs=blobs)
-        return replace(state, revision=revision, link=link, time=time, root=root)
+        return replace(state, revision=revision, link=link, time=time, root=root, version=version)
     root, parent = state.root, state.parent
     closed_at, dropped, expires_us = state.closed_at, state.dropped, state.expires_us
     if type == OPENED:
@@ -515,8 +592,9 @@ def advance(
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
         return kind(revision, link, time, NOTHING, expires_us=expires_us, removed_at=revision)
+    removed_at = state.removed_at
     return kind(
-        revision, link, time, root, parent, closed_at, dropped, expires_us, state.removed_at
+        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version
     )
 
 
@@ -528,6 +606,7 @@ def _returned(
     payload: bytes,
     ops: tuple[Op, ...],
     blobs: BlobReader,
+    version: int,
 ) -> StreamState:
     """Returns the fold after an event that took a removal back."""
     life = codec.decode_as(payload, _Restored).life or Life(state.removed_at)
@@ -541,6 +620,7 @@ def _returned(
         life.dropped,
         state.expires_us,
         life.removed_at,
+        version,
     )
 
 
@@ -563,7 +643,8 @@ def fold_rows(
     StreamState is made: none is needed.
     """
     before, run = state.link, _batch(state.root)
-    revision, time = state.revision, state.time
+    revision, time, version = state.revision, state.time, state.version
+    said: str | None = None  # the newest meta of a change: most say the same as the one before
     for row in rows:
         revision += 1
         number, time, type, actor, key, checkpoint, subject, payload, link, meta = row
@@ -577,21 +658,25 @@ def fold_rows(
         if found != link or number != revision:
             if number != revision or payload != GONE:
                 raise _unlinked(stream, revision, number)
-            if type in _OF_STATE:
+            if type in OF_STATE:
                 run = _batch(UNKNOWN)
             before = link
             continue
         try:
+            if meta is not said and meta != said and type in OF_STATE:
+                said = meta
+                version = version_of(meta) or version
             if type == CHANGED:
                 run.apply_payload(payload, revision, blobs)
             else:
-                state = replace(state, revision=revision - 1, root=run.root())
+                state = replace(state, revision=revision - 1, root=run.root(), version=version)
                 state = advance(state, link, time, type, payload, _ops(type, payload), blobs)
-                run = _batch(state.root)
+                run, version, said = _batch(state.root), state.version, None
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         before = link
-    return replace(state, revision=revision, link=before, time=time, root=run.root())
+    root = run.root()
+    return replace(state, revision=revision, link=before, time=time, root=root, version=version)
 
 
 class _UnknownBatch:
@@ -618,13 +703,16 @@ def each_state(
             raise _unlinked(stream, revision, record.revision)
         link = record.link
         if record.payload == GONE:
-            root = UNKNOWN if record.type in _OF_STATE else state.root
+            root = UNKNOWN if record.type in OF_STATE else state.root
             state = replace(state, revision=revision, link=link, time=record.time, root=root)
             yield state
             continue
         try:
             ops = ops_of(record)
-            state = advance(state, link, record.time, record.type, record.payload, ops, blobs)
+            type, version = record.type, 0
+            if type in OF_STATE:
+                version = version_of(record.meta)
+            state = advance(state, link, record.time, type, record.payload, ops, blobs, version)
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         yield state

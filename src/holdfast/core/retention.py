@@ -11,7 +11,7 @@ ever and nothing half done:
     (1) an event in `retention/log` says which records go and why, with the digest of each payload,
         by which its link can be verified ever after; marks say that the rest is pending
     (2) the backend rewrites the records (clause 28)
-    (3) snapshots that were made of them are deleted
+    (3) snapshots and all else that was derived from them is deleted, the index of questions too
     (4) blobs that only they named are deleted, when every event of the store was looked at
     (5) the marks are cleared
     (6) the backend purges its bytes (clause 29), and an event says what is left
@@ -22,7 +22,7 @@ The next run does again what a mark still says. One run at a time has the lease 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from threading import Lock
@@ -243,8 +243,12 @@ def _records(log: Log, one: _Condemned) -> Iterator[Record]:
 class Retainer:
     """Lets go of what may go, for one store."""
 
-    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, log: Log, lease_keeper: LeaseKeeper, forget_copies: Callable[[], None]
+    ) -> None:
+        """`forget_copies` has everything made again that layers above keep of events."""
         self._log = log
+        self.forget_copies = forget_copies
         self._lease_keeper = lease_keeper
         self._lock = Lock()
 
@@ -411,6 +415,11 @@ class _Run:
             backend.rewrite(batch)
         for stream, until in snapshots.items():
             self._log.snapshots.forget(stream, until)
+        if snapshots:
+            places = {self._log.routes.place_of(stream): stream for stream in snapshots}
+            for stream in places.values():
+                self._log.snapshots.forget_derived(stream)
+            self._retainer.forget_copies()
         for some in _chunks([Cleared(PENDING, stream) for stream in snapshots], MARKS_PER_COMMIT):
             self._retainer._commit([], some, self._lease)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -427,8 +428,9 @@ def _run(numbers: list[int]) -> ItemRange:
 # Which folds are kept as snapshots, when, and how one is trusted again.
 #
 # A snapshot is an object named `<stream digest>/<revision>`: sha256 of the rest (32 bytes), a JSON
-# line with stream, revision, link, time, parent and closing, then the packed state (`snapshot.py`).
-# It is a hint. One that fails its digest, or whose link the log does not have at that revision, is
+# line with stream, revision, link, time, parent, closing and the version of its schema, then the
+# packed state (`snapshot.py`), as it is stored: whoever shows it brings it to another version. It
+# is a hint. One that fails its digest, or whose link the log does not have at that revision, is
 # reported, deleted and not used.
 #
 # A snapshot is due when the log has grown by as much as the last one took, and by 256 KiB at least.
@@ -441,6 +443,7 @@ GROWTH_BYTES_MIN = 256 * 1024
 CLOSE_BYTES_MIN = 16 * 1024
 EVENT_OVERHEAD_BYTES = 200
 REPLAYED_EVENTS_MIN = 4096
+_OF_STREAM = re.compile("[0-9a-f]{32}/[0-9]{16}")
 _DIGEST_BYTES = 32
 
 
@@ -455,6 +458,7 @@ class _Header(Struct, array_like=True):
     dropped: bool
     expires_us: int = 0
     removed_at: int = 0
+    schema: int = 0
 
 
 class _Growth(Struct):
@@ -580,6 +584,7 @@ class Snapshots:
             header.dropped,
             header.expires_us,
             header.removed_at,
+            header.schema,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
@@ -594,6 +599,7 @@ class Snapshots:
             state.dropped,
             state.expires_us,
             state.removed_at,
+            state.version,
         )
         rest = codec.encode_plain(header) + b"\n" + pack(state.root)
         try:
@@ -607,6 +613,16 @@ class Snapshots:
             self._report(f'snapshot of "{stream}" was not written: {error}')
         growth.bytes = 0
         growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(rest))
+
+    def forget_derived(self, stream: str) -> None:
+        """Deletes what other layers derived from events, of any stream that is kept with this one.
+
+        Their names do not tell which events they were made of; each is made again when it is used.
+        """
+        objects = self._objects_of(stream)
+        for name in objects.names("snapshot"):
+            if _OF_STREAM.fullmatch(name) is None:
+                objects.delete("snapshot", name)
 
     def forget(self, stream: str, until: int) -> None:
         """Deletes the snapshots up to a revision: what they were made of was let go of."""

@@ -139,6 +139,12 @@ def test_a_living_handle_goes_on_after_a_killed_one(
     judge(filled, records_of(filled))
 
 
+def test_every_named_point_is_passed(filled: Path) -> None:
+    points = CrashPoints()
+    work(filled, reach=points.reach)
+    assert {*POINTS} <= {*points.names}
+
+
 def test_power_that_is_lost_takes_nothing_else(filled: Path, disks: dict[str, Any]) -> None:
     before = records_of(filled)
     disk = disks["power"]()
@@ -183,6 +189,7 @@ def test_another_file_in_the_place_of_a_segment_is_still_noticed(filled: Path) -
         lambda name, data: name.write_bytes(data[:-1]),
         lambda name, data: name.write_bytes(data.replace(b"x", b"y")),
         lambda name, data: name.write_bytes(data.replace(b"\n", b" ", 1)),
+        lambda name, data: name.write_bytes(data.replace(b'"crc"', b'"was"', 1)),
         lambda name, data: None,
     ):
         reader = FilesBackend(filled, clock=SystemClock(), read_only=True)
@@ -279,6 +286,7 @@ def test_a_rewritten_line_says_when_its_bytes_changed(filled: Path) -> None:
         rewritten.replace(b"Z", b"Y", 1),
         rewritten[:-11] + b"!" * 8 + rewritten[-3:],
         rewritten[:-11] + b"AAAA====" + rewritten[-3:],
+        rewritten[:-11] + b"AAAAA!!!" + rewritten[-3:],
     ):
         with pytest.raises(BadLine):
             decode_line(changed)

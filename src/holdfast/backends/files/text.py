@@ -689,11 +689,11 @@ class Segments:
 
     def content(self, start: int) -> tuple[bytes, int]:
         """Returns the bytes of a sealed segment, and which file holds them now."""
-        with self.mutex:
-            if start in self._fds and not self._is_named(start, self._fds[start]):
-                self._disk.close(self._fds.pop(start))
-            fd = self._fd(start)
+        fd = self._disk.open(_name_of(start), os.O_RDONLY, at=self._directory_fd)
+        try:
             return read_all(self._disk, fd, self._disk.size(fd)), os.fstat(fd).st_ino
+        finally:
+            self._disk.close(fd)
 
     def write_beside(self, start: int, text: bytes) -> str:
         """Writes a rewritten segment beside a sealed one, synced; returns the name that it has."""
