@@ -118,10 +118,12 @@ class Retention(Struct, frozen=True):
 
     @property
     def events(self) -> int:
+        """How many events lost their data, or would."""
         return sum(one.events for one in self.scopes)
 
     @property
     def bytes(self) -> int:
+        """How many bytes of data they held."""
         return sum(one.bytes for one in self.scopes)
 
 
