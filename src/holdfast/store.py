@@ -94,7 +94,7 @@ from holdfast.nodes.walk import Nodes
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
+from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
@@ -105,7 +105,14 @@ from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
-from holdfast.scope import Scope
+from holdfast.scope import (
+    ConversationScope,
+    GlobalScope,
+    Scope,
+    TeamScope,
+    WorkflowScope,
+    scope_class,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -149,25 +156,27 @@ class Store:
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> Scope:
+    def global_(self) -> GlobalScope:
         """Returns the one global scope."""
-        return self.scope(GLOBAL)
+        return cast("GlobalScope", self.scope(GLOBAL))
 
-    def team(self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None) -> Scope:
+    def team(
+        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
+    ) -> TeamScope:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
+        return cast("TeamScope", self.scope(TEAM, id, parent=parent, ttl_s=ttl_s))
 
     def workflow(
         self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+    ) -> WorkflowScope:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
+        return cast("WorkflowScope", self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s))
 
     def conversation(
         self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+    ) -> ConversationScope:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
+        return cast("ConversationScope", self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s))
 
     def scope(
         self,
@@ -190,7 +199,7 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, id = self._levels.check_scope(level, id)
-        return Scope(
+        return scope_class(level)(
             self._context,
             level,
             id,
@@ -277,6 +286,15 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    def close_policy(self, level: str, *, keep: bool) -> None:
+        """Says what `close()` does to the state of a level's scopes, unless it is told otherwise.
+
+        It is stored, and counts for every handle and process of the store from now on. With
+        `keep=False` the state is dropped.
+        """
+        self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
+        set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
 
     # --- several at once -------------------------------------------------------------------------
 
@@ -925,8 +943,9 @@ class Store:
     def policy(self, mode: PolicyMode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
 
-        It counts for this handle from now on, or for the block if it is used as one. Each such
-        effect is recorded in its scope.
+        It is stored, and counts for every handle and process of the store from now on; a run that
+        is under way elsewhere heeds it after five seconds at most. Used as a block, it is as before
+        when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
 
