@@ -63,6 +63,7 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
@@ -76,7 +77,19 @@ from holdfast.errors import (
     ValueDomainError,
     show_value,
 )
-from holdfast.names import CONVERSATION, GLOBAL, TEAM, WORKFLOW, Levels, check_name, split_name
+from holdfast.names import (
+    CONVERSATION,
+    ESCAPE,
+    GLOBAL,
+    TEAM,
+    WORKFLOW,
+    Levels,
+    check_name,
+    escape,
+    has_digest,
+    split_name,
+    unescape,
+)
 from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
@@ -131,10 +144,19 @@ class Scope:
         levels: Levels,
         parent: Scope | None,
         ttl_s: float | None = None,
+        given: str | None = None,
     ) -> None:
+        """`id` is the stored one; `given` the one that it was made from, if that is known."""
         self.level = level
-        self.id = id
         self.name = level if id is None else f"{level}/{id}"
+        self._id = id if given is None else given
+        self._whole_id: str | None = None  # escaped, for the first event; "" if it is not known
+        if id is not None and ESCAPE in id:
+            self._id = given
+            if has_digest(id):
+                self._whole_id = "" if given is None else escape(given)
+            else:
+                self._id = unescape(id)
         self._context = context
         self._log = log = context.log
         self._levels = levels
@@ -154,6 +176,18 @@ class Scope:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was given, however long it is; None of the global scope.
+
+        The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
+        whole id is read from its first event when it is first asked for.
+        """
+        if self._id is None and self._whole_id is not None:
+            [self._id] = whole_ids(self._log, [self.name])
+            self._whole_id = escape(self._id)
+        return self._id
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -178,6 +212,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
         return self._log.newest(self.name).closed_at > 0
 
     @property
@@ -645,12 +680,12 @@ class Scope:
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
-        _, checked = self._levels.check_scope(self.level, id)
+        _, stored = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = cast("Self", self._like(self.level, checked, self._parent))
-        payload = codec.encode_plain({"from": self.name, "at": revision})
+        fork = cast("Self", self._like(self.level, stored, self._parent, id))
+        payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
@@ -988,7 +1023,14 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return StreamWrite(
-            self.name, new_events, expected, key, checkpoint, parent, expires=self._expires
+            self.name,
+            new_events,
+            expected,
+            key,
+            checkpoint,
+            parent,
+            expires=self._expires,
+            id=self._whole_id,
         )
 
     def _events_write(
@@ -1016,7 +1058,9 @@ class Scope:
     def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
         return self._log.commit(ProposedCommit((write,), guards=guards))
 
-    def _like(self, level: str, id: str | None, parent: Scope | None) -> Scope:
+    def _like(
+        self, level: str, id: str | None, parent: Scope | None, given: str | None = None
+    ) -> Scope:
         """Returns another scope of the same store."""
         return scope_class(level)(
             self._context,
@@ -1024,16 +1068,17 @@ class Scope:
             id,
             levels=self._levels,
             parent=parent,
+            given=given,
         )
 
     def _within(self, context: RecordContext) -> Self:
         """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
         scope = type(self)(
             context,
-            self.level,
-            self.id,
+            *split_name(self.name),
             levels=self._levels,
             parent=self._parent,
+            given=self._id,
         )
         scope._expires = self._expires
         return scope
@@ -1058,10 +1103,8 @@ class Scope:
 # The scopes of the four built-in levels: what tells them apart, for readers and type checkers.
 
 
-class OfConversation:
-    """What only a conversation's state has."""
-
-    id: str | None
+class ConversationScope(Scope):
+    """A conversation's scope."""
 
     @property
     def session_id(self) -> str:
@@ -1069,10 +1112,8 @@ class OfConversation:
         return self.id or ""
 
 
-class OfWorkflow:
-    """What only a workflow's state has."""
-
-    id: str | None
+class WorkflowScope(Scope):
+    """A workflow's scope."""
 
     @property
     def workflow_id(self) -> str:
@@ -1080,10 +1121,8 @@ class OfWorkflow:
         return self.id or ""
 
 
-class OfTeam:
-    """What only a team's state has."""
-
-    id: str | None
+class TeamScope(Scope):
+    """A team's scope."""
 
     @property
     def team_id(self) -> str:
@@ -1091,29 +1130,13 @@ class OfTeam:
         return self.id or ""
 
 
-class OfApplication:
-    """What only the global state has."""
+class GlobalScope(Scope):
+    """The global scope."""
 
     @property
     def is_global(self) -> Literal[True]:
         """Says that there is one such state for the whole application."""
         return True
-
-
-class ConversationScope(OfConversation, Scope):
-    """A conversation's scope."""
-
-
-class WorkflowScope(OfWorkflow, Scope):
-    """A workflow's scope."""
-
-
-class TeamScope(OfTeam, Scope):
-    """A team's scope."""
-
-
-class GlobalScope(OfApplication, Scope):
-    """The global scope."""
 
 
 _CLASSES: dict[str, type[Scope]] = {
@@ -1160,13 +1183,30 @@ class State(Protocol):
     """What every scope offers, for code that should not care which level it is given."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Level and id, such as `conversation/ticket-7`."""
+        ...
+
     @property
-    def state(self) -> Map: ...
-    def get(self, path: Path, default: Any = None) -> Any: ...
-    def set(self, path: Path, value: Any) -> int: ...
-    def update(self, values: Mapping[str, Any]) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
+    def state(self) -> Map:
+        """The newest state, frozen."""
+        ...
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns one value, or the default if it is not there."""
+        ...
+
+    def set(self, path: Path, value: Any) -> int:
+        """Puts a value at a key or path; returns the new revision."""
+        ...
+
+    def update(self, values: Mapping[str, Any]) -> int:
+        """Puts several values; returns the new revision."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as a dict that the caller may change."""
+        ...
 
 
 @runtime_checkable
@@ -1174,7 +1214,9 @@ class ConversationState(State, Protocol):
     """A conversation's state: history, messages, tool results; one agent session."""
 
     @property
-    def session_id(self) -> str: ...
+    def session_id(self) -> str:
+        """The id of the session."""
+        ...
 
 
 @runtime_checkable
@@ -1182,7 +1224,9 @@ class WorkflowState(State, Protocol):
     """A workflow's state: what its nodes share; one execution."""
 
     @property
-    def workflow_id(self) -> str: ...
+    def workflow_id(self) -> str:
+        """The id of the workflow's execution."""
+        ...
 
 
 @runtime_checkable
@@ -1190,7 +1234,9 @@ class TeamState(State, Protocol):
     """A team's state: what its agents share; one team session."""
 
     @property
-    def team_id(self) -> str: ...
+    def team_id(self) -> str:
+        """The id of the team."""
+        ...
 
 
 @runtime_checkable
@@ -1198,7 +1244,9 @@ class GlobalState(State, Protocol):
     """The application's state: settings, shared resources, caches."""
 
     @property
-    def is_global(self) -> Literal[True]: ...
+    def is_global(self) -> Literal[True]:
+        """Says that there is one for the whole application."""
+        ...
 
 
 @runtime_checkable

@@ -397,7 +397,7 @@ def test_follow_takes_one_scope_or_all(place: str, cli: Any):
         (["set", "", "a", "1"], "scope is empty", None),
         (["set", "team", "a", "1"], "team scope needs an id", "write it like"),
         (["set", "global/x", "a", "1"], "takes no id", "write it like"),
-        (["show", "team/\x1b[31m"], "control characters", None),
+        (["show", "tea\x1b[31m/m"], "control characters", None),
         (["demo", "--backend", "tape"], "tape", "holdfast demo --help"),
     ],
 )

@@ -56,8 +56,12 @@ class AsyncScope:
         self._loop = loop
         self.sync = scope
         self.level = scope.level
-        self.id = scope.id
         self.name = scope.name
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was given. Of a scope that was opened by a name with a digest it is read."""
+        return self.sync.id
 
     def __repr__(self) -> str:
         return f"<AsyncScope {self.name}>"

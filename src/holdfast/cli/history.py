@@ -30,7 +30,7 @@ from holdfast.cli.printing import (
 from holdfast.core.event import Change, Event, Position
 from holdfast.core.page import PAGE_SIZE
 from holdfast.errors import UsageError
-from holdfast.names import split_name
+from holdfast.names import split_name, unescape
 from holdfast.record.difference import Difference, Restored
 from holdfast.record.message_events import Message
 from holdfast.record.task_events import Task
@@ -122,13 +122,13 @@ def event_row(event: Event, *, with_scope: bool) -> list[str]:
         event.checkpoint or "",
         show_summary(event),
     ]
-    return [str(event.position), event.stream, *row] if with_scope else row
+    return [str(event.position), unescape(event.stream), *row] if with_scope else row
 
 
 def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
     """Returns the columns that fit on a screen; a checkpoint's name stands before what was done."""
     name = f'"{event.checkpoint}" ' if event.checkpoint else ""
-    where = f"{event.stream}@{event.revision}" if with_scope else str(event.revision)
+    where = f"{unescape(event.stream)}@{event.revision}" if with_scope else str(event.revision)
     return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
 
 

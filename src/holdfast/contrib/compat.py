@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from holdfast.core.arguments import Path
 from holdfast.core.tree import Map
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import CONVERSATION, check_name
-from holdfast.scope import OfApplication, OfConversation, OfTeam, OfWorkflow, Scope
+from holdfast.scope import Scope
 from holdfast.store import Store, open_store
 
 __all__ = ["GlobalStateManager", "StateScope"]
@@ -116,20 +116,40 @@ class ScopeState(MutableMapping[str, Any]):
         return len(self.scope.state)
 
 
-class ConversationScopeState(OfConversation, ScopeState):
+class ConversationScopeState(ScopeState):
     """The state of a session."""
 
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.id or ""
 
-class WorkflowScopeState(OfWorkflow, ScopeState):
+
+class WorkflowScopeState(ScopeState):
     """The state of a workflow execution."""
 
+    @property
+    def workflow_id(self) -> str:
+        """The id of the execution."""
+        return self.id or ""
 
-class TeamScopeState(OfTeam, ScopeState):
+
+class TeamScopeState(ScopeState):
     """The state of a team."""
 
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        return self.id or ""
 
-class GlobalScopeState(OfApplication, ScopeState):
+
+class GlobalScopeState(ScopeState):
     """The one global state."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one such state for the whole application."""
+        return True
 
 
 class GlobalStateManager:

@@ -71,7 +71,7 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.names import check_name, new_id, split_name
+from holdfast.names import check_name, check_scope_name, new_id, split_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
@@ -174,8 +174,7 @@ def split_id(id: object) -> tuple[str, str]:
             hint="list the decisions: each has its id",
         )
     check_name(key, "a decision's key")
-    check_name(stream, "scope")
-    return key, stream
+    return key, check_scope_name(stream)
 
 
 def parse_link(link: object) -> Link:
@@ -463,7 +462,7 @@ def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     if mode == "off" or is_covered(context, scope):
         return
     data = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
-    write = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(data)),))
+    write = scope._event_write(NewEvent(BREACHED, codec.encode(data)))  # pyright: ignore[reportPrivateUsage]
     with unjournalled():
         context.log.commit(ProposedCommit((write,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
