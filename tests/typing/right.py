@@ -84,7 +84,7 @@ def use(hf: holdfast.Store) -> None:
     assert_type(hf.start(mailing, ["a"], True, id="friday", if_exists="attach").result(), list[str])
     assert_type(hf.start(mailing, ["a"], queue="night"), holdfast.Run[list[str]])
     hf.start(plain, id="nothing").result()
-    assert_type(hf.team("red"), holdfast.TeamScope)
+    assert_type(hf.team("red"), "holdfast.TeamScope[Any]")
     scope: holdfast.Scope = hf.team("red")
     talk(hf.conversation("c"), hf.team("red"), hf.global_(), hf.workflow("w"), scope)
     hf.observe(observed)
