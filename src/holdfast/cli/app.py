@@ -16,6 +16,7 @@ from holdfast.cli import (
     decisions,
     demo,
     doctor,
+    events,
     facts,
     history,
     messages,
@@ -74,6 +75,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("audit", state.audit, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
+    ("event list", events.list_events, _LOOK),
+    ("project", events.project, _LOOK),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
@@ -82,6 +85,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
+    ("event record", events.record, _CHANGE),
     ("task add", tasks.add, _CHANGE),
     ("task claim", tasks.claim, _CHANGE),
     ("task update", tasks.update, _CHANGE),
@@ -137,6 +141,7 @@ ALIASES = {
 
 _FAMILIES = {
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
+    "event": "Record and list events of your own.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
