@@ -315,9 +315,9 @@ def _not_ours(stream: str, expected: int, head: Head | None) -> ConflictError:
 # --- what is left --------------------------------------------------------------------------------
 
 
-def remnants(source: Log) -> Iterator[Remnant]:
-    """Yields what is left of a store, part by part if it has several backends."""
-    for part in source.routes.parts() or [source._backend]:
+def remnants(source: Log, *parts: Backend) -> Iterator[Remnant]:
+    """Yields what is left of a store, part by part if it has several backends; or of some parts."""
+    for part in parts or source.routes.parts() or [source._backend]:
         inspect = part.inspect
         yield from inspect.remains() if isinstance(inspect, Salvageable) else _by_stream(part)
 
