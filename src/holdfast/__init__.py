@@ -14,6 +14,7 @@ from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, ac
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observed
+from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.schema import downgrade, schema, upgrade
@@ -71,6 +72,7 @@ from holdfast.nodes import (
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
+from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
 from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
@@ -134,6 +136,7 @@ __all__ = [
     "Current",
     "Decision",
     "Delivery",
+    "Difference",
     "Done",
     "Draft",
     "Edit",
@@ -166,6 +169,7 @@ __all__ = [
     "MemoryItem",
     "MemorySection",
     "Message",
+    "MessageChange",
     "Messages",
     "Meta",
     "Misfit",
@@ -183,6 +187,7 @@ __all__ = [
     "OtherStoreError",
     "Outcome",
     "Output",
+    "OwnEvent",
     "Page",
     "PendingCommit",
     "PendingScope",
@@ -197,6 +202,7 @@ __all__ = [
     "Recovery",
     "Report",
     "Resolved",
+    "Restored",
     "Retry",
     "Run",
     "RunCancelledError",
@@ -214,6 +220,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Task",
+    "TaskChange",
     "Tasks",
     "TeamState",
     "UnavailableError",
@@ -232,6 +239,7 @@ __all__ = [
     "act",
     "current",
     "downgrade",
+    "event",
     "job",
     "load_verifiers",
     "node",

@@ -45,7 +45,6 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.core import codec
-from holdfast.core.arguments import check_name
 from holdfast.core.check import content_of
 from holdfast.core.copy import Copied, Copier, Progress, batches, check_related, commits_until
 from holdfast.core.event import FORKED, ORIGIN, from_datetime, origin_of, record_link, to_datetime
@@ -64,6 +63,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.interchange import Needed
+from holdfast.names import check_name
 from holdfast.store import Store, open_store
 
 __all__ = ["Point", "Progress", "Restored", "backup", "drill", "points", "restore"]

@@ -40,4 +40,4 @@ def salvage(
     log, other = source._log, target._log
     if rest is None:
         return salvage_log(log, other, progress=progress)
-    return salvage_log(log, other, progress=progress, rest=lambda record: rest(Event(record)))
+    return salvage_log(log, other, progress=progress, rest=lambda record: rest(log.event(record)))

@@ -61,6 +61,7 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
+from holdfast.names import check_scope_name
 from holdfast.store import Store, open_store
 
 __all__ = ["Exported", "Imported", "export_scopes", "import_scopes"]
@@ -129,7 +130,7 @@ class Needed:
 
     def __init__(self, log: Log, scopes: Iterable[str]) -> None:
         self.names: set[str] = set()
-        waiting = list(scopes)
+        waiting = [check_scope_name(name) for name in scopes]
         while waiting:
             name = waiting.pop()
             if name in self.names:
@@ -174,7 +175,7 @@ def export_scopes(
     """
     if isinstance(scopes, str):
         raise UsageError(f'scopes is a list of names, found "{scopes}"')
-    log, names = store._log, list(scopes)
+    log, names = store._log, [check_scope_name(name) for name in scopes]
     parts = log.routes.parts() or [log._backend]
     moments = [marks_at_moment(part) for part in parts]
     needed = Needed(log, names) if names else None

@@ -157,7 +157,7 @@ class JointCommit(PendingCommit):
             return
         for write, after in zip(proposed.writes, result.after, strict=True):
             if self._gathering.gathered_events(write.stream):
-                records = self._records(write, after, is_stored=result.repeated)
+                records = self._records(write, after, result)
                 self._gathering.place(write.stream, records)
         self._recording.settled = self._context
         opened, known = self._recording.open_decisions, self._known_open
@@ -170,17 +170,17 @@ class JointCommit(PendingCommit):
             settle()
 
     def _records(
-        self, write: StreamWrite, after: StreamState, *, is_stored: bool
+        self, write: StreamWrite, after: StreamState, result: CommitResult
     ) -> Sequence[Record]:
         """Returns what the recorded events of a write became; read, if an earlier commit did it."""
         count, last = len(write.new_events), after.revision
-        if is_stored:
+        if result.repeated:
             records = self._log.records(write.stream, after=last - count, until=last)
         else:
             records = [
                 Record(
                     write.stream, number, after.time, one.type, self._log.actor, one.payload, b"",
-                    one.key,
+                    one.key, position=result.position,
                 )
                 for number, one in enumerate(write.new_events, last - count + 1)
             ]  # fmt: skip
@@ -243,6 +243,7 @@ class JointScope(RecordingScope):
         return self._recorder().facts
 
     decide = _recorded(Scope.decide)
+    record = _recorded(Scope.record)
 
     def turn(self) -> OpenTurn:
         """Returns a turn that is begun in this commit, and may go on after it."""

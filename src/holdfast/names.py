@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from urllib.parse import SplitResult, unquote
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from holdfast.clock import Clock
 from holdfast.errors import ExistsError, UsageError, show_value
 
 NAME_BYTES_MAX = 512
+ID_BYTES_MAX = 65_536
+"""How long the id of a scope may be, escapes included."""
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -68,6 +71,108 @@ def check_name(name: object, what: str) -> str:
     if size > NAME_BYTES_MAX:
         raise UsageError(f"{what} {name[:40]!r}… takes {size} bytes: at most {NAME_BYTES_MAX} fit")
     return name
+
+
+# Ids of scopes: any text. What a name cannot hold is escaped, and what is too long gets a digest.
+
+ESCAPE = "\x10"
+"""Begins what a stored id has in place of a character that names cannot hold (0034).
+
+It is such a character itself, so no id that was ever stored as it is has one.
+"""
+_DIGEST = ESCAPE + "#"
+_DIGEST_CHARACTERS = len(_DIGEST) + 64
+_HEAD_BYTES = NAME_BYTES_MAX - _DIGEST_CHARACTERS
+HEAD_BYTES_MIN = _HEAD_BYTES - 5
+"""So much of a long id is in its stored name at least: all but half an escape or character."""
+_ESCAPED = re.compile(ESCAPE + "([0-9a-f]{4})")
+_STORED = re.compile(
+    rf"(?:{ESCAPE}[0-9a-f]{{4}}|(?!{_CONTROL.pattern}).)*(?:{_DIGEST}[0-9a-f]{{64}})?\Z"
+)
+
+
+def escape(id: str) -> str:
+    """Returns an id, or the beginning of one, with an escape for each refused character.
+
+    Each character is escaped alone: so what one id begins with, its escaped form begins with too.
+    """
+    return _CONTROL.sub(lambda found: f"{ESCAPE}{ord(found.group()):04x}", id)
+
+
+def unescape(stored: str) -> str:
+    """Returns what `escape` was given."""
+    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), stored)
+
+
+def stored_id(id: object) -> str:
+    """Returns the id of a scope as its stream is named by it, or raises UsageError.
+
+    Nearly every id is stored as it is. One that would be too long, escapes included, is its
+    beginning and a digest of all of it; the first event of its stream has the whole id.
+    """
+    if not isinstance(id, str):
+        raise UsageError(f"scope id must be text, found {type(id).__name__}")
+    id = str.__str__(id)  # a StrEnum is text too
+    if 0 < len(id) <= NAME_BYTES_MAX and id.isascii() and id.isprintable():
+        return id
+    if not id:
+        raise UsageError("scope id is empty: expected at least one character")
+    escaped = escape(id[: ID_BYTES_MAX + 1])
+    data = escaped.encode()
+    if len(data) <= NAME_BYTES_MAX:
+        return escaped
+    if len(data) > ID_BYTES_MAX:
+        raise UsageError(
+            f"scope id {id[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit, escapes included"
+        )
+    return f"{cut_escaped(escaped, _HEAD_BYTES)}{_DIGEST}{sha256(data).hexdigest()}"
+
+
+def cut_escaped(escaped: str, size: int) -> str:
+    """Returns the beginning of an escaped id, so many bytes of it at most, without half escapes."""
+    head = escaped.encode()[:size].decode(errors="ignore")
+    at = head.rfind(ESCAPE, max(0, len(head) - 4))
+    return head if at < 0 else head[:at]
+
+
+def has_digest(name: str) -> bool:
+    """Says whether a stored name or id has a digest in place of the whole id."""
+    return name[-_DIGEST_CHARACTERS:-64] == _DIGEST
+
+
+def check_scope_name(name: object, what: str = "scope") -> str:
+    """Returns the stored name that a whole name such as `team/red` means, or raises UsageError.
+
+    A whole name in which there is an escape is a stored one. So an id that comes from elsewhere is
+    given beside its level, not as a part of a name: there it is only itself.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{what} must be text, found {type(name).__name__}")
+    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
+        return str.__str__(name)
+    level, slash, id = str.__str__(name).partition("/")
+    if not slash:
+        return check_name(level, what)
+    return f"{check_name(level, what)}/{_check_stored(id) if ESCAPE in id else stored_id(id)}"
+
+
+def check_lease_name(name: object) -> str:
+    """Returns the name of a lease, which may be that of a scope, or raises UsageError."""
+    if isinstance(name, str) and ESCAPE in name:
+        return check_scope_name(name, "lease")
+    return check_name(name, "lease")
+
+
+def _check_stored(id: str) -> str:
+    """Returns an id with escapes if it is one that `stored_id` could have made."""
+    is_stored = _STORED.match(id) and len(id.encode()) <= NAME_BYTES_MAX
+    if not is_stored or not all(_CONTROL.match(chr(int(c, 16))) for c in _ESCAPED.findall(id)):
+        raise UsageError(
+            f"a whole name with the id {id[:40]!r} holds the character {ESCAPE!r}, which begins an "
+            "escape there, and this is none",
+            hint="give the level and the id as two arguments: then every character is only itself",
+        )
+    return id
 
 
 GLOBAL = "global"
@@ -133,8 +238,10 @@ class Levels:
         """Returns the level's policy for the state of a closed scope."""
         return self._order[self._rank(name)].keep
 
-    def check_scope(self, level: str, id: str | None) -> tuple[str, str | None]:
-        """Returns level and id of a scope that may exist, or raises UsageError."""
+    def check_scope(
+        self, level: str, id: str | None, *, is_stored: bool = False
+    ) -> tuple[str, str | None]:
+        """Returns level and stored id of a scope that may exist, or raises UsageError."""
         level = self._order[self._rank(level)].name
         if level == GLOBAL:
             if id is not None:
@@ -142,7 +249,7 @@ class Levels:
             return level, None
         if id is None:
             raise UsageError(f"a {level} scope needs an id")
-        return level, check_name(id, "scope id")
+        return level, _check_stored(id) if is_stored else stored_id(id)
 
     def check_parent(self, name: str, scope: object) -> None:
         """Raises UsageError unless it is a scope whose level stands above that of the name."""
@@ -167,7 +274,7 @@ class Levels:
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Returns level and id of a scope's name: `global`, or `level/id`."""
+    """Returns level and stored id of a scope's name: `global`, or `level/id`."""
     level, slash, id = name.partition("/")
     return level, id if slash else None
 

@@ -8,7 +8,7 @@ and `checkpoint` (a name for the revision that the write makes).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -51,13 +51,24 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
+from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
-from holdfast.names import GLOBAL, Levels, check_name, split_name
-from holdfast.record import keyed_item, removal
+from holdfast.names import (
+    ESCAPE,
+    GLOBAL,
+    Levels,
+    check_name,
+    escape,
+    has_digest,
+    split_name,
+    unescape,
+)
+from holdfast.record import keyed_item, own_events, removal
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -67,6 +78,7 @@ from holdfast.record.decisions import (
     OpenDecision,
     check_effect,
 )
+from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
@@ -108,10 +120,19 @@ class Scope:
         levels: Levels,
         parent: Scope | None,
         ttl_s: float | None = None,
+        given: str | None = None,
     ) -> None:
+        """`id` is the stored one; `given` the one that it was made from, if that is known."""
         self.level = level
-        self.id = id
         self.name = level if id is None else f"{level}/{id}"
+        self._id = id if given is None else given
+        self._whole_id: str | None = None  # escaped, for the first event; "" if it is not known
+        if id is not None and ESCAPE in id:
+            self._id = given
+            if has_digest(id):
+                self._whole_id = "" if given is None else escape(given)
+            else:
+                self._id = unescape(id)
         self._context = context
         self._log = log = context.log
         self._levels = levels
@@ -131,6 +152,18 @@ class Scope:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was given, however long it is; None of the global scope.
+
+        The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
+        whole id is read from its first event when it is first asked for.
+        """
+        if self._id is None and self._whole_id is not None:
+            [self._id] = whole_ids(self._log, [self.name])
+            self._whole_id = escape(self._id)
+        return self._id
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -155,6 +188,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
         return self._log.newest(self.name).closed_at > 0
 
     @property
@@ -200,15 +234,22 @@ class Scope:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
         return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
 
-    def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
-        """Returns what differs between two moments; the second is now unless given."""
+    def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        """Returns what differs between two moments; the second is now unless given.
+
+        It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
+        those; its `decisions` and `facts` are those that were recorded between.
+        """
         revision = self.revision if until is None else self.revision_of(until)
-        old = self._log.at(self.name, self.revision_of(since))
-        new = self._log.at(self.name, revision)
-        return [
-            Change(self.name, revision, change.path, change.old, change.new)
+        return self._difference(self.revision_of(since), revision)
+
+    def _difference(self, since: int, until: int) -> Difference:
+        old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        changes = [
+            Change(self.name, until, change.path, change.old, change.new)
             for change in tree.diff(old.root, new.root, is_same_stream=True)
         ]
+        return Difference(self, self._context, since, until, changes)
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -219,13 +260,15 @@ class Scope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
+        Events of your own (`record`) are asked for by the name of their type, or by its class.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
+        stored = None if type is None else stored_type(type)
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
         if not check_flag(removed, "removed"):
@@ -235,8 +278,8 @@ class Scope:
             if not records:
                 return
             for record in records:
-                if type is None or record.type == type:
-                    yield Event(record)
+                if stored is None or record.type == stored:
+                    yield self._log.event(record)
             after = records[-1].revision
 
     def states(
@@ -455,8 +498,13 @@ class Scope:
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> int:
-        """Brings the state of an earlier moment back as a new revision; nothing is rewritten."""
+    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+        """Brings an earlier moment back as a new revision; nothing is rewritten.
+
+        State, messages and tasks go back together; `changes` of what it returns, which is the new
+        revision, names them. Decisions and facts stay, because the world does not go back: its
+        `decisions` and `facts` are those that were recorded since that moment.
+        """
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -473,7 +521,7 @@ class Scope:
         expected: int | None,
         payload_of: Callable[[int, bytes], bytes],
         tasks: Callable[[], TaskRestore | None],
-    ) -> int:
+    ) -> Restored:
         """Brings a state back, with an event of that payload and what is to become of tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
@@ -485,7 +533,8 @@ class Scope:
             guard = now.revision if expected is None else expected
             write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
             try:
-                return self._commit_restored(write, tasks())
+                made = self._commit_restored(write, tasks())
+                return Restored(made, self, guard, revision)
             except ConflictError as error:
                 if expected is not None:
                     raise
@@ -499,7 +548,7 @@ class Scope:
             hint="stop its other writers first",
         )
 
-    def undo(self) -> int:
+    def undo(self) -> Restored:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
         A change of the state is taken back alone. A restore is taken back whole: the messages and
@@ -524,7 +573,7 @@ class Scope:
                         hint="remove() removes it again, with what was recorded",
                     )
                 try:
-                    return self.remove(expected=newest)
+                    return Restored(self.remove(expected=newest), self, newest, newest - 1)
                 except ConflictError as error:
                     _logger.debug("undo of a return is tried again: %s", error)
                     continue
@@ -537,7 +586,7 @@ class Scope:
                 _logger.debug("undo is tried again, on a newer change: %s", error)
         raise self._contended("undone")
 
-    def _return(self, removed_at: int) -> int:
+    def _return(self, removed_at: int) -> Restored:
         """Takes a removal back, which is the newest event."""
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
@@ -553,7 +602,8 @@ class Scope:
             removed_at,
             checkpoint=event.LIFE,
         )
-        return self._log.commit(ProposedCommit((write,), marks=event.marks_before(record))).revision
+        proposed = ProposedCommit((write,), marks=event.marks_before(record))
+        return Restored(self._log.commit(proposed).revision, self, removed_at, removed_at - 1)
 
     def remove(self, *, expected: int | None = None) -> int:
         """Removes the scope: it is as if it had never been. Returns the revision of that event.
@@ -598,12 +648,12 @@ class Scope:
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
-        _, checked = self._levels.check_scope(self.level, id)
+        _, stored = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = self._like(self.level, checked, self._parent)
-        payload = codec.encode_plain({"from": self.name, "at": revision})
+        fork = self._like(self.level, stored, self._parent, id)
+        payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
@@ -765,6 +815,31 @@ class Scope:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
         return Memory(self._context, self, self._upwards)
 
+    # --- events of your own ----------------------------------------------------------------------
+
+    def record(
+        self,
+        event: object,
+        data: Any = None,
+        *,
+        refs: Iterable[object] = (),
+        unchecked: bool = False,
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> OwnEvent:
+        """Records an event of a type of your own, and returns it; durable when it returns.
+
+        `event` is a value of a class that `@holdfast.event` declared; or such a class, or the name
+        of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
+        `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
+        state. Data that does not fit the class is a SchemaError, and an unknown type a
+        NotFoundError; with `unchecked` any data is recorded as it is.
+        """
+        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked)
+        write = self._write((prepared,), expected, key, checkpoint)
+        return own_events.recorded(self._log, write, self._commit(write))
+
     # --- like a dict -----------------------------------------------------------------------------
 
     def __getitem__(self, key: str) -> Any:
@@ -876,7 +951,14 @@ class Scope:
             checkpoint = check_name(checkpoint, "checkpoint name")
         parent = None if self._parent is None else self._parent.name
         return StreamWrite(
-            self.name, new_events, expected, key, checkpoint, parent, expires=self._expires
+            self.name,
+            new_events,
+            expected,
+            key,
+            checkpoint,
+            parent,
+            expires=self._expires,
+            id=self._whole_id,
         )
 
     def _events_write(
@@ -904,7 +986,9 @@ class Scope:
     def _commit(self, write: StreamWrite, guards: tuple[ReadGuard, ...] = ()) -> CommitResult:
         return self._log.commit(ProposedCommit((write,), guards=guards))
 
-    def _like(self, level: str, id: str | None, parent: Scope | None) -> Self:
+    def _like(
+        self, level: str, id: str | None, parent: Scope | None, given: str | None = None
+    ) -> Self:
         """Returns another scope of the same store and class."""
         return type(self)(
             self._context,
@@ -912,16 +996,17 @@ class Scope:
             id,
             levels=self._levels,
             parent=parent,
+            given=given,
         )
 
     def _within(self, context: RecordContext) -> Self:
         """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
         scope = type(self)(
             context,
-            self.level,
-            self.id,
+            *split_name(self.name),
             levels=self._levels,
             parent=self._parent,
+            given=self._id,
         )
         scope._expires = self._expires
         return scope
@@ -974,13 +1059,30 @@ class State(Protocol):
     """What every scope offers, for code that should not care which level it is given."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Level and id, such as `conversation/ticket-7`."""
+        ...
+
     @property
-    def state(self) -> Map: ...
-    def get(self, path: Path, default: Any = None) -> Any: ...
-    def set(self, path: Path, value: Any) -> int: ...
-    def update(self, values: Mapping[str, Any]) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
+    def state(self) -> Map:
+        """The newest state, frozen."""
+        ...
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns one value, or the default if it is not there."""
+        ...
+
+    def set(self, path: Path, value: Any) -> int:
+        """Puts a value at a key or path; returns the new revision."""
+        ...
+
+    def update(self, values: Mapping[str, Any]) -> int:
+        """Puts several values; returns the new revision."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as a dict that the caller may change."""
+        ...
 
 
 @runtime_checkable

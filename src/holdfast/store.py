@@ -62,7 +62,14 @@ from holdfast.core.leases import (
     acquire_within,
     renew,
 )
-from holdfast.core.listing import adopt_levels, first_words, note_level, scope_names
+from holdfast.core.listing import (
+    adopt_levels,
+    first_words,
+    note_level,
+    scope_names,
+    stored_prefix,
+    whole_ids,
+)
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
 from holdfast.core.observe import Observer, Tracer
@@ -70,16 +77,19 @@ from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
-from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
+    ESCAPE,
     GLOBAL,
     TEAM,
     WORKFLOW,
     Levels,
+    check_lease_name,
     check_level,
     check_name,
+    has_digest,
     short_id,
     split_name,
     without_secrets,
@@ -179,24 +189,30 @@ class Store:
     ) -> Scope:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
+        An id is any text. One that a name cannot hold, because of its characters or its length, is
+        escaped or has a digest in `scope.name`; `scope.id` is the id as it was given.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
+            is_stored = id is not None and ESCAPE in id
+        else:
+            is_stored = False
         if not self._levels.has(level):
             # Another process may have registered it. A store that is too damaged to tell still
             # reads what is whole of a level that is registered here.
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
-        level, id = self._levels.check_scope(level, id)
+        level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
         return Scope(
             self._context,
             level,
-            id,
+            stored,
             levels=self._levels,
             parent=parent,
             ttl_s=ttl_s,
+            given=None if is_stored else id,
         )
 
     def scopes(
@@ -225,12 +241,25 @@ class Store:
             levels = self._levels.names()
         else:
             levels = [check_level(level)]
-            prefix = prefix and f"{level}/{prefix}"
         most = None if limit is None else limit + 1
-        names = scope_names(self._log, levels, prefix=prefix, after=after or "", limit=most)
+        wanted = stored_prefix(level, prefix)
+        names = scope_names(self._log, levels, prefix=wanted, after=after or "", limit=most)
         found = names[:limit]
-        scopes = [self.scope(name) for name in found]
+        scopes = self._named(found)
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
+
+    def _named(self, names: list[str]) -> list[Scope]:
+        """Returns scopes by their stored names; the whole ids of long ones are read together."""
+        long = [name for name in names if has_digest(name)]
+        given: dict[str, str] = {}
+        if len(long) > 1:
+            # One that expired or is damaged says so itself, when its id is asked for.
+            with contextlib.suppress(CorruptError, ExpiredError):
+                given = dict(zip(long, whole_ids(self._log, long), strict=True))
+        return [
+            self.scope(split_name(name)[0], given[name]) if name in given else self.scope(name)
+            for name in names
+        ]
 
     def find(self, id: str) -> list[Scope]:
         """Returns the scopes that have this id, of whatever level, widest first."""
@@ -380,7 +409,7 @@ class Store:
         after: Position | str | None = None,
         limit: int | None = PAGE_SIZE,
         scope: Scope | str | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         actor: str | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
@@ -409,7 +438,7 @@ class Store:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
         for record in self._log.follow(after=after, timeout_s=check_timeout(timeout_s)):
-            yield Event(record)
+            yield self._log.event(record)
 
     def follow(
         self, scope: Scope | str, *, after: int | None = None, timeout_s: float | None = None
@@ -504,7 +533,7 @@ class Store:
         the lease has passed on. With `keep` it is renewed until it is released or the store closed:
         ask `lease_keeper.lost`. In one worker a lease is taken once: for its threads it is no lock.
         """
-        name = check_name(name, "lease")
+        name = check_lease_name(name)
         check_flag(keep, "keep")
         check_seconds(wait_s, "wait_s", above=-1e-9)
         check_seconds(ttl_s, "ttl_s")

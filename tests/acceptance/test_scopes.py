@@ -502,7 +502,7 @@ def test_scopes_are_listed(hf: Store) -> None:
     assert len(list(hf.scopes())) == 7
 
 
-@pytest.mark.parametrize("bad", ["", "a\nb", "a\x00", "\ud800", "x" * 513, 5, None])
+@pytest.mark.parametrize("bad", ["", "x" * 65_537, 5, None])
 def test_bad_ids_are_refused(hf: Store, bad: object) -> None:
     with pytest.raises(UsageError):
         hf.conversation(bad)  # pyright: ignore

@@ -147,3 +147,21 @@ def test_the_log_shows_the_words_of_a_record(place: str, cli: Any):
     cli("decide", "team/red", "refund the customer")
     said = [row[-1] for row in cli("log", "team/red").rows]
     assert said[:2] == ["refund the customer", "t1: write it"]
+
+
+def test_scopes_are_shown_with_the_ids_that_they_were_given(place: str, cli: Any):
+    """The name of an odd or long id is not its id; what is typed is."""
+    long = "x" * 600
+    for id in ("line\nbreak", long, "\udcff"):
+        cli("set", f"team/{id}", "a", "1")
+        assert cli("get", f"team/{id}", "a").out == "1\n"
+    shown = cli("scopes").out
+    assert "team/line\\nbreak\t" in shown
+    assert f"team/{long}\t" in shown
+    assert "team/\\udcff\t" in shown
+    listed = cli("scopes", "team", "--prefix", "line\n", "--json").document["scopes"]
+    assert [one["id"] for one in listed] == ["line\nbreak"]
+    listed = cli("scopes", "--prefix", f"team/{long}", "--json").document["scopes"]
+    assert [one["id"] for one in listed] == [long]
+    assert cli("get", listed[0]["scope"], "a").out == "1\n"
+    assert "team/line\\nbreak" in cli("log").out

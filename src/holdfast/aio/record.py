@@ -22,6 +22,7 @@ from holdfast.backends.protocol import Position
 from holdfast.core.arguments import check_timeout
 from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
+from holdfast.core.own_event import OwnEvent
 from holdfast.joint import JointCommit, RecordingScope
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
@@ -371,6 +372,10 @@ class AsyncJointScope(RecordingScope):
         return AsyncFacts(self._loop, self._recorder().facts)
 
     decide = deciding(Scope.decide, of=methodcaller("_recorder"))
+
+    @_like(Scope.record)
+    async def record(self, *args: Any, **options: Any) -> OwnEvent:
+        return await self._loop.hop_shielded(self._recorder().record, *args, **options)
 
     def turn(self) -> AsyncTurn:
         return AsyncTurn(self.messages, self._let_go_on(self._recorder().turn()))

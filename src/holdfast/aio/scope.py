@@ -24,12 +24,14 @@ from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.draft import Draft
-from holdfast.core.event import Change, Checkpoint, Event, Moment, StreamState, to_datetime
+from holdfast.core.event import Checkpoint, Event, Moment, StreamState, to_datetime
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.past import StateAt
 from holdfast.core.tree import Map, Op
+from holdfast.errors import HoldfastError
 from holdfast.names import check_name
 from holdfast.record.decisions import check_effect
+from holdfast.record.difference import Difference, Restored
 from holdfast.record.message_events import Message
 from holdfast.record.sessions import SessionStatus
 from holdfast.scope import Scope
@@ -44,8 +46,12 @@ class AsyncScope:
         self._loop = loop
         self.sync = scope
         self.level = scope.level
-        self.id = scope.id
         self.name = scope.name
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was given. Of a scope that was opened by a name with a digest it is read."""
+        return self.sync.id
 
     def __repr__(self) -> str:
         return f"<AsyncScope {self.name}>"
@@ -116,8 +122,8 @@ class AsyncScope:
     async def at(self, moment: Moment) -> Map:
         return await self._loop.hop(self.sync.at, moment)
 
-    async def diff(self, since: Moment, until: Moment | None = None) -> list[Change]:
-        return await self._loop.hop(self.sync.diff, since, until)
+    async def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        return await self._loop.hop(lambda: self.sync.diff(since, until).load())
 
     async def modified(self, since: Moment) -> list[str | int]:
         return await self._loop.hop(self.sync.modified, since)
@@ -127,7 +133,7 @@ class AsyncScope:
         *,
         after: int = 0,
         until: int | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         removed: bool = False,
     ) -> AsyncIterator[Event]:
         events = self.sync.history(after=after, until=until, type=type, removed=removed)
@@ -295,11 +301,13 @@ class AsyncScope:
 
         return await self._loop.persist(retries, attempt)
 
-    async def restore(self, to: Moment, *, expected: int | None = None) -> int:
-        return await self._loop.hop_shielded(self.sync.restore, to, expected=expected)
+    async def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+        return await self._loop.hop_shielded(
+            lambda: _loaded(self.sync.restore(to, expected=expected))
+        )
 
-    async def undo(self) -> int:
-        return await self._loop.hop_shielded(self.sync.undo)
+    async def undo(self) -> Restored:
+        return await self._loop.hop_shielded(lambda: _loaded(self.sync.undo()))
 
     async def remove(self, *, expected: int | None = None) -> int:
         return await self._loop.hop_shielded(self.sync.remove, expected=expected)
@@ -340,6 +348,8 @@ class AsyncScope:
     def memory(self) -> AsyncMemory:
         return AsyncMemory(self._loop, self.sync.memory)
 
+    record = mirror(Scope.record)
+
     def subscribe(
         self,
         subscriber: Subscriber,
@@ -364,6 +374,15 @@ class AsyncScope:
 
     async def _commit(self, write: StreamWrite) -> CommitResult:
         return await self._loop.commit(ProposedCommit((write,)), _as_it_is)
+
+
+def _loaded(restored: Restored) -> Restored:
+    """Reads what a return did while a thread may wait for it; the return itself is durable."""
+    try:
+        return restored.load()
+    except HoldfastError as error:
+        _logger.debug("what a restore did is read when it is asked for: %s", error)
+        return restored
 
 
 def _as_it_is(written: CommitResult) -> CommitResult:

@@ -422,7 +422,7 @@ class AsyncStore:
         after: Position | str | None = None,
         limit: int | None = PAGE_SIZE,
         scope: AsyncScope | str | None = None,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         actor: str | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
@@ -450,7 +450,7 @@ class AsyncStore:
         while True:
             records, kept = await self._loop.hop(read)
             for record in kept:
-                yield Event(record)
+                yield self._log.event(record)
             if records:
                 after = records[-1].position
             elif newest > after:

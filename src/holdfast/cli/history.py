@@ -30,7 +30,10 @@ from holdfast.cli.printing import (
 from holdfast.core.event import Change, Event, Position
 from holdfast.core.page import PAGE_SIZE
 from holdfast.errors import UsageError
-from holdfast.names import split_name
+from holdfast.names import split_name, unescape
+from holdfast.record.difference import Difference, Restored
+from holdfast.record.message_events import Message
+from holdfast.record.task_events import Task
 from holdfast.render.history import (
     change_document,
     checkpoint_document,
@@ -42,7 +45,14 @@ from holdfast.render.history import (
     removed_document,
     restored_document,
 )
-from holdfast.render.text import change_cells, clean, show_summary, show_time
+from holdfast.render.text import (
+    change_cells,
+    clean,
+    preview,
+    shorten,
+    show_summary,
+    show_time,
+)
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -112,13 +122,13 @@ def event_row(event: Event, *, with_scope: bool) -> list[str]:
         event.checkpoint or "",
         show_summary(event),
     ]
-    return [str(event.position), event.stream, *row] if with_scope else row
+    return [str(event.position), unescape(event.stream), *row] if with_scope else row
 
 
 def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
     """Returns the columns that fit on a screen; a checkpoint's name stands before what was done."""
     name = f'"{event.checkpoint}" ' if event.checkpoint else ""
-    where = f"{event.stream}@{event.revision}" if with_scope else str(event.revision)
+    where = f"{unescape(event.stream)}@{event.revision}" if with_scope else str(event.revision)
     return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
 
 
@@ -139,19 +149,45 @@ def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFA
         scope = found.name
         since = find_revision(found, a)
         until = find_revision(found, b)
-        changes = found.diff(since, until)
+        difference = found.diff(since, until)
         if options.json:
-            print_json(diff_document(scope, since, until, changes))
+            print_json(diff_document(scope, difference))
         else:
-            print_changes(changes)
-            if not changes:
-                print_note(f"revisions {since} and {until} have the same state")
+            rows = difference_rows(difference)
+            print_differing(rows)
+            if not rows:
+                print_note(f"revisions {since} and {until} are the same")
 
 
-def print_changes(changes: Sequence[Change]) -> None:
-    """Prints each change: a sign, the path, the old and the new value."""
-    if changes:
-        print_table(("", "path", "old", "new"), [change_cells(change) for change in changes])
+def difference_rows(difference: Difference) -> list[tuple[str, str, str, str]]:
+    """Returns what differs: a sign, the path, the old and the new value.
+
+    A path has no space in it, so one with a word before it is of a message or a task.
+    """
+    rows = [change_cells(change) for change in difference]
+    for message in difference.messages:
+        words = [(each and each.text) or "" for each in (message.old, message.new)]
+        rows.append(sides("message", message.old, message.new, words))
+    for task in difference.tasks:
+        words = [f"{each.status}: {each.title}" if each else "" for each in (task.old, task.new)]
+        rows.append(sides("task", task.old, task.new, words))
+    return rows
+
+
+def sides(
+    what: str, old: Message | Task | None, new: Message | Task | None, words: Sequence[str]
+) -> tuple[str, str, str, str]:
+    """Returns the cells of a message or a task that differs."""
+    sign = "+" if old is None else "-" if new is None else "~"
+    found = old or new
+    assert found is not None, "BUG: a difference without sides"
+    return sign, f"{what} {found.id}", shorten(words[0]), shorten(words[1])
+
+
+def print_differing(rows: Sequence[Sequence[str]]) -> None:
+    """Prints what differs as a table, if anything does."""
+    if rows:
+        print_table(("", "path", "old", "new"), rows)
 
 
 def checkpoints(
@@ -238,8 +274,7 @@ def restore(
     with open_writing(options) as store:
         found = find_scope(store, scope)
         target = find_revision(found, moment)
-        revision = found.restore(target, expected=expected)
-        print_restored(found, revision, target, options)
+        print_restored(found, found.restore(target, expected=expected), options)
 
 
 def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
@@ -252,9 +287,7 @@ def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
     """
     with open_writing(options) as store:
         found = find_scope(store, scope, even_removed=True)
-        revision = found.undo()
-        made = next(found.history(after=revision - 1, until=revision))
-        print_restored(found, revision, made.data["to"], options)
+        print_restored(found, found.undo(), options)
 
 
 def remove(
@@ -291,15 +324,21 @@ def remove(
     return 0
 
 
-def print_restored(scope: Scope, revision: int, target: int, options: Options) -> None:
-    """Prints what the return to an earlier state changed, and how to undo it."""
-    changes = scope.diff(revision - 1, revision)
+def print_restored(scope: Scope, restored: Restored, options: Options) -> None:
+    """Prints what the return to an earlier moment changed, what stays, and how to undo it."""
     if options.json:
-        print_json(restored_document(scope.name, revision, target, changes))
+        print_json(restored_document(scope.name, restored))
         return
     name = clean(scope.name)
-    print_line(f"{name} is at revision {revision}, with the state of revision {target}")
-    print_changes(changes)
+    print_line(f"{name} is at revision {restored}, with the state of revision {restored.to}")
+    rows = difference_rows(restored.changes)
+    for decision in restored.decisions:
+        rows.append(("=", f"decision {decision.key}", "", shorten(decision.decision)))
+    for fact in restored.facts:
+        rows.append(("=", f"fact {fact.name}", "", shorten(preview(fact.value))))
+    print_differing(rows)
+    if restored.decisions or restored.facts:
+        print_note("decisions and facts (=) stay: the world does not go back")
     print_note(f"undo it: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
 
 

@@ -29,7 +29,7 @@ from holdfast.backends.protocol import Position
 from holdfast.core import codec
 from holdfast.core.listing import adopt_levels
 from holdfast.errors import CorruptError, NotFoundError, UsageError
-from holdfast.names import check_name, split_name
+from holdfast.names import check_scope_name, split_name
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -159,8 +159,9 @@ def find_scope(
     Scopes of levels that an application registered can be read and written like any other; only an
     application makes the first one of a level.
     """
-    name = name.removesuffix("…") if must_exist else name
-    level, id = split_name(check_name(name, "scope"))
+    typed = name.removesuffix("…") if must_exist else name
+    name = check_scope_name(typed)
+    level, id = split_name(name)
     if id is not None and not store._levels.has(level):
         with suppress(CorruptError):  # what is whole of a damaged store is read all the same
             adopt_levels(store._log, store._levels)
@@ -171,7 +172,7 @@ def find_scope(
         whole = complete(name, names, "scope", hint="holdfast scopes")
         return find_scope(store, whole, even_removed=even_removed)
     try:
-        scope = store.scope(name)
+        scope = store.scope(typed)
     except UsageError as mistake:
         raise UsageError(
             f'"{name}" is not a scope: {mistake.message}',

@@ -33,10 +33,10 @@ from holdfast.cli.printing import (
 from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
 from holdfast.core.event import end_of, to_datetime
-from holdfast.core.listing import scope_names
+from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.names import split_name, without_secrets
+from holdfast.names import split_name, unescape, without_secrets
 from holdfast.render.store import (
     ScopeSummary,
     check_document,
@@ -133,7 +133,7 @@ def scopes(
         return
     rows = [
         (
-            scope.name,
+            scope.level if scope.id is None else f"{scope.level}/{scope.id}",
             str(scope.revision),
             "expired" if scope.is_expired else "closed" if scope.is_closed else "open",
             show_time(scope.time),
@@ -156,7 +156,7 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
     """
     [head] = store._log.heads([name])
     if head is not None and store._log.expiry.has_ended(name, head):
-        level, id = split_name(name)
+        level, id = split_name(unescape(name))
         time = to_datetime(head.time)
         return ScopeSummary(name, level, id, head.revision, time, is_closed=False, is_expired=True)
     scope = find_scope(store, name)
@@ -172,16 +172,9 @@ def stream_names(
     store: Store, level: str | None, *, prefix: str, after: str, limit: int
 ) -> list[str]:
     """Returns names of streams, of one level or of all: those of runs and other layers too."""
+    prefix = stored_prefix(level, prefix)
     if level is None:
-        absent = store._log.absent()
-        names: list[str] = []
-        while page := store._log.stream_page(prefix=prefix, after=after, limit=limit - len(names)):
-            names += [name for name in page if name not in absent]
-            after = page[-1]
-            if len(names) == limit:
-                break
-        return names
-    prefix = prefix and f"{level}/{prefix}"
+        return names_beginning(store._log, prefix, after, limit, store._log.absent())
     return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
 
 

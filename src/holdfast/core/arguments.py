@@ -11,7 +11,7 @@ from holdfast.core import tree
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.tree import Op
 from holdfast.errors import UsageError, show_value
-from holdfast.names import check_name
+from holdfast.names import check_scope_name
 
 Path = str | tuple[str | int, ...]
 
@@ -146,7 +146,7 @@ def name_of(scope: object) -> str:
     name = getattr(scope, "name", scope)
     if not isinstance(name, str):
         raise UsageError(f"a scope is a scope or its name, found {show_value(scope)}")
-    return check_name(name, "scope")
+    return check_scope_name(name)
 
 
 def check_import_time(time: object) -> int:

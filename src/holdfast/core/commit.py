@@ -63,6 +63,7 @@ __all__ = [
     "lasts",
     "meta_not_kept",
     "taken",
+    "unnamed",
 ]
 
 
@@ -92,6 +93,7 @@ class StreamWrite(Struct, frozen=True):
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
     follows: int = 0  # what it is about is of this revision: a conflict if removed since then
+    id: str | None = None  # the whole id if the name has a digest of it; "" if it is not known
     is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
 
     @property
@@ -244,6 +246,15 @@ def expires(stream: str) -> UsageError:
     return UsageError(
         f'scope "{stream}" expires by itself: a fork of it would lose the past that it refers to',
         hint="copy what is needed into a scope of its own: update(scope.to_dict())",
+    )
+
+
+def unnamed(stream: str) -> UsageError:
+    """Returns the error for a scope that begins where only the digest of its id is known."""
+    return UsageError(
+        f'scope "{stream}" is not there, and its name has a digest in place of its id: '
+        "nothing was written",
+        hint="begin it with its level and its whole id",
     )
 
 

@@ -33,7 +33,6 @@ from holdfast.core.event import (
     CLOSED,
     REMOVED,
     Change,
-    Event,
     StreamState,
     fold,
     ops_of,
@@ -42,6 +41,7 @@ from holdfast.core.event import (
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.own_event import stored_type
 from holdfast.errors import (
     CorruptError,
     HoldfastError,
@@ -192,8 +192,10 @@ class Delivery:
 
     __slots__ = ("_member", "again", "before", "event", "is_done", "key", "lease")
 
-    def __init__(self, member: Member, record: Record, before: _SavedSpot, again: bool) -> None:
-        self.event = Event(record)
+    def __init__(
+        self, log: Log, member: Member, record: Record, before: _SavedSpot, again: bool
+    ) -> None:
+        self.event = log.event(record)
         self.key = _delivery_key(member.name, record)
         """The same whenever this event is delivered to this group: an idempotency key."""
         self.again = again
@@ -301,7 +303,7 @@ class Member:
         # joining is asked of the place before it: in a mixed store the position after it may have
         # passed an event of another part that is younger.
         again = self._reached.made < self._seen and not self._reached.position >= self._newest
-        delivery = Delivery(self, record, self._reached, again)
+        delivery = Delivery(self._log, self, record, self._reached, again)
         self._made += 1
         self._undone.append(delivery)
         self._busy_at = monotonic()
@@ -772,7 +774,9 @@ def check_types(types: object) -> tuple[str, ...] | None:
         raise UsageError(
             f"types are a tuple of event types or None, found {show_value(cast('object', types))}"
         )
-    return tuple(sorted(check_name(each, "type") for each in cast("tuple[object, ...]", types)))
+    given = cast("tuple[object, ...]", types)
+    names = [stored_type(each) if isinstance(each, str | type) else each for each in given]
+    return tuple(sorted(check_name(each, "type") for each in names))
 
 
 def _lease_name(group: str) -> str:

@@ -3,7 +3,8 @@
 An event is one immutable fact in one stream. The built-in types and their data:
 
     opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
-                  {"expires": 1893456000000000}     when it ends by itself (microseconds)
+                  {"expires": 1893456000000000}     when it ends by itself (microseconds),
+                  {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
                   "undo": true                      the state alone did, by one change
@@ -11,6 +12,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   … "life": {…}                     a removal was: what else the scope was before
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
+                  … "id": "…"                       and its whole id, if its name has a digest
     closed        {"keep": true}                    no more writes; if not keep, state is dropped
     removed       {"marks": [[…], …]}               the scope is gone, with these marks; the next
                                                     event begins a new life of the name
@@ -20,7 +22,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
-above (`run.created`); an unknown type leaves the state as it is and is shown as it stands.
+above (`run.created`), those that begin with `own:` to users (`own_event.py`); an unknown type
+leaves the state as it is and is shown as it stands.
 """
 
 from __future__ import annotations
@@ -61,6 +64,12 @@ CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
 JOINED = "joined"
+
+CORE_TYPES = frozenset(
+    {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, "migrated"}
+)
+"""Every type of ours that has no dot. The list is closed: whatever comes later has one, because a
+word without a dot is a type of the user's own (`own_event.py`)."""
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
@@ -107,15 +116,18 @@ def record_link(previous: bytes, record: Record) -> bytes:
 class _Opened(Struct):
     parent: str | None = None
     expires: int = 0
+    id: str | None = None
 
 
-def opened_payload(parent: str | None, expires_us: int) -> bytes:
+def opened_payload(parent: str | None, expires_us: int, id: str | None = None) -> bytes:
     """Returns the payload of an `opened` event, without what it does not say."""
     said: dict[str, str | int] = {}
     if parent is not None:
         said["parent"] = parent
     if expires_us:
         said["expires"] = expires_us
+    if id is not None:
+        said["id"] = id
     return codec.encode_plain(said)
 
 
@@ -152,39 +164,53 @@ class Event:
 
     @property
     def stream(self) -> str:
+        """The name of the scope or run that it belongs to."""
         return self.record.stream
 
     @property
     def revision(self) -> int:
+        """Its number in that stream, from 1."""
         return self.record.revision
 
     @property
     def position(self) -> Position:
+        """Its place in the order of the whole store."""
         return self.record.position
 
     @property
     def type(self) -> str:
+        """What happened, such as `changed` or `message.added`."""
         return self.record.type
 
     @property
     def actor(self) -> str:
+        """Who wrote it."""
         return self.record.actor
 
     @property
     def checkpoint(self) -> str | None:
+        """The name that its writer gave this revision, or None."""
         name = self.record.checkpoint
         return None if name == LIFE else name
 
     @property
     def key(self) -> str | None:
+        """The idempotency key that it was written with, or None."""
         return own_key(self.record.key)
 
     @property
     def time(self) -> datetime:
+        """When it was written, by the clock of its writer; in UTC."""
         return to_datetime(self.record.time)
 
     @property
+    def at(self) -> datetime:
+        """When it was written, as `time` says too."""
+        return self.time
+
+    @property
     def link(self) -> str:
+        """The digest that covers it and everything before it in its stream."""
         return self.record.link.hex()
 
     @property
@@ -194,6 +220,7 @@ class Event:
 
     @property
     def data(self) -> Any:
+        """What it says, as plain values."""
         if self._data is _UNREAD:
             self._data = codec.decode(self.record.payload)
         return self._data
@@ -331,6 +358,7 @@ class _Restored(Struct):
 class _Forked(Struct):
     at: int
     origin: str = field(name="from")
+    id: str | None = None
 
 
 class _Closed(Struct):
@@ -418,6 +446,21 @@ def origin_of(record: Record) -> tuple[str, int]:
     """Returns the stream and revision that a fork's first record says it began at."""
     forked = codec.decode_as(record.payload, _Forked)
     return forked.origin, forked.at
+
+
+def forked_payload(origin: str, at: int, id: str | None) -> bytes:
+    """Returns the payload of a fork's first event, with its whole id if its name has a digest."""
+    said: dict[str, str | int] = {"from": origin, "at": at}
+    if id is not None:
+        said["id"] = id
+    return codec.encode_plain(said)
+
+
+def id_of(first: Record) -> str | None:
+    """Returns the whole id, escaped, that the first event of a stream has; None if it has none."""
+    if first.type == OPENED:
+        return codec.decode_as(first.payload, _Opened).id
+    return codec.decode_as(first.payload, _Forked).id if first.type == FORKED else None
 
 
 def restored_payload(

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.backends.protocol import Mark
+from holdfast.core import event
 from holdfast.core.log import LEVELS, Log
 from holdfast.core.page import PAGE_SIZE
-from holdfast.names import GLOBAL, Level, Levels
+from holdfast.errors import CorruptError, NotFoundError
+from holdfast.names import (
+    ESCAPE,
+    GLOBAL,
+    HEAD_BYTES_MIN,
+    Level,
+    Levels,
+    cut_escaped,
+    escape,
+    has_digest,
+    split_name,
+    stored_id,
+    unescape,
+)
 
 _LEVELS_MAX = 10_000
 
@@ -47,28 +61,83 @@ def scope_names(
     for root in sorted(GLOBAL if level == GLOBAL else f"{level}/" for level in levels):
         if root.startswith(prefix) or (prefix.startswith(root) and root != GLOBAL):
             left = None if limit is None else limit - len(names)
-            names += _names_below(log, max(root, prefix), after, left, absent)
+            if max(root, prefix) == GLOBAL:
+                # The first that begins so, if it is there; a level may be named `global-…`.
+                page = log.stream_page(prefix=GLOBAL, after=after, limit=1)
+                names += [name for name in page if name == GLOBAL and name not in absent]
+            else:
+                names += names_beginning(log, max(root, prefix), after, left, absent)
         if limit is not None and len(names) >= limit:
             break
     return names
 
 
-def _names_below(
+def names_beginning(
     log: Log, prefix: str, after: str, limit: int | None, absent: set[str]
 ) -> list[str]:
-    if prefix == GLOBAL:
-        # The first that begins so, if it is there; a level may be named `global-…`.
-        page = log.stream_page(prefix=prefix, after=after, limit=1)
-        return [name for name in page if name == GLOBAL and name not in absent]
+    """Returns stored names that begin so and come after another, but for those in `absent`."""
     names: list[str] = []
+    asked = _asked(prefix)
     while limit is None or len(names) < limit:
         wanted = PAGE_SIZE if limit is None else limit - len(names)
-        page = log.stream_page(prefix=prefix, after=after, limit=wanted)
-        names += [name for name in page if name not in absent]
+        page = log.stream_page(prefix=asked, after=after, limit=wanted)
+        fitting = page if asked == prefix else _beginning(log, page, prefix)
+        names += [name for name in fitting if name not in absent]
         if len(page) < wanted:
             break
         after = page[-1]
     return names
+
+
+def stored_prefix(level: str | None, prefix: str) -> str:
+    """Returns what stored names begin with if ids of a level, or whole names, begin with a text.
+
+    A prefix of whole names in which there is an escape is one of stored names.
+    """
+    if level is not None:
+        return prefix and f"{level}/{escape(prefix)}"
+    above, slash, id = prefix.partition("/")
+    return prefix if ESCAPE in id else f"{above}{slash}{escape(id)}"
+
+
+def _asked(prefix: str) -> str:
+    """Returns the part of a prefix that every stored name has in which a digest follows it."""
+    level, slash, id = prefix.partition("/")
+    return f"{level}{slash}{cut_escaped(id, HEAD_BYTES_MIN)}"
+
+
+def _beginning(log: Log, names: list[str], prefix: str) -> list[str]:
+    """Returns the names whose ids begin as a prefix does that is longer than names can tell."""
+    long = [name for name in names if has_digest(name)]
+    whole = {
+        name: f"{split_name(name)[0]}/{escape(id)}"
+        for name, id in zip(long, whole_ids(log, long), strict=True)
+    }
+    return [name for name in names if whole.get(name, name).startswith(prefix)]
+
+
+def whole_ids(log: Log, names: Sequence[str]) -> list[str]:
+    """Returns the ids of scopes whose names have a digest, in one read where that is possible.
+
+    The first event of each has the whole id, which the digest is of.
+    """
+    ids: list[str] = []
+    for name, first in zip(names, log.first_of(names), strict=True):
+        if first is None:
+            raise NotFoundError(
+                f'scope "{name}" is not there: the digest in its name does not tell its id',
+                hint="open it with its level and its whole id",
+            )
+        id = unescape(event.id_of(first) or "")
+        if not id or stored_id(id) != split_name(name)[1]:
+            raise CorruptError(
+                f'event {first.revision} of "{name}" does not have the id that its name has a '
+                "digest of",
+                stream=name,
+                revision=first.revision,
+            )
+        ids.append(id)
+    return ids
 
 
 def first_words(log: Log) -> Iterator[str]:

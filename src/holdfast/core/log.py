@@ -71,11 +71,13 @@ from holdfast.core.commit import (
     lasts,
     meta_not_kept,
     taken,
+    unnamed,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
+    Event,
     StreamEnd,
     StreamState,
     advance,
@@ -95,6 +97,7 @@ from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
+from holdfast.core.own_event import event_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -717,14 +720,19 @@ class Log:
             removed_at = self.life(stream)
             if write.follows <= removed_at:
                 raise conflict(stream, write.follows, removed_at)
+        begins = False
         if base.revision == 0:
             expires_us = self.expiry.begin(stream)
+            if write.id == "":
+                raise unnamed(stream)
+            begins = expires_us > 0 or write.id is not None
         elif write.expires and not expires_us:
             raise lasts(stream)
-        begins = expires_us > 0 and base.revision == 0
-        if begins or (write.parent is not None and base.parent != write.parent):
-            payload = event.opened_payload(write.parent, expires_us if begins else 0)
+        if begins:
+            payload = event.opened_payload(write.parent, expires_us, write.id)
             new_events = self._opened(payload, new_events)
+        elif write.parent is not None and base.parent != write.parent:
+            new_events = self._opened(event.opened_payload(write.parent, 0), new_events)
         state = base
         records: list[Record] = []
         last = new_events[-1]
@@ -1384,6 +1392,10 @@ class Log:
             )
         return records[0]
 
+    def event(self, record: Record) -> Event:
+        """Returns a record as the event that readers are handed."""
+        return event_of(record, self.blobs.read)
+
     def newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
         """Returns the revision of a stream's newest change, for an undo of that.
 
@@ -1432,6 +1444,19 @@ class Log:
     ) -> list[Record]:
         """Returns a stream's own records by revision; `records` has those of its ancestors too."""
         return self._backend.read(stream, after=after, until=until, limit=limit)
+
+    def first_of(self, streams: Sequence[str]) -> list[Record | None]:
+        """Returns the first record of each stream's own, None where there is no such stream.
+
+        Raises ExpiredError if one of them has ended.
+        """
+        found = read_many(self._backend, streams, limit=1)
+        records = [own[0] if own else None for own in found]
+        kept = self.expiry.kept([record for record in records if record is not None])
+        for record in records:
+            if record is not None and record not in kept:
+                raise ExpiredError(record.stream, expires_us=event.expires_of(record))
+        return records
 
     def find(
         self,

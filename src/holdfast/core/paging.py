@@ -15,6 +15,7 @@ from holdfast.backends.protocol import START, Position, Record
 from holdfast.core.arguments import check_flag, check_whole, name_of
 from holdfast.core.event import Event
 from holdfast.core.log import Log
+from holdfast.core.own_event import stored_type
 from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
 from holdfast.errors import UsageError, show_value
 
@@ -44,16 +45,15 @@ def event_page(
     after: Position | str | None,
     limit: int | None,
     scope: object,
-    type: str | None,
+    type: object,
     actor: str | None,
     newest_first: bool,
 ) -> Page[Event]:
     """Returns the events between two places, the oldest or the newest of them."""
     limit = check_limit(limit)
-    for value, what in ((type, "type"), (actor, "actor")):
-        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{what} is text, found {show_value(value)}")
-    wanted = EventFilter(type, actor)
+    if actor is not None and not isinstance(actor, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"actor is text, found {show_value(actor)}")
+    wanted = EventFilter(None if type is None else stored_type(type), actor)
     place: _Whole | _Stream = _Whole(log) if scope is None else _Stream(log, name_of(scope))
     low = place.start() if after is None else place.after(after)
     high = None if before is None else place.before(before)
@@ -74,7 +74,7 @@ def event_page(
     upper, lower = (found[0], found[-1]) if newest_first else (found[-1], found[0])
     ends = place.cursor(place.upper(upper)), place.cursor(place.lower(lower))
     start, cursor = ends if newest_first else ends[::-1]
-    return Page(map(Event, found), more=more, cursor=cursor, start=start)
+    return Page(map(log.event, found), more=more, cursor=cursor, start=start)
 
 
 class _Whole:

@@ -52,7 +52,7 @@ def states(
     past = _Past(log, stream, head)
     folded = past.backward(after, end) if newest_first else past.forward(log.at(stream, after), end)
     for record, state in folded:
-        yield StateAt(log, stream, Event(record), state)
+        yield StateAt(log, stream, log.event(record), state)
 
 
 class _Past:

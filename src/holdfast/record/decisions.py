@@ -42,7 +42,7 @@ from holdfast.core.arguments import (
     name_of,
     older_bound,
 )
-from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import NewEvent, ProposedCommit
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
@@ -70,7 +70,7 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
-from holdfast.names import check_name, new_id, split_name
+from holdfast.names import check_name, check_scope_name, new_id, split_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import is_in_run, next_place, unjournalled
@@ -171,8 +171,7 @@ def split_id(id: object) -> tuple[str, str]:
             hint="list the decisions: each has its id",
         )
     check_name(key, "a decision's key")
-    check_name(stream, "scope")
-    return key, stream
+    return key, check_scope_name(stream)
 
 
 def parse_link(link: object) -> Link:
@@ -416,7 +415,7 @@ def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     if mode == "off" or is_covered(context, scope):
         return
     data = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
-    write = StreamWrite(scope.name, (NewEvent(BREACHED, codec.encode(data)),))
+    write = scope._event_write(NewEvent(BREACHED, codec.encode(data)))  # pyright: ignore[reportPrivateUsage]
     with unjournalled():
         context.log.commit(ProposedCommit((write,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
@@ -497,7 +496,7 @@ class Decisions:
         if owner is None:
             self.context.lease_keeper.register()
         while True:
-            found = None if name is None else self._find_by_key(scope.name, name)
+            found = None if name is None else self.find(scope.name, name)
             if found is not None:
                 return self._attach(found, data, if_exists)
             if supersedes is not None:
@@ -508,7 +507,7 @@ class Decisions:
                 # Another writer used the same key: its decision is found now.
                 _logger.debug('decision "%s" was just made: looking again', name)
 
-    def _find_by_key(self, stream: str, key: str) -> Decision | None:
+    def find(self, stream: str, key: str) -> Decision | None:
         """Returns the decision with that key in a scope, or in what the scope was forked from."""
         for name, until in keyed_item.lineage(self.log, stream):
             found = self._read(KeyedItem(KIND, name, key))

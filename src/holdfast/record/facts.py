@@ -193,6 +193,7 @@ class Facts:
         append(self._context, item, _event_about(item, WITHDRAWN, data), None)
 
     def _find(self, name: str) -> Fact | None:
+        """Returns a fact by its name; None if there is none, or it was withdrawn."""
         for stream, until in keyed_item.lineage(self._log, self._scope.name):
             item = KeyedItem(KIND, stream, name)
             records = read_records(self._context, item, until)

@@ -341,6 +341,47 @@ def _revision(record: Record) -> int:
     return record.revision
 
 
+def differing(old: Scan, new: Scan) -> list[tuple[Record | None, Record | None]]:
+    """Returns the messages that one of two scans of a stream shows, or that were edited between.
+
+    In the order of the stream, each as the old scan and as the new one has it. It reads what lies
+    between the two and where they part, not the whole conversation.
+    """
+    low = _meeting(old, new)
+    edited = {at for at in {*old.edits, *new.edits} if old.edits.get(at) != new.edits.get(at)}
+    # Below, both show the same, but for what one of them took away or edited above.
+    low = min([low, *(at - 1 for at in edited | (old.removed ^ new.removed))])
+    old._scan_down_to(low)
+    new._scan_down_to(low)
+    if old.floor or new.floor:  # a summary stands below all that it covers
+        old.finish()
+        new.finish()
+        low = -1
+    before = {record.revision: record for record in old._between(low, old.until)}
+    after = {record.revision: record for record in new._between(low, new.until)}
+    return [
+        (before.get(at), after.get(at))
+        for at in sorted({*before, *after})
+        if at in edited or (at in before) != (at in after)
+    ]
+
+
+def _meeting(old: Scan, new: Scan) -> int:
+    """Returns a revision on both paths, below which both are the same; -1 if there is none."""
+    low = min(old.until, new.until)
+    while True:
+        old._scan_down_to(low)
+        new._scan_down_to(low)
+        if any(at <= low for at in old.undone ^ new.undone):
+            old.finish()
+            new.finish()
+            return -1
+        reached = min(old._frontier, new._frontier)
+        if reached >= low:
+            return low
+        low = reached
+
+
 class Scans:
     """The scans of one store that are kept, the most recently used last."""
 

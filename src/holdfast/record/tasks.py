@@ -275,7 +275,7 @@ def _restoring(
     return TaskRestore(table.events, number, new_event, marks)
 
 
-TaskChange = tuple[str, dict[str, Any]]
+TaskStep = tuple[str, dict[str, Any]]
 
 
 # --- the tasks of one scope -----------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Tasks:
         if key is not None:
             data["key"] = key
 
-        def make(table: TaskTable) -> Task | TaskChange:
+        def make(table: TaskTable) -> Task | TaskStep:
             for task in table.tasks.values():
                 if key is not None and task.key == key:
                     _check_same(task, data, id)
@@ -390,7 +390,7 @@ class Tasks:
         if not data:
             raise UsageError("update needs a field to change: there is nothing to change")
 
-        def make(table: TaskTable) -> TaskChange:
+        def make(table: TaskTable) -> TaskStep:
             known = self._find(table, task)
             if known.is_closed and data.keys() != {"note"}:
                 raise self._wrong_status(table, known, "be changed")
@@ -427,7 +427,7 @@ class Tasks:
             raise UsageError("a claim with a duration needs a name: owner=")
         own = None if lasts_s is not None else self._own_lease()
 
-        def make(table: TaskTable) -> TaskChange | None:
+        def make(table: TaskTable) -> TaskStep | None:
             owners = OwnerStatus(self._context)
             if id is None:
                 found = self._next(table, owners, epic, tag)
@@ -470,7 +470,7 @@ class Tasks:
         """
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
 
-        def make(table: TaskTable) -> Task | TaskChange:
+        def make(table: TaskTable) -> Task | TaskStep:
             known = self._find(table, task)
             if known.status != "in_progress":
                 raise self._lost(known)
@@ -544,7 +544,7 @@ class Tasks:
         data = {name: value for name, value in data.items() if value is not None}
         sources, target = task_events.TRANSITIONS[type]
 
-        def make(table: TaskTable) -> TaskChange:
+        def make(table: TaskTable) -> TaskStep:
             known = self._find(table, task)
             if _was_held(task) or known.status == "in_progress":
                 self._check_holds(table, known, task, owner, or_suspect=True)
@@ -554,12 +554,12 @@ class Tasks:
 
         return self._write(make)
 
-    def _write(self, make: Callable[[TaskTable], Task | TaskChange]) -> Task:
+    def _write(self, make: Callable[[TaskTable], Task | TaskStep]) -> Task:
         found = self._write_or_not(make)
         assert found is not None, "BUG: a change that made nothing"
         return found
 
-    def _write_or_not(self, make: Callable[[TaskTable], Task | TaskChange | None]) -> Task | None:
+    def _write_or_not(self, make: Callable[[TaskTable], Task | TaskStep | None]) -> Task | None:
         """Commits what `make` returns for the newest table; repeats it if another was faster.
 
         Each round is another writer's event of this scope's tasks, so somebody always succeeds.

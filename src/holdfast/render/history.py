@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Raw
 
+from holdfast.core import codec
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, Map
 from holdfast.record.audit import AuditItem
+from holdfast.record.difference import Difference, Restored
+from holdfast.render.record import (
+    decision_document,
+    fact_document,
+    message_document,
+    task_document,
+)
 from holdfast.render.text import encode_value, page_document, time_text
+
+T = TypeVar("T")
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -21,7 +31,7 @@ def event_document(event: Event) -> dict[str, Any]:
     `meta` is as stored too, with the keys that this version does not know.
     """
     # What cannot be decoded raises here, not at the reader's.
-    event.data  # noqa: B018
+    codec.decode(event.record.payload)
     event.meta  # noqa: B018
     return {
         "scope": event.stream,
@@ -57,18 +67,44 @@ def change_document(change: Change) -> dict[str, Any]:
     return document
 
 
-def diff_document(scope: str, since: int, until: int, changes: Sequence[Change]) -> dict[str, Any]:
+def diff_document(scope: str, difference: Difference) -> dict[str, Any]:
     """Returns what differs between two revisions of a scope."""
-    documents = [change_document(change) for change in changes]
-    return {"scope": scope, "from": since, "to": until, "changes": documents}
+    return {
+        "scope": scope,
+        "from": difference.since,
+        "to": difference.until,
+        **_differing(difference),
+    }
 
 
-def restored_document(
-    scope: str, revision: int, to: int, changes: Sequence[Change]
-) -> dict[str, Any]:
-    """Returns what the return to an earlier revision changed."""
-    documents = [change_document(change) for change in changes]
-    return {"scope": scope, "revision": revision, "to": to, "changes": documents}
+def restored_document(scope: str, restored: Restored) -> dict[str, Any]:
+    """Returns what the return to an earlier revision changed, and what it left as it is."""
+    return {
+        "scope": scope,
+        "revision": int(restored),
+        "to": restored.to,
+        **_differing(restored.changes),
+        "kept": {
+            "decisions": [decision_document(each) for each in restored.decisions],
+            "facts": [fact_document(each) for each in restored.facts],
+        },
+    }
+
+
+def _differing(difference: Difference) -> dict[str, Any]:
+    """Returns changes, messages and tasks that differ; a side that was absent is left out."""
+    messages = [(each.old, each.new) for each in difference.messages]
+    tasks = [(each.old, each.new) for each in difference.tasks]
+    return {
+        "changes": [change_document(change) for change in difference],
+        "messages": [_sides(message_document, *each) for each in messages],
+        "tasks": [_sides(task_document, *each) for each in tasks],
+    }
+
+
+def _sides(document_of: Callable[[T], dict[str, Any]], old: T | None, new: T | None) -> Any:
+    sides = (("old", old), ("new", new))
+    return {name: document_of(side) for name, side in sides if side is not None}
 
 
 def fork_document(scope: str, revision: int, origin: str, at: int) -> dict[str, Any]:

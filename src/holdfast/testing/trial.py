@@ -30,11 +30,12 @@ HOSTILE_NAMES = (
     *("'", '"', "`", "\\", "'; DROP TABLE records; --", '","x":["', "{}", "$1", ":name", "?1", "-"),
     *("/", ".", "..", "../../etc/passwd", "/etc/passwd", "a/../b", "a/b", "a/b/c", "~", "NUL"),
     *("é", "e\u0301", "ß", "SS", "日本", "\u200b", "\uffee", "\U0001f600", "a\U0010ffff", "null"),
-    *("n" * 512, "n" * 511, "é" * 256),
+    *("n" * 512, "n" * 511, "é" * 256, "a\x100000b", "\x10000a", f"{'n' * 446}\x10#{'0' * 64}"),
 )
 """Names that would be something else if a name could become a path, a pattern or a statement.
 
-They are within the rule for names: no control characters, at most 512 bytes. Some differ only in
+They are within the rule for names: at most 512 bytes, and no control character but U+0010, which
+begins an escape. Some differ only in
 case, in Unicode form or in trailing spaces; one sorts behind others by code point and before them
 by UTF-16 unit.
 """

@@ -417,7 +417,8 @@ def rewind(store: Store, story: Story) -> None:
         "nothing was rewritten: every revision can still be read",
         team.at(mark.revision) == good and team.at(mark.revision + 1) == bad,
     )
-    story.note(changes=len(changes), restored=back, undone=undone, redone=again)
+    revisions = {"restored": int(back), "undone": int(undone), "redone": int(again)}
+    story.note(changes=len(changes), **revisions)
     story.suggest(
         f'diff {TEAM} "{BEFORE_MISTAKE}" {mark.revision + 1}',
         f"log {TEAM} --limit 5",

@@ -1,0 +1,324 @@
+"""Own events: what a program records in words of its own, such as `task_created`.
+
+    @holdfast.event("task_created", version=1)
+    class TaskCreated(msgspec.Struct):
+        id: str
+        title: str
+
+An own event is stored with `own:` before its type, and changes no state:
+
+    own:task_created   {"version":1,"data":{"id":"t1","title":"write"},"refs":["file:plan.md"]}
+
+No type of ours has a colon, so none collides with one that is stored, whatever a later version
+adds. People leave `own:` out. That stays clear because the types of ours without a dot are a
+closed list (`CORE_TYPES`), which no own type may be named like; every other type of ours has a dot,
+and no own type has one.
+
+`version` is that of the class that wrote the event. It is left out where nobody checked the data.
+Reading brings the data of an older version to that of the class, one event at a time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from msgspec import Raw, Struct
+
+from holdfast.backends.protocol import Record
+from holdfast.core import codec
+from holdfast.core.event import CORE_TYPES, BlobReader, Event
+from holdfast.core.schema import Schema, attach
+from holdfast.errors import (
+    CorruptError,
+    ExistsError,
+    NotFoundError,
+    SchemaError,
+    UsageError,
+    show_value,
+)
+
+OWN = "own:"
+"""What the stored type of an own event begins with."""
+KIND = "event"
+"""The kind of schema that the data of own events has."""
+REFS_MAX = 1000
+REF_CHARACTERS_MAX = 2048
+
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_REF = re.compile(r"[a-z][a-z0-9_.+-]{0,63}:\S")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
+
+_UNREAD = object()
+
+C = TypeVar("C", bound=type[Any])
+
+
+# --- the types that a program has -----------------------------------------------------------------
+
+_types: dict[str, Schema[Any]] = {}
+_by_class: dict[object, Schema[Any]] = {}
+
+
+def event(
+    name: str, *, version: int = 1, aliases: Mapping[str, str] | None = None
+) -> Callable[[C], C]:
+    """Returns the decorator that makes a class the data of an own type of events.
+
+    The class is a `msgspec.Struct`, dataclass, TypedDict, attrs class or pydantic model, and stays
+    what it is. `@holdfast.upgrade(TaskCreated, 1)` then registers how data of version 1 becomes
+    version 2. `aliases` has the former names of fields: `{"outcome": "result"}`.
+    """
+    check_type_name(name)
+
+    def register(kind: C) -> C:
+        schema = Schema(kind, name, version=version, kind=KIND, aliases=aliases)
+        known = _types.get(name)
+        # A module that is loaded again defines the same class once more: the new one counts.
+        if known is not None and _place(known.type) != _place(kind):
+            raise ExistsError(
+                f'the event type "{name}" is declared already, by {_place(known.type)}',
+                hint="give one of them another name",
+            )
+        attach(schema)
+        _types[name] = _by_class[kind] = schema
+        return kind
+
+    return register
+
+
+def _place(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def declared() -> list[Schema[Any]]:
+    """Returns the own types that this process has declared, by name."""
+    return [_types[name] for name in sorted(_types)]
+
+
+def declared_by(kind: object) -> Schema[Any] | None:
+    """Returns the own type that a class declares, None if it declares none."""
+    return _by_class.get(kind) if isinstance(kind, type) else None
+
+
+def find_type(name: str) -> Schema[Any] | None:
+    """Returns what this process knows of an own type, None if nothing."""
+    return _types.get(name)
+
+
+def check_type_name(name: object) -> str:
+    """Returns the name of an own type, or raises UsageError."""
+    if not isinstance(name, str) or not _TYPE.match(name):
+        raise UsageError(
+            f"an event type is a lower-case letter, then at most 63 letters, digits or '_', found "
+            f"{show_value(name)}",
+            hint='say what happened: "task_created"',
+        )
+    if name in CORE_TYPES:
+        raise UsageError(
+            f'"{name}" is an event type of holdfast itself', hint="give yours another name"
+        )
+    return str.__str__(name)
+
+
+def known_type(name: str) -> Schema[Any]:
+    """Returns the type of that name, or raises NotFoundError, which names the nearest."""
+    found = _types.get(check_type_name(name))
+    if found is None:
+        near = difflib.get_close_matches(name, _types, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else "import the module that declares it"
+        raise NotFoundError(
+            f'no event type "{name}" is declared in this process',
+            hint=f'{hint}; @holdfast.event("{name}") declares it, unchecked=True records it anyway',
+        )
+    return found
+
+
+def stored_type(type: object) -> str:
+    """Returns how a type is stored that a reader asks for, by its name or its class.
+
+    A word without a dot is an own type, unless it is one of `CORE_TYPES`.
+    """
+    if not isinstance(type, str):
+        schema = declared_by(type)
+        if schema is None:
+            raise UsageError(
+                f"type is the name or the class of a type of events, found {show_value(type)}"
+            )
+        return OWN + schema.name
+    return OWN + type if _TYPE.match(type) and type not in CORE_TYPES else type
+
+
+# --- what it refers to ----------------------------------------------------------------------------
+
+
+def check_refs(refs: object) -> list[str]:
+    """Returns what an event refers to as texts, or raises UsageError."""
+    if isinstance(refs, str) or not isinstance(refs, Iterable):
+        raise UsageError(f"refs are a list, found {show_value(refs)}", hint='refs=["decision:…"]')
+    found = list(dict.fromkeys(map(ref_text, cast("Iterable[object]", refs))))
+    if len(found) > REFS_MAX:
+        raise UsageError(f"an event has at most {REFS_MAX} refs, found {len(found)}")
+    return found
+
+
+def ref_text(ref: object) -> str:
+    """Returns a reference as it is stored: a kind, a colon, and what it is called there.
+
+    Text is taken as it is (`decision:d7@team/red`, `https://…`), the id of a git commit becomes
+    `commit:…`, a path `file:…`, an event `event:scope@revision`.
+    """
+    if isinstance(ref, Event):
+        return f"event:{ref.stream}@{ref.revision}"
+    if isinstance(ref, os.PathLike):
+        ref = f"file:{os.fspath(cast('os.PathLike[str]', ref))}"
+    text = str(ref) if hasattr(ref, "kind") and hasattr(ref, "to") else ref
+    if isinstance(text, str) and _COMMIT.match(text):
+        return f"commit:{text}"
+    if (
+        not isinstance(text, str)
+        or len(text) > REF_CHARACTERS_MAX
+        or not _REF.match(text)
+        or _CONTROL.search(text)
+    ):
+        raise UsageError(
+            'a ref is text such as "decision:d7@team/red", "file:src/a.py" or "https://…", the id '
+            f"of a git commit, a path or an event, found {show_value(ref)}"
+        )
+    return str.__str__(text)
+
+
+# --- one event ------------------------------------------------------------------------------------
+
+
+class _Body(Struct, frozen=True):
+    """The stored payload, its data still encoded."""
+
+    data: Raw
+    version: int = 0
+    refs: list[str] = []
+
+
+def encode_body(data: Raw, version: int, refs: list[str]) -> bytes:
+    """Returns the payload of an own event; version 0 says that nobody checked the data."""
+    body: dict[str, Any] = {"version": version} if version else {}
+    body["data"] = data
+    if refs:
+        body["refs"] = refs
+    return codec.encode_plain(body)
+
+
+class OwnEvent(Event):
+    """An event of a type of your own; `data` is a value of its class, if this process has it."""
+
+    __slots__ = ("_blobs", "_body", "_typed")
+
+    def __init__(self, record: Record, blobs: BlobReader) -> None:
+        super().__init__(record)
+        self._blobs = blobs
+        self._body: _Body | None = None
+        self._typed: Any = _UNREAD
+
+    @property
+    def type(self) -> str:
+        return self.record.type[len(OWN) :]
+
+    @property
+    def version(self) -> int:
+        """The version of the class that wrote it; 0 if nobody checked its data."""
+        return self._read().version
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """What it refers to."""
+        return tuple(self._read().refs)
+
+    @property
+    def raw(self) -> Any:
+        """The data as it is stored, in whichever version that is."""
+
+        def blob(name: str, size: int) -> Any:
+            return codec.decode(self._blobs(name, size))
+
+        return codec.decode(self._read().data, blob=blob)
+
+    @property
+    def plain(self) -> Any:
+        """The data as plain values, in the version of the class that this process has."""
+        schema = find_type(self.type)
+        raw = self.raw
+        if schema is None or self.version > schema.version:
+            return raw
+        if not isinstance(raw, dict):
+            raise CorruptError(
+                f"{self._where} has no fields: expected a mapping, found {show_value(raw)}",
+                stream=self.stream,
+                revision=self.revision,
+            )
+        table = cast("dict[str, Any]", raw)
+        if schema.is_current(table, self.version):
+            return table
+        return schema.upgraded(table, self.version, self._where)
+
+    @property
+    def data(self) -> Any:
+        schema = find_type(self.type)
+        if schema is None:
+            return self.plain
+        if self._typed is _UNREAD:
+            try:
+                self._typed = schema.load(self.plain, self._where)
+            except SchemaError as misfit:
+                if self.version > schema.version:
+                    raise schema.newer(self.version, self._where) from misfit
+                raise
+        return self._typed
+
+    def __getitem__(self, field: str) -> Any:
+        return _FIELDS[field](self)
+
+    def keys(self) -> Iterator[str]:
+        """Yields the fields of the event as a mapping: `dict(event)` makes one."""
+        return iter(_FIELDS)
+
+    @property
+    def _where(self) -> str:
+        return f'event {self.revision} of "{self.stream}"'
+
+    def _read(self) -> _Body:
+        if self._body is None:
+            try:
+                self._body = codec.decode_as(self.record.payload, _Body)
+            except CorruptError as error:
+                raise CorruptError(
+                    f"{self._where} is no event of a program's own: {error.message}",
+                    stream=self.stream,
+                    revision=self.revision,
+                ) from error
+        return self._body
+
+    def _place(self, record: Record) -> None:
+        """Notes where it is stored, if that was not known when it was handed out."""
+        self.record = record
+
+
+_FIELDS: dict[str, Callable[[OwnEvent], Any]] = {
+    "type": lambda event: event.type,
+    "scope": lambda event: event.stream,
+    "revision": lambda event: event.revision,
+    "timestamp": lambda event: event.time.isoformat(),
+    "agent": lambda event: event.actor,
+    "version": lambda event: event.version,
+    "data": lambda event: event.plain,
+    "refs": lambda event: list(event.refs),
+}
+"""An own event as a mapping, for projectors that are written for plain data."""
+
+
+def event_of(record: Record, blobs: BlobReader) -> Event:
+    """Returns a record as the event that readers are handed."""
+    return OwnEvent(record, blobs) if record.type.startswith(OWN) else Event(record)
