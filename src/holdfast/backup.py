@@ -46,7 +46,15 @@ from holdfast.backends.protocol import (
 from holdfast.clock import Clock
 from holdfast.core import codec
 from holdfast.core.check import content_of
-from holdfast.core.copy import Copied, Copier, Progress, batches, check_related, commits_until
+from holdfast.core.copy import (
+    Copied,
+    Copier,
+    Progress,
+    batches,
+    check_related,
+    commits_until,
+    parts_of,
+)
 from holdfast.core.event import FORKED, ORIGIN, from_datetime, origin_of, record_link, to_datetime
 from holdfast.core.log import Log
 from holdfast.core.salvage import Remains, remnants
@@ -154,8 +162,7 @@ def backup(
 
 
 def _store_ids(source: Store) -> list[str]:
-    parts = source._log.routes.parts() or [source._log._backend]
-    return [str(part.inspect.describe().get("store", "")) for part in parts]
+    return [str(part.inspect.describe().get("store", "")) for part in parts_of(source._log)]
 
 
 def _is_backup(place: Path) -> bool:
@@ -224,7 +231,7 @@ class _Increment:
         self._damaged: dict[str, str] = {}
 
     def run(self, label: str) -> Point:
-        parts = self._source.routes.parts() or [self._source._backend]
+        parts = parts_of(self._source)
         moments = [self._moment(part) for part in parts]
         at_us = self._source.clock.now_us()
         afters = self._last.sources if self._last else [START] * len(parts)
@@ -319,8 +326,9 @@ class _Increment:
 
     def _verify(self) -> None:
         """Reads back what was written: every link, every blob. Raises CorruptError."""
+        [kept] = parts_of(self._target)
         for stream, (revision, link) in self._before.items():
-            while records := self._target._backend.read(stream, after=revision, limit=_READ):
+            while records := kept.read(stream, after=revision, limit=_READ):
                 for record in records:
                     if record.type == FORKED and not revision:
                         origin, at = origin_of(record)
@@ -496,11 +504,11 @@ def restore(
     marks = _read_marks(place, point)
     with _open_copy(place, target._log.clock) as kept:
         log = kept._log
-        check_related(log, target._log._backend)
+        check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
         copier = Copier(log, target._log, None)
         passed = 0
-        for batch in batches(commits_until(log._backend, START, Position(point.position))):
+        for batch in batches(commits_until(parts_of(log)[0], START, Position(point.position))):
             chosen = batch
             if needed is not None:
                 chosen = [[one for one in commit if needed.has(one.stream)] for commit in batch]

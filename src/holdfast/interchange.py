@@ -48,6 +48,7 @@ from holdfast.core.copy import (
     Progress,
     batches,
     commits_until,
+    parts_of,
 )
 from holdfast.core.event import FORKED, origin_of, to_datetime
 from holdfast.core.layers import kept_with
@@ -176,7 +177,7 @@ def export_scopes(
     if isinstance(scopes, str):
         raise UsageError(f'scopes is a list of names, found "{scopes}"')
     log, names = store._log, [check_scope_name(name) for name in scopes]
-    parts = log.routes.parts() or [log._backend]
+    parts = parts_of(log)
     moments = [marks_at_moment(part) for part in parts]
     needed = Needed(log, names) if names else None
     streams = needed.streams(log) if needed else list(_all_streams(log))
@@ -355,6 +356,7 @@ class _Reader:
         remains = Remains(lambda name, revision: log.record(name, revision).link, log.blobs.read)
         marks: list[Mark] = []
         copier = Copier(log, log, None, ends=lambda streams: dict.fromkeys(streams, 0))
+        objects = parts_of(log)[0].objects
         commit: list[Record] = []
         number = 0
         for at, line in self._lines():
@@ -363,7 +365,7 @@ class _Reader:
                 commit = []
             if line.blob:
                 raw = base64.b64decode(line.data)
-                log._backend.objects.put("blob", line.blob, codec.compress(raw))
+                objects.put("blob", line.blob, codec.compress(raw))
             elif line.mark is not None:
                 marks.append(line.mark)
             elif line.stream:
@@ -453,14 +455,13 @@ def _take(
     def ends(names: list[str]) -> dict[str, int]:
         found = {name: expires.get(name, 0) for name in names}
         return {
-            name: -1 if end and target._backend.now_us(name) >= end else end
-            for name, end in found.items()
+            name: -1 if end and target.now_us(name) >= end else end for name, end in found.items()
         }
 
     copier = Copier(held, target, progress, ends)
     streams = list(_all_streams(held))
     total = _count(held, streams)
-    for batch in batches(commits_until(held._backend, START, held.position())):
+    for batch in batches(commits_until(parts_of(held)[0], START, held.position())):
         copier.copy(batch, total)
     # A scope that went on in the target has marks of its own by now.
     heads = zip(streams, held.heads(streams), target.heads(streams), strict=True)
@@ -473,7 +474,7 @@ def _take(
 def _set_marks(target: Log, marks: list[Mark]) -> int:
     """Sets the marks that are not there; returns how many."""
     count = 0
-    for place, part in enumerate(target.routes.parts() or [target._backend]):
+    for place, part in enumerate(parts_of(target)):
         there = {(mark.index, mark.key) for mark in part.marks.list(limit=1 << 62)}
         missing = [
             mark

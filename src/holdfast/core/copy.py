@@ -58,6 +58,11 @@ Progress = Callable[[int, int], None]
 """Called with the number of events passed so far, and how many there are."""
 
 
+def parts_of(log: Log) -> list[Backend]:
+    """Returns the backends that a log is made of, its own if it is one."""
+    return log.routes.parts() or [log._backend]
+
+
 class Copied(Struct, frozen=True):
     """What a copy did."""
 
@@ -72,7 +77,7 @@ class Copied(Struct, frozen=True):
 
 def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
     """Copies what the target lacks, and verifies that every head is equal."""
-    check_related(source, target._backend)
+    check_related(source, target)
     return Copier(source, target, progress).run()
 
 
@@ -91,14 +96,14 @@ class Copier:
         self._target = target
         self._progress = progress
         self._ends = ends or self._ends_by_head
-        self._parts = target.routes.parts() or [target._backend]
+        self._parts = parts_of(target)
         self._known: set[tuple[int, str]] = set()
         self._commits = self._events = self._blobs = self._skipped = self._ended = 0
 
     def run(self) -> Copied:
         began = self._source.position()
         total = _count(self._source._backend)
-        for part in self._source.routes.parts() or [self._source._backend]:
+        for part in parts_of(self._source):
             # The goal is fixed before the first event is read: a busy source would have no end.
             for batch in batches(commits_until(part, START, part.wait(START, timeout_s=0))):
                 self.copy(batch, total)
@@ -280,9 +285,9 @@ def _send(target: Backend, wanted: list[Commit]) -> None:
 # --- comparing -----------------------------------------------------------------------------------
 
 
-def check_related(source: Log, target: Backend) -> None:
+def check_related(source: Log, target: Log) -> None:
     """Raises ConflictError unless every stream of the target is a beginning of the source's."""
-    for name, theirs, ours in _pairs(target, source._backend):
+    for name, theirs, ours in _pairs(target._backend, source._backend):
         if ours is None:
             raise ConflictError(
                 f'the target has a stream "{name}" that the source has not',
