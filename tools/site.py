@@ -173,6 +173,7 @@ def navigation() -> Nav:
         {"Home": "index.md"},
         {"Tutorial": in_order("tutorial")},
         {"Guides": [*guides(), {"Examples": in_order("examples")}]},
+        {"Coming from": in_order("coming-from")},
         {
             "Reference": [
                 "reference/index.md",

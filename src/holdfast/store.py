@@ -709,9 +709,13 @@ class Store:
             )
         return admin.runs(self._engine, status, after=after, limit=limit)
 
-    def cancel(self, run: str) -> None:
-        """Asks a run to stop at its next operation; one that is not being executed ends now."""
-        self._engine.cancel(run)
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """Asks a run to stop at its next operation; one that is not being executed ends now.
+
+        One that has cleanups to do (`ctx.cleanup`, `finally` of a program) ends when they are done,
+        by whoever executes it next. With `now` one that nobody executes ends without them.
+        """
+        self._engine.cancel(run, now=now)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:
         """Answers what a run waits for; the first answer counts, a second is an ExistsError."""

@@ -7,7 +7,9 @@ import re
 from holdfast.runs.journal import Entry, Journal, block_of
 
 _BINDS = frozenset(("let", "const", "set"))
-_SHARED = re.compile(r"(?:^|(?<=/))block\.(?:if|try|catch|finally|do)(?:[=#][^/]*)?(?:/|$)")
+_SHARED = re.compile(
+    r"(?:^|(?<=/))(?:block\.(?:if|try|catch|do)|cleanup\.finally)(?:[=#][^/]*)?(?:/|$)"
+)
 """Blocks whose names are visible after them: they are no scope of their own."""
 
 
