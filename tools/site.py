@@ -45,6 +45,8 @@ MOVED = {
 NO_PAGES = {"docs/requirements.md", "README.md"}
 """The list of requirements is for those who work on the project; docs/index.md is the home page."""
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]*)(?P<part>#[^)\s]*)?\)")
+FRONT = {"index.md": "---\nhide:\n  - navigation\n  - toc\n---\n\n"}
+"""What is said to the builder at the top of a page."""
 FENCED = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.M | re.S)
 COLOURED = re.compile(r"\x1b\[[0-9;]*m")
 NAMES = re.compile(r"`(\w+)`")
@@ -154,7 +156,8 @@ def stage() -> None:
             target.write_text(example(ROOT / source), "utf-8")
         elif source.endswith(".md"):
             text = relinked((ROOT / source).read_text("utf-8"), source, page)
-            target.write_text(linked_names(text) if source == "docs/api.md" else text, "utf-8")
+            text = linked_names(text) if source == "docs/api.md" else text
+            target.write_text(FRONT.get(page, "") + text, "utf-8")
         else:
             shutil.copyfile(ROOT / source, target)
     for page, (title, names) in reference().items():

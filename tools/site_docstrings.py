@@ -13,7 +13,7 @@ from typing import Any
 
 import griffe
 
-MIRRORED = re.compile(r"mirror\((?P<owner>\w+)\.(?P<name>\w+)")
+MIRRORED = re.compile(r"(?:mirror|_giving_run)\((?P<owner>\w+)\.(?P<name>\w+)")
 PARTS_OF_A_STORE = {"AsyncRuns", "AsyncWalks"}
 """Classes that `AsyncStore` is put together from."""
 

@@ -12,12 +12,10 @@ if (location.protocol === "file:") {
       document.body.append(this.frame)
       const inner = this.frame.contentWindow
       inner.postMessage = (data) => this.tell(data)
-      inner.importScripts = (...scripts) =>
-        scripts.reduce((before, one) => before.then(() => this.load(one)), Promise.resolve())
       this.load(String(address)).then(() => {
         const waiting = this.waiting
         this.waiting = null
-        waiting.forEach((data) => this.postMessage(data))
+        waiting.forEach((data) => this.deliver(data))
       })
     }
 
@@ -32,21 +30,24 @@ if (location.protocol === "file:") {
       })
     }
 
+    // As between a page and a worker: each side has a copy of its own, and gets it later.
     tell(data) {
-      const event = new MessageEvent("message", { data })
-      this.dispatchEvent(event)
-      if (this.onmessage) this.onmessage(event)
+      const event = new MessageEvent("message", { data: structuredClone(data) })
+      setTimeout(() => {
+        this.dispatchEvent(event)
+        if (this.onmessage) this.onmessage(event)
+      })
     }
 
     postMessage(data) {
-      if (this.waiting) {
-        this.waiting.push(data)
-        return
-      }
+      const copy = structuredClone(data)
+      if (this.waiting) this.waiting.push(copy)
+      else setTimeout(() => this.deliver(copy))
+    }
+
+    deliver(data) {
       const inner = this.frame.contentWindow
-      const event = new inner.MessageEvent("message", { data })
-      inner.dispatchEvent(event)
-      if (inner.onmessage) inner.onmessage(event)
+      if (inner) inner.dispatchEvent(new inner.MessageEvent("message", { data }))
     }
 
     terminate() {

@@ -38,6 +38,7 @@ from holdfast.errors import (
     NotFoundError,
     OtherStoreError,
     ProgramError,
+    ProjectionError,
     RunCancelledError,
     RunFailedError,
     SchemaError,
@@ -69,6 +70,7 @@ from holdfast.nodes import (
     node,
     rule,
 )
+from holdfast.projections import Projected, Projection, projection
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
@@ -197,6 +199,9 @@ __all__ = [
     "Position",
     "ProgramError",
     "Progress",
+    "Projected",
+    "Projection",
+    "ProjectionError",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -244,6 +249,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "projection",
     "register_thumb",
     "repair",
     "rule",

@@ -101,6 +101,7 @@ from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
+from holdfast.projections import Projected, Projection, Projections
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -155,6 +156,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -859,6 +861,16 @@ class Store:
         """
         explain.forget(self._nodes, graph, scope)
 
+    # --- projections -----------------------------------------------------------------------------
+
+    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
+        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+
+        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
+        is looked at, for the price of what was recorded since.
+        """
+        return self._projections.projected(projection, over)
+
     # --- the record ------------------------------------------------------------------------------
 
     def decisions(
@@ -986,6 +998,7 @@ class Store:
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
         self._engine.close()
+        self._projections.close()
         self._groups.close()
         self.lease_keeper.close()
         self._log.close()

@@ -24,6 +24,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
+from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
@@ -54,6 +55,7 @@ from holdfast.errors import LeaseLostError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
+from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -495,6 +497,12 @@ class AsyncStore:
         async for event in self.follow_events(after=begin, timeout_s=timeout_s):
             for change in await self._loop.hop(follower.changes, event.record):
                 yield change
+
+    def project(
+        self, projection: Projection, over: AsyncScope | str | None = None
+    ) -> AsyncProjected:
+        place = over.sync if isinstance(over, AsyncScope) else over
+        return AsyncProjected(self._loop, self._store.project(projection, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None

@@ -111,6 +111,11 @@ class Schema(Generic[T]):
         return sorted(self._upgrades)
 
     @property
+    def upgrade_functions(self) -> list[Step]:
+        """The upgrades in their order: what the data of older events depends on."""
+        return [self._upgrades[version] for version in self.upgrades]
+
+    @property
     def downgrades(self) -> list[int]:
         """The versions that there is a downgrade from."""
         return sorted(self._downgrades)
