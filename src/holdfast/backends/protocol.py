@@ -134,6 +134,10 @@ class Moment(Struct, frozen=True, gc=False):
         """Returns whether the commit at a position was visible."""
         return position <= self.position
 
+    def is_settled(self, later: Moment) -> bool:
+        """Returns whether at a later moment every commit visible at this one can be followed to."""
+        return True
+
 
 class Append(Struct, frozen=True):
     """What a commit adds to one stream: at least one record, revisions expected + 1, + 2, …"""

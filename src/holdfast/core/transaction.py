@@ -303,8 +303,9 @@ class PendingScope:
         for op in self._ops:
             if op.kind == "set" and op.keys == path[: len(op.keys)]:
                 return  # whatever is stored there, the commit has put something in its place
-        # What a transform shows at a path may come from any other.
-        is_stored = not self._log.is_transformed
+        # What a transform or an upgrade shows at a path may come from any other.
+        typed = self._log.typed
+        is_stored = not self._log.is_transformed and typed.is_current(self._stored(), self.name)
         self._read[tree.reach(stored, path) if is_stored else ()] = None
 
     def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
