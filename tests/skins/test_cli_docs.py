@@ -21,7 +21,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
-from holdfast.cli.programs import ProgramOptions
+from holdfast.cli.prose import ProgramOptions
 from holdfast.cli.query import Question
 from holdfast.cli.runs import WaitOptions
 from tests.skins.conftest import in_process
