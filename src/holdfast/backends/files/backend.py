@@ -56,6 +56,7 @@ from holdfast.backends.protocol import (
     Leftover,
     LinkedRow,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -329,6 +330,12 @@ class FilesBackend(Handle):
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
+
+    def marks_at_moment(self) -> MarksAtMoment:
+        with self.reading(), self.catalog.mutex:
+            newest = Position(self.catalog.tail.cursor.position)
+            marks = [mark for mark, _ in self.catalog.marks(None, None, 1 << 40)]
+        return MarksAtMoment(Moment(newest), newest, marks)
 
     def now_us(self, stream: str) -> int:
         self.check_open()
