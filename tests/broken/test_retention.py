@@ -1,0 +1,101 @@
+"""Retention that is broken on purpose: each fault is found by the test that is named for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Store
+from holdfast.core import copy, retention
+from holdfast.core.blobs import Blobs
+from holdfast.core.retention import Retainer
+from holdfast.core.snapshot import Snapshots
+from tests.record import test_retain
+from tests.unit import test_rewriting
+
+Put = Callable[[Any, str, Any], None]
+
+
+def _hold_ignored(put: Put) -> None:
+    put(Retainer, "_held", lambda _: set())
+
+
+def _blob_collected_too_early(put: Put) -> None:
+    put(retention, "_named_blobs", lambda _log, after: (set(), after))
+
+
+def _blob_known_for_ever(put: Put) -> None:
+    put(Blobs, "_are_collected", lambda _: False)
+
+
+def _forks_forgotten(put: Put) -> None:
+    put(retention, "_kept_for_forks", lambda _: {})
+
+
+def _copy_takes_links_for_bytes(put: Put) -> None:
+    put(copy.Copier, "_let_go", lambda *_: None)
+
+
+def _snapshots_left(put: Put) -> None:
+    put(Snapshots, "forget", lambda *_: None)
+
+
+def _nothing_told(put: Put) -> None:
+    put(retention, "_runs", lambda chunk: [(chunk[0].revision, "")])
+
+
+def _grace_ignored(put: Put) -> None:
+    condemned = retention.condemned
+
+    def at_once(log: Any, *, now_us: int, grace_us: int) -> Iterator[Any]:
+        del grace_us
+        return condemned(log, now_us=now_us, grace_us=0)
+
+    put(retention, "condemned", at_once)
+
+
+PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
+    "hold ignored": (_hold_ignored, test_retain.test_what_is_held_stays_whatever_becomes_of_it),
+    "blob collected too early": (
+        _blob_collected_too_early,
+        test_retain.test_a_blob_that_others_name_stays,
+    ),
+    "blob known for ever": (_blob_known_for_ever, test_retain.test_a_blob_that_others_name_stays),
+    "forks forgotten": (
+        _forks_forgotten,
+        test_retain.test_the_past_of_a_fork_stays_while_the_fork_is_there,
+    ),
+    "a copy takes equal links for equal bytes": (
+        _copy_takes_links_for_bytes,
+        test_retain.test_a_copy_lets_go_of_what_its_source_let_go_of,
+    ),
+    "snapshots left": (_snapshots_left, test_rewriting.test_snapshots_of_what_is_gone_are_deleted),
+    "digests not told": (
+        _nothing_told,
+        test_retain.test_what_a_removed_scope_held_goes_and_all_else_stays,
+    ),
+    "grace ignored": (_grace_ignored, test_retain.test_nothing_goes_before_its_grace_is_over),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_each_is_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    break_it, catcher = PLANTS[name]
+    with holdfast.open("memory:") as hf:
+        assert _found_nothing(catcher, hf, tmp_path / "sound")
+    with monkeypatch.context() as broken, holdfast.open("memory:") as hf:
+        break_it(broken.setattr)
+        assert not _found_nothing(catcher, hf, tmp_path / "broken")
+
+
+def _found_nothing(catcher: Callable[..., None], hf: Store, place: Any) -> bool:
+    place.mkdir()
+    wants_place = "tmp_path" in catcher.__code__.co_varnames[: catcher.__code__.co_argcount]
+    try:
+        catcher(hf, place) if wants_place else catcher(hf)
+    except (AssertionError, holdfast.HoldfastError):
+        return False
+    return True
