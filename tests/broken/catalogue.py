@@ -66,6 +66,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ReadsBackHalfACommit: ("clause_24", True),
     memory.ReadsPastTheEnd: ("clause_24", True),
     memory.DropsMeta: ("clause_27", True),
+    memory.PassesOverLikeMarks: ("clause_32", False),
+    memory.FindsMarksOfOtherGroups: ("clause_32", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 
