@@ -49,6 +49,14 @@ format: .venv/.ready-dev ## Put the sources into shape
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
+.PHONY: docs
+docs: .venvs/docs/.ready ## Build the site of the documentation: build/site/index.html
+	@.venvs/docs/bin/python tools/site.py
+
+.PHONY: recording
+recording: .venv/.ready-cli ## Record the demo anew for the home page of the documentation
+	@$(BIN)/python tools/record_demo.py
+
 .PHONY: bench
 bench: .venv/.ready-dev .venvs/peers/.ready ## Measure; QUICK=1 for three minutes, ONLY=a,adk for some
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
@@ -80,6 +88,10 @@ clean: ## Remove everything that the other targets made
 	@tools/environment.sh .venv -e '.[dev]'
 	@$(BIN)/python tools/redis_server.py
 	@touch $@ .venv/.ready-cli
+
+.venvs/docs/.ready: docs/site/requirements.txt tools/environment.sh
+	@tools/environment.sh .venvs/docs -r docs/site/requirements.txt
+	@touch $@
 
 .venvs/plots/.ready: bench/plots.txt tools/environment.sh
 	@tools/environment.sh .venvs/plots -r bench/plots.txt

@@ -46,6 +46,7 @@ NEIGHBOURS = {
     "src/holdfast/backends": ["tests/conformance"],
     "src/holdfast/record": ["tests/record"],
     "src/holdfast/nodes": ["tests/nodes"],
+    "src/holdfast/query": ["tests/query"],
     "src/holdfast/runs": ["tests/runs"],
     "src/holdfast/prose": ["tests/prose"],
     "src/holdfast/aio": ["tests/acceptance/test_aio.py"],

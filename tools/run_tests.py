@@ -177,6 +177,12 @@ def wheel() -> None:
         print(f"{built.name} installs and runs by itself")
 
 
+def docs() -> None:
+    """Builds the site of the documentation; a warning, a broken link and a gap are errors."""
+    run("make", "--silent", "docs", quiet=True)
+    print("the site builds, without a warning")
+
+
 def interpreters() -> dict[tuple[int, int], Path]:
     """Returns every other released CPython from 3.11 up on this machine, one per minor version."""
     candidates = [Path(found) for name in _names() if (found := shutil.which(name))]
@@ -247,6 +253,7 @@ def all_groups(*, whole: bool, chosen: Sequence[str]) -> dict[str, Callable[[], 
         "style": style,
         "types": types,
         "imports": imports,
+        "docs": docs,
         "core": core,
         "tests": tests,
         "wheel": wheel,

@@ -13,6 +13,7 @@ from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
@@ -38,6 +39,7 @@ from holdfast.errors import (
     NotFoundError,
     OtherStoreError,
     ProgramError,
+    ProjectionError,
     RunCancelledError,
     RunFailedError,
     SchemaError,
@@ -69,6 +71,9 @@ from holdfast.nodes import (
     node,
     rule,
 )
+from holdfast.projections import Projected, Projection, projection
+from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
@@ -154,8 +159,11 @@ __all__ = [
     "GroupStatus",
     "Held",
     "HeldLease",
+    "Hit",
+    "Hits",
     "HoldfastError",
     "Holds",
+    "IndexStatus",
     "JointCommit",
     "JointScope",
     "Lease",
@@ -172,6 +180,7 @@ __all__ = [
     "MessageChange",
     "Messages",
     "Meta",
+    "Migration",
     "Misfit",
     "NeedsAttentionError",
     "NewerSchemaError",
@@ -186,6 +195,7 @@ __all__ = [
     "OpenTurn",
     "OtherStoreError",
     "Outcome",
+    "Outdated",
     "Output",
     "OwnEvent",
     "Page",
@@ -197,6 +207,9 @@ __all__ = [
     "Position",
     "ProgramError",
     "Progress",
+    "Projected",
+    "Projection",
+    "ProjectionError",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -233,6 +246,7 @@ __all__ = [
     "ValueDomainError",
     "View",
     "Walk",
+    "Where",
     "Why",
     "Worker",
     "WorkflowState",
@@ -244,6 +258,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "projection",
     "register_thumb",
     "repair",
     "rule",

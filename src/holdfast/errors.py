@@ -406,3 +406,26 @@ class NewerSchemaError(HoldfastError):
         self.name = name
         self.stored = stored
         self.known = known
+
+
+class ProjectionError(HoldfastError):
+    """A handler of a projection failed at an event: correct the handler.
+
+    The events are as they were, and so is the state up to the event before.
+    """
+
+    exit_code = 20
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        projection: str,
+        stream: str,
+        revision: int,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.projection = projection
+        self.stream = stream
+        self.revision = revision

@@ -260,4 +260,4 @@ def _check_scope(scope: object) -> Scope:
             f"expected a scope, found {show_value(scope)}",
             hint='store.scope("team/red") is one',
         )
-    return scope
+    return cast("Scope", scope)

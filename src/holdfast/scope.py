@@ -12,7 +12,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,11 +60,13 @@ from holdfast.core.event import (
     Event,
     Life,
     Moment,
+    StreamState,
     restored_payload,
     state_of,
 )
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
+from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.own_event import OwnEvent, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
@@ -103,6 +116,14 @@ from holdfast.record.tasks import (
 
 _logger = logging.getLogger("holdfast.scope")
 
+if TYPE_CHECKING:
+    # A scope whose schema was not named is one of anything.
+    from typing_extensions import TypeVar
+
+    S_co = TypeVar("S_co", default=Any, covariant=True)
+else:
+    S_co = TypeVar("S_co", covariant=True)
+
 RESTORE_RETRIES = 8
 DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
@@ -116,8 +137,11 @@ class Recalled(Struct, frozen=True):
     recent: list[Decision]
 
 
-class Scope:
-    """One scope of a store. Making one writes nothing; the first write creates its stream."""
+class Scope(Generic[S_co]):
+    """One scope of a store. Making one writes nothing; the first write creates its stream.
+
+    `Scope[Ticket]` is one whose state has the schema `Ticket`: type checkers know what `typed` is.
+    """
 
     def __init__(
         self,
@@ -181,6 +205,16 @@ class Scope:
         return self._log.show(self._log.newest(self.name), self.name)
 
     @property
+    def typed(self) -> S_co:
+        """The newest state as a value of its schema's type, made anew by each look at it.
+
+        It is for reading: what is changed in it is not stored. Fields that the type does not have
+        are not in it, and stay in the state. Raises SchemaError if the state lacks what the type
+        needs, and UsageError if the scope has no schema in this program.
+        """
+        return cast("S_co", self._log.typed.value(self._log.newest(self.name), self.name))
+
+    @property
     def revision(self) -> int:
         """The newest revision; 0 before the first write."""
         head = self._log.head(self.name)
@@ -196,6 +230,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
         return self._log.newest(self.name).closed_at > 0
 
     @property
@@ -237,26 +272,41 @@ class Scope:
         """Returns the state as plain dicts and lists of your own."""
         return self.state.to_dict()
 
-    def at(self, moment: Moment) -> Map:
-        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
-        return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
+    def at(self, moment: Moment, *, raw: bool = False) -> Map:
+        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime.
 
-    def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        As the schema of this program has it; `raw` returns it as it is stored.
+        """
+        state = self._log.at(self.name, self.revision_of(moment))
+        if raw is not False and check_flag(raw, "raw"):
+            return state_of(state, self.name)
+        return self._log.show(state, self.name)
+
+    def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
         """Returns what differs between two moments; the second is now unless given.
 
         It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
-        those; its `decisions` and `facts` are those that were recorded between.
+        those; its `decisions` and `facts` are those that were recorded between. Both states are as
+        the schema of this program has them; with `raw` as they are stored.
         """
+        check_flag(raw, "raw")
         revision = self.revision if until is None else self.revision_of(until)
-        return self._difference(self.revision_of(since), revision)
+        return self._difference(self.revision_of(since), revision, raw=raw)
 
-    def _difference(self, since: int, until: int) -> Difference:
+    def _difference(self, since: int, until: int, *, raw: bool = False) -> Difference:
         old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        old_root, new_root, is_same = (old.root, new.root, True) if raw else self._both(old, new)
         changes = [
             Change(self.name, until, change.path, change.old, change.new)
-            for change in tree.diff(old.root, new.root, is_same_stream=True)
+            for change in tree.diff(old_root, new_root, is_same_stream=is_same)
         ]
         return Difference(self, self._context, since, until, changes)
+
+    def _both(self, old: StreamState, new: StreamState) -> tuple[Map, Map, bool]:
+        """Returns two states at one version of the schema, and whether both are as stored."""
+        typed = self._log.typed
+        is_stored = typed.is_current(old, self.name) and typed.is_current(new, self.name)
+        return typed.shown(old, self.name), typed.shown(new, self.name), is_stored
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -455,7 +505,8 @@ class Scope:
         op = tree.set_op(path, value)
         if expected is None and key is None and checkpoint is None and not is_replayed():
             now = self._log.newest(self.name)
-            if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
+            root = self._log.typed.shown(now, self.name)
+            if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
                 return now.revision
         return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
 
@@ -534,7 +585,8 @@ class Scope:
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
-            way = tree.diff_ops(now.root, target.root, is_same_stream=True)
+            start, end, is_same = self._both(now, target)
+            way = tree.diff_ops(start, end, is_same_stream=is_same)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
@@ -572,6 +624,13 @@ class Scope:
                     _logger.debug("undo of a removal is tried again: %s", error)
                     continue
             change, is_restore = self._log.newest_change(self.name, newest)
+            if self._log.record(self.name, change).type == event.MIGRATED:
+                raise UsageError(
+                    f'the newest change of scope "{self.name}", at revision {change}, is a '
+                    "migration to another version of its schema: it cannot be undone",
+                    hint=f"restore({change - 1}) brings back what was there, upgraded; a version "
+                    "falls by migrate(to=…) alone",
+                )
             if is_restore and event.life_before(self._log.record(self.name, change)) is not None:
                 if change != newest:
                     raise NotFoundError(
@@ -603,9 +662,10 @@ class Scope:
         payload = restored_payload(
             removed_at - 1, tree.encode_ops(ops), undo=True, undoes=removed_at, life=life
         )
+        meta = encode_meta(Meta(schema=before.version)) if before.version else None
         write = StreamWrite(
             self.name,
-            (NewEvent(event.RESTORED, payload, ops),),
+            (NewEvent(event.RESTORED, payload, ops, meta=meta),),
             removed_at,
             checkpoint=event.LIFE,
         )
@@ -899,10 +959,11 @@ class Scope:
                 base = self._log.newest(self.name)
                 if expected is not None and check_expected(expected) != base.revision:
                     raise conflict(self.name, expected, base.revision)
-            ops = tree.set_difference(base.root, op)
+            ops = tree.set_difference(self._log.typed.shown(base, self.name), op)
             if not ops and key is None and checkpoint is None and not base.closed_at:
                 return base.revision
-            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (op.keys,)),)
+            place = op.keys if self._log.typed.is_current(base, self.name) else ()
+            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (place,)),)
             try:
                 write = self._change_write(ops, expected, key, checkpoint)
                 return self._commit(write, guards).revision
@@ -1069,13 +1130,30 @@ class State(Protocol):
     """What every scope offers, for code that should not care which level it is given."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Level and id, such as `conversation/ticket-7`."""
+        ...
+
     @property
-    def state(self) -> Map: ...
-    def get(self, path: Path, default: Any = None) -> Any: ...
-    def set(self, path: Path, value: Any) -> int: ...
-    def update(self, values: Mapping[str, Any]) -> int: ...
-    def to_dict(self) -> dict[str, Any]: ...
+    def state(self) -> Map:
+        """The newest state, frozen."""
+        ...
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """Returns one value, or the default if it is not there."""
+        ...
+
+    def set(self, path: Path, value: Any) -> int:
+        """Puts a value at a key or path; returns the new revision."""
+        ...
+
+    def update(self, values: Mapping[str, Any]) -> int:
+        """Puts several values; returns the new revision."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the state as a dict that the caller may change."""
+        ...
 
 
 @runtime_checkable

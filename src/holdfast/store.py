@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
@@ -72,6 +72,7 @@ from holdfast.core.listing import (
 )
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, migrate, outdated, typed_scopes
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import (
     NO_LIMIT,
@@ -85,6 +86,7 @@ from holdfast.core.page import (
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -109,6 +111,9 @@ from holdfast.nodes.process import Walk, process
 from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
+from holdfast.projections import Projected, Projection, Projections
+from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
+from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
@@ -129,6 +134,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    S = _TypeVar("S", default=Any)
+else:
+    S = TypeVar("S")
 _STATUSES = Status.__args__
 
 
@@ -150,6 +161,7 @@ class Store:
         worker: str,
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        read_only: bool = False,
     ) -> None:
         self._log = log
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -163,42 +175,64 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
+        self._questions = Questions(self._context, read_only=read_only)
+        self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> Scope:
+    def global_(self, schema: type[S] | None = None) -> Scope[S]:
         """Returns the one global scope."""
-        return self.scope(GLOBAL)
+        return self.scope(GLOBAL, schema=schema)
 
-    def team(self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None) -> Scope:
+    def team(
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s)
 
     def workflow(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
 
     def conversation(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> Scope[S]:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
+        return self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
 
     def scope(
         self,
         level: str,
         id: str | None = None,
+        schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope:
+    ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
         An id is any text. One that a name cannot hold, because of its characters or its length, is
         escaped or has a digest in `scope.name`; `scope.id` is the id as it was given.
+        `schema` is the class of its state, for type checkers: it must be the one that the store was
+        opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
         """
@@ -213,6 +247,9 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
+        if schema is not None:
+            name = level if stored is None else f"{level}/{stored}"
+            self._log.typed.check_schema(name, schema)
         return Scope(
             self._context,
             level,
@@ -314,6 +351,32 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    # --- schemas ---------------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        """Brings the state of every scope that has a schema to its version, by an event in each.
+
+        The first write does the same for a scope. `check` only tells which scopes are not of their
+        version; `dry_run` computes what would change, too. `to` is an older version to go down to,
+        by the downgrades of the schemas. A run that was stopped is begun again and goes on.
+        `progress(done, total)` is told after some scopes each.
+        """
+        if to is not None:
+            check_whole(to, "to", least=1)
+        if progress is not None:
+            check_call(progress, "progress")
+        if check_flag(check, "check") or check_flag(dry_run, "dry_run"):
+            found = list(outdated(self._log, compute=dry_run, to=to))
+            return Migration(len(typed_scopes(self._log)), 0, found, is_dry=not check)
+        return migrate(self._log, to=to, progress=progress)
 
     # --- several at once -------------------------------------------------------------------------
 
@@ -720,9 +783,13 @@ class Store:
             )
         return admin.runs(self._engine, status, after=after, limit=limit)
 
-    def cancel(self, run: str) -> None:
-        """Asks a run to stop at its next operation; one that is not being executed ends now."""
-        self._engine.cancel(run)
+    def cancel(self, run: str, *, now: bool = False) -> None:
+        """Asks a run to stop at its next operation; one that is not being executed ends now.
+
+        One that has cleanups to do (`ctx.cleanup`, `finally` of a program) ends when they are done,
+        by whoever executes it next. With `now` one that nobody executes ends without them.
+        """
+        self._engine.cancel(run, now=now)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:
         """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
@@ -866,6 +933,16 @@ class Store:
         """
         explain.forget(self._nodes, graph, scope)
 
+    # --- projections -----------------------------------------------------------------------------
+
+    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
+        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+
+        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
+        is looked at, for the price of what was recorded since.
+        """
+        return self._projections.projected(projection, over)
+
     # --- the record ------------------------------------------------------------------------------
 
     def decisions(
@@ -970,6 +1047,68 @@ class Store:
         """
         return Policy(self._context, mode)
 
+    # --- questions -------------------------------------------------------------------------------
+
+    def query(
+        self,
+        *,
+        kind: Kind | Sequence[Kind] | None = None,
+        type: str | Sequence[str] | None = None,
+        actor: str | None = None,
+        scope: Scope | str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
+        text: str | None = None,
+        tag: str | None = None,
+        status: str | Sequence[str] | None = None,
+        links: str | Sequence[str] | None = None,
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
+        limit: int | None = PAGE_SIZE,
+        after: str | None = None,
+        timeout: float = TIMEOUT_S,
+        stale_ok: bool = False,
+        **unknown: Any,
+    ) -> Hits:
+        """Returns what was recorded and fits, newest first: of every kind, over all scopes.
+
+        Kinds are message, decision, task, fact, state, run, event (of your own) and, if named, log:
+        every event that was ever written. `scope` is a name, or a pattern in which * is any
+        characters. `since` and `until` are times, or lengths of time before now ("7d"); what
+        happened at `until` is left out. `text` is words that all must occur, "a phrase" in quotes,
+        or a beginning (`manag*`). `where` compares what the state has at paths: ("customer.id",
+        "=", 7). The cursor of a page, given as `after`, leads to the next one.
+
+        The answer has everything that was acknowledged before the call. It waits at most `timeout`
+        seconds for its index; then it raises UnavailableError, or with `stale_ok` returns what the
+        index has so far, and says how far `behind` that is.
+        """
+        return self._questions.ask(
+            kind=kind,
+            type=type,
+            actor=actor,
+            scope=scope,
+            since=since,
+            until=until,
+            text=text,
+            tag=tag,
+            status=status,
+            links=links,
+            where=where,
+            limit=limit,
+            after=after,
+            timeout=timeout,
+            stale_ok=stale_ok,
+            **unknown,
+        )
+
+    def index_status(self) -> IndexStatus:
+        """Returns where the index for questions is, and how far it has followed the log."""
+        return self._questions.status()
+
+    def rebuild_index(self) -> None:
+        """Makes the index for questions again from the log; nothing else depends on it."""
+        self._questions.rebuild()
+
     # --- looking after it ------------------------------------------------------------------------
 
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
@@ -993,8 +1132,10 @@ class Store:
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
         self._engine.close()
+        self._projections.close()
         self._groups.close()
         self.lease_keeper.close()
+        self._questions.close()
         self._log.close()
 
     def __enter__(self) -> Store:
@@ -1018,6 +1159,8 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    schemas: Sequence[type[Any]] = (),
+    unchecked: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1029,6 +1172,8 @@ def open_store(
     event; by default it is this worker's id. A worker that others must know of says every
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
+    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
+    which is not among them is not written to, unless `unchecked` says so.
     """
     # Checked here, for every backend: a misspelt durability must not become a weak one.
     if durability not in DURABILITIES:
@@ -1042,6 +1187,7 @@ def open_store(
         raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
     if actor is not None:
         actor = check_name(actor, "actor")
+    typed = _check_schemas(schemas, unchecked)
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
@@ -1057,8 +1203,16 @@ def open_store(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
     log = Log(backend, clock=clock, actor=actor or worker)
+    log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
-    return Store(log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s)
+    return Store(
+        log,
+        url=shown,
+        worker=worker,
+        levels=known,
+        heartbeat_s=heartbeat_s,
+        read_only=read_only,
+    )
 
 
 def _place_of(shown: str) -> str | None:
@@ -1098,6 +1252,13 @@ def _read_mix(url: object) -> tuple[object, dict[str, str]]:
 
         return read_mix(path)
     return url, {}
+
+
+def _check_schemas(schemas: object, unchecked: object) -> Typed:
+    if not isinstance(schemas, Sequence) or isinstance(schemas, str):
+        raise UsageError(f"schemas is a list of classes, found {show_value(schemas)}")
+    classes = cast("Sequence[type[Any]]", schemas)
+    return Typed(classes, unchecked=check_flag(unchecked, "unchecked"))
 
 
 def _check_levels(levels: object) -> Mapping[str, str]:

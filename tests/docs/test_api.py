@@ -1,12 +1,17 @@
-"""Every public name is on the page of public names."""
+"""Every public name is on the page of public names, and says what it is."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, get_origin
 
 import pytest
 
+import holdfast
 from tests.docs.test_references import ROOT
 
 MODULES = (
@@ -15,6 +20,10 @@ MODULES = (
     "holdfast.aio",
     "holdfast.testing",
     "holdfast.backends.protocol",
+    "holdfast.copy",
+    "holdfast.advise",
+    "holdfast.prose",
+    "holdfast.compat",
 )
 
 
@@ -48,3 +57,52 @@ def test_every_public_name_is_listed(module: str):
 def test_every_listed_name_is_public(module: str):
     found = importlib.import_module(module)
     assert not {name for name in listed(module) if not hasattr(found, name)}
+
+
+def is_data(value: object) -> bool:
+    """A constant, a type alias and a literal cannot have a docstring of their own at run time."""
+    return get_origin(value) is not None or not callable(value)
+
+
+def methods(owner: type) -> Iterator[tuple[str, Any]]:
+    """Yields the public methods and properties of a class, those that only refuse left out."""
+    for name in dir(owner):
+        value = inspect.getattr_static(owner, name)
+        is_ours = any(
+            base.__module__.startswith("holdfast") for base in owner.__mro__ if name in vars(base)
+        )
+        if name.startswith("_") or not is_ours:
+            continue
+        if isinstance(value, property | classmethod | staticmethod | FunctionType):
+            function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            if getattr(function, "__annotations__", {}).get("return") != "NoReturn":
+                yield name, getattr(owner, name)
+
+
+def said_of(owner: type, name: str, value: object) -> str | None:
+    """Returns a method's docstring; one for asyncio may have that of its synchronous twin."""
+    twin = getattr(holdfast, owner.__name__.removeprefix("Async"), None)
+    own = inspect.getdoc(value)
+    return own or (inspect.getdoc(getattr(twin, name, None)) if twin is not owner else None)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_says_what_it_is(module: str):
+    found = importlib.import_module(module)
+    values = {name: getattr(found, name) for name in public(module)}
+    silent = [name for name, value in values.items() if not is_data(value) and not value.__doc__]
+    assert not silent
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_method_says_what_it_does(module: str):
+    found = importlib.import_module(module)
+    classes = [getattr(found, name) for name in public(module)]
+    silent = [
+        f"{owner.__name__}.{name}"
+        for owner in classes
+        if isinstance(owner, type)
+        for name, value in methods(owner)
+        if not said_of(owner, name, value)
+    ]
+    assert not sorted(silent)

@@ -7,15 +7,24 @@ import linecache
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import holdfast.errors
+from tests.docs import tutorial
+from tools import record_demo
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
-RUNNABLE = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+TAUGHT = sorted((ROOT / "docs/tutorial").glob("[0-9]*.md"))
+RUNNABLE = [
+    ROOT / "README.md",
+    ROOT / "docs/index.md",
+    *sorted((ROOT / "docs/guides").glob("*.md")),
+    *sorted((ROOT / "docs/coming-from").glob("*.md")),
+]
 
 
 def blocks(path: Path, language: str) -> list[tuple[int, str, str]]:
@@ -53,7 +62,31 @@ def test_code_in_the_documentation_runs(
         exec(compile(source, place, "exec"), namespace)
 
 
-def test_the_readme_shows_what_the_demo_prints(tmp_path: Path):
+def test_the_tutorial_does_what_it_says(tmp_path: Path):
+    """Page after page in one folder, as a reader does it; kills are kills."""
+    assert len(TAUGHT) == 7
+    for page in TAUGHT:
+        played = tutorial.play(page, tmp_path)
+        assert played
+        for command in played:
+            place = f"{page.name}:{command.line}: $ {command.text}"
+            assert command.is_as_shown(), f"{place}\n{command.printed}"
+    assert "the mail is out" in (tmp_path / "killed.txt").read_text("utf-8")
+    assert len((tmp_path / "sent.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+def test_every_block_of_the_tutorial_is_played():
+    """Installing is not: the tests run where it has been done."""
+    infos = {
+        info
+        for page in TAUGHT
+        for info in re.findall(r"^```(.+)$", page.read_text("utf-8"), re.M)
+        if not tutorial.TITLE.fullmatch(info)
+    }
+    assert infos == {"console"}
+
+
+def test_the_readme_and_the_recording_show_what_the_demo_prints(tmp_path: Path):
     """Line by line; numbers differ from run to run."""
     [(_line, _info, shown), *_] = blocks(ROOT / "README.md", "text")
     program = "import sys; from holdfast.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -62,6 +95,18 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     printed = {re.sub(r"\d+", "N", line.strip()) for line in done.stdout.splitlines()}
     assert not {re.sub(r"\d+", "N", line.strip()) for line in shown.splitlines()} - printed
+    # What is told of a step differs with who was faster; its heading and what it proves do not.
+    telling = re.compile(r"^(N\. |✓ )")
+    recorded = [record_demo.STYLED.sub("", line) for _, line in record_demo.recorded_lines()]
+    told = {re.sub(r"\d+", "N", line.strip()) for line in recorded}
+    assert {line for line in told if telling.match(line)} == {
+        line for line in printed if telling.match(line)
+    }, "run `make recording`"
+
+
+def test_the_picture_is_drawn_from_the_recording():
+    is_current = record_demo.PICTURE.read_text("utf-8") == record_demo.picture()
+    assert is_current, "run `python tools/record_demo.py --draw`"
 
 
 def error_classes() -> list[type[holdfast.errors.HoldfastError]]:
@@ -76,6 +121,12 @@ def test_every_error_is_documented_with_its_exit_code():
     documented = {row[0].strip("`"): row[1] for row in rows(ROOT / "docs/errors.md")}
     expected = {error.__name__: str(error.exit_code) for error in error_classes()}
     assert documented == expected
+
+
+def test_every_error_is_documented_once():
+    """The page is merged line by line: a row that two changes touched would be there twice."""
+    counts = Counter(row[0] for row in rows(ROOT / "docs/errors.md"))
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_every_error_says_what_to_do():

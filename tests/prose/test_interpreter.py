@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import NeedsAttentionError, RunFailedError, Store, UsageError
+from holdfast import (
+    NeedsAttentionError,
+    RunCancelledError,
+    RunFailedError,
+    Store,
+    UsageError,
+)
 from holdfast.agents import Answer, Call, Scripted
 from holdfast.errors import NotFoundError, ProgramError
 from holdfast.prose.program import gather, gather_text, put_edited, start, stored_of
@@ -267,6 +275,99 @@ def test_finally_runs_when_nothing_is_caught(hf: Store):
     with pytest.raises(RunFailedError, match="no"):
         start(hf, gather_text(text), id="p").result(timeout=60)
     assert [call.prompt for call in agent.calls] == ["bad", "tidy"]
+
+
+class Held(Listening):
+    """A script that is held in the first session of that text."""
+
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self._held = held
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def answer(self, call: Call, /) -> Answer:
+        if call.prompt == self._held and not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(60)
+        if call.prompt == "quick":
+            assert self.begun.wait(60)
+        return super().answer(call)
+
+    @property
+    def prompts(self) -> list[str]:
+        return [call.prompt for call in self.calls]
+
+
+IN_PARTS = """let x = ""
+try:
+  session "one"
+  try:
+    session "two"
+    session "never"
+  catch:
+    session "never"
+  finally:
+    x = session "tidy inner"
+    throw "counts for nothing"
+finally:
+  session "tidy {x}"
+session "never"
+"""
+
+
+def test_finally_runs_after_a_cancel_between_operations(hf: Store):
+    """From the inside out, with the names as they are; its own errors do not count (OP-17)."""
+    agent = Held("two")
+    hf.use_executor(agent)
+    run = start(hf, gather_text(IN_PARTS), id="p")
+    assert agent.begun.wait(60)
+    hf.cancel("p")
+    agent.go_on.set()
+    with pytest.raises(RunCancelledError):
+        run.result(timeout=60)
+    assert agent.prompts == ["one", "two", "tidy inner", "tidy ok: tidy inner"]
+    assert [note.text for note in run.journal.notes] == [
+        "the cleanup failed: Thrown: counts for nothing"
+    ]
+
+
+def test_finally_runs_in_each_branch_and_at_a_wait(hf: Store):
+    agent = Listening()
+    hf.use_executor(agent)
+    text = (
+        'parallel:\n  a = do:\n    try:\n      input one: "?"\n    finally:\n'
+        '      session "tidy a"\n  b = do:\n    try:\n      input two: "?"\n'
+        '    finally:\n      session "tidy b"\nsession "never"\n'
+    )
+    run = start(hf, gather_text(text), id="p")
+    until(run, "waiting")
+    hf.cancel("p")
+    with pytest.raises(RunCancelledError):
+        run.result(timeout=60)
+    assert sorted(call.prompt for call in agent.calls) == ["tidy a", "tidy b"]
+
+
+def test_finally_runs_in_a_branch_that_lost(hf: Store):
+    agent = Held("slow")
+    hf.use_executor(agent)
+    text = (
+        'parallel ("first"):\n  session "quick"\n  do:\n    try:\n      session "slow"\n'
+        '      session "never"\n    finally:\n      session "tidy"\nsession "after"\n'
+    )
+    run = start(hf, gather_text(text), id="p")
+    assert agent.begun.wait(60)
+    entries = hf._engine.active["p"].journal.entries
+    while "parallel/1" not in entries:
+        time.sleep(0.001)
+    agent.go_on.set()
+    run.result(timeout=60)
+    assert agent.prompts.index("tidy") < agent.prompts.index("after")
+    assert "never" not in agent.prompts
+
+
+def test_output_in_finally_ends_its_block(hf: Store):
+    text = 'block b:\n  try:\n    throw "x"\n  finally:\n    output 2\n  output 1\ndo b\n'
+    assert given(hf, text)[0] == 2
 
 
 def test_a_filter_asks_about_what_says_neither(hf: Store):

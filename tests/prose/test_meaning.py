@@ -13,7 +13,7 @@ from holdfast import RunFailedError, Store
 from holdfast.agents import Scripted
 from holdfast.prose.program import gather_text, start
 from holdfast.prose.settings import Settings
-from holdfast.render.programs import last_session
+from holdfast.render.prose import last_session
 from holdfast.runs.events import Intended, StepDone
 from holdfast.runs.journal import Journal
 from tests.prose.test_interpreter import FAST, failed, given

@@ -21,7 +21,8 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
-from holdfast.cli.programs import ProgramOptions
+from holdfast.cli.prose import ProgramOptions
+from holdfast.cli.query import Question
 from holdfast.cli.runs import WaitOptions
 from tests.skins.conftest import in_process
 
@@ -33,7 +34,7 @@ SCOPE = "team/support"
 
 functions = {name: function for name, function, _ in VERBS}
 shared = {field.name for field in fields(Options)}
-TOGETHER: dict[str, Any] = {"waiting": WaitOptions, "how": ProgramOptions}
+TOGETHER: dict[str, Any] = {"waiting": WaitOptions, "how": ProgramOptions, "question": Question}
 """Parameters that stand for several options."""
 
 
@@ -183,6 +184,7 @@ COMMANDS = {
     "workers": ["workers", "--suspects"],
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
+    "query": ["query", "--kind", "decision"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
     "task list": ["task", "list"],

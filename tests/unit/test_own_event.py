@@ -23,10 +23,12 @@ from holdfast import (
     Store,
     UsageError,
 )
-from holdfast.backends.protocol import Record
+from holdfast.backends.protocol import START, Record
 from holdfast.core import event as core_events
 from holdfast.core import own_event
+from holdfast.core.event import from_datetime
 from holdfast.core.own_event import OwnEvent, declared, stored_type
+from holdfast.testing import FakeClock
 
 COMMIT = "0123456789" * 4
 
@@ -349,3 +351,31 @@ def test_an_event_of_a_joint_commit_is_placed_when_that_is_made(hf: Store) -> No
         hf.team("a").set("x", 1)  # another writer is faster
     assert (event.revision, event.position, event.data) == (2, hf.position, kind("t1"))
     assert [one.revision for one in hf.events(type=kind)] == [2]
+
+
+def test_the_upgrades_of_a_type_in_their_order() -> None:
+    kind = struct(version=3)
+
+    @holdfast.upgrade(kind, 2)
+    def second(old: dict[str, Any]) -> dict[str, Any]:
+        return old
+
+    @holdfast.upgrade(kind, 1)
+    def first(old: dict[str, Any]) -> dict[str, Any]:
+        return old
+
+    [schema] = declared()
+    assert schema.upgrade_functions == [first, second]
+
+
+def test_when_a_scope_ends_is_known_once_its_records_were_seen() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        short = hf.team("short", ttl_s=10)
+        short.record("seen", {}, unchecked=True)
+        hf.team("long").record("seen", {}, unchecked=True)
+        expiry = hf._log.expiry
+        expiry.kept(hf._log.read_all(after=START, limit=10))
+        assert short.expires_at is not None
+        assert expiry.known_end("team/short") == from_datetime(short.expires_at)
+        assert (expiry.known_end("team/long"), expiry.known_end("team/none")) == (0, 0)

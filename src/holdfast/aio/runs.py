@@ -37,6 +37,7 @@ from holdfast.runs.operation import (
     Look,
     Operation,
     Pause,
+    Settle,
     Stopped,
 )
 from holdfast.runs.pool import PoolCall
@@ -303,7 +304,7 @@ class AsyncContext(Operations):
     async def _pause_until(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
-            self._execution.check()
+            self._check_stop()
             await asyncio.sleep(min(left / 1e6, SLICE_S))
 
     async def _look(self, act: Look) -> None:
@@ -321,10 +322,22 @@ class AsyncContext(Operations):
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
-                joining.contexts[names[task]]._is_stopped = True
-                task.cancel()
+                context = joining.contexts[names[task]]
+                is_known, context._is_stopped = context._is_stopped, True
+                if not is_known and not self._execution.is_cleaning_below(context._base):
+                    task.cancel()  # one that cleans up is let do that, and stops after it
             # Whatever is cancelled meanwhile: no branch is at work when the block is left.
             await shielded(asyncio.gather(*waiting, return_exceptions=True))
+
+    async def _settle(self, act: Settle) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    def _as_control(self, error: BaseException | None) -> BaseException | None:
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        found = self._cancelled(error)
+        return self._leave_with(found) if isinstance(found, Control) else found
 
     async def _run_branch(self, name: str, joining: ParallelJoin) -> None:
         """The task of one branch."""
@@ -352,6 +365,7 @@ _PERFORM: dict[type, Any] = {
     Finish: AsyncContext._finish,  # pyright: ignore[reportPrivateUsage]
     Look: AsyncContext._look,  # pyright: ignore[reportPrivateUsage]
     Fork: AsyncContext._fork,  # pyright: ignore[reportPrivateUsage]
+    Settle: AsyncContext._settle,  # pyright: ignore[reportPrivateUsage]
 }
 
 
@@ -387,7 +401,8 @@ class AsyncRuns:
 
     def _stop(self, run: Execution, task: asyncio.Task[None]) -> None:
         def stop() -> None:
-            if run.when_stopped is not None:  # asked on the loop: its pass may be over by now
+            # Asked on the loop: its pass may be over by now, or be cleaning up.
+            if run.when_stopped is not None and not run.cleaning:
                 task.cancel()
 
         try:

@@ -24,6 +24,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
+from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
@@ -46,6 +47,7 @@ from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.transaction import View
@@ -54,10 +56,11 @@ from holdfast.errors import LeaseLostError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
+from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, Policy, PolicyMode
 from holdfast.runs import Run, RunFunction
-from holdfast.store import Store
+from holdfast.store import S, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -273,34 +276,51 @@ class AsyncStore:
         self._engine.launch_async = self._runs.launch
         self._store._nodes.call = self._walks.call
 
-    def global_(self) -> AsyncScope:
-        return AsyncScope(self._loop, self._store.global_())
+    def global_(self, schema: type[S] | None = None) -> AsyncScope[S]:
+        return AsyncScope(self._loop, self._store.global_(schema))
 
     def team(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("team", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s)
 
     def workflow(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("workflow", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s)
 
     def conversation(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("conversation", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s)
 
     def scope(
         self,
         level: str,
         id: str | None = None,
+        schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
         ttl_s: float | None = None,
-    ) -> AsyncScope:
+    ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
-        return AsyncScope(self._loop, self._store.scope(level, id, parent=above, ttl_s=ttl_s))
+        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s)
+        return AsyncScope(self._loop, scope)
 
     async def scopes(
         self,
@@ -496,6 +516,12 @@ class AsyncStore:
             for change in await self._loop.hop(follower.changes, event.record):
                 yield change
 
+    def project(
+        self, projection: Projection, over: AsyncScope | str | None = None
+    ) -> AsyncProjected:
+        place = over.sync if isinstance(over, AsyncScope) else over
+        return AsyncProjected(self._loop, self._store.project(projection, place))
+
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
     ) -> Callable[[], None]:
@@ -566,6 +592,10 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+
+    query = mirror(Store.query, of="_store")
+    index_status = mirror(Store.index_status, of="_store")
+    rebuild_index = mirror(Store.rebuild_index, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -648,6 +678,18 @@ class AsyncStore:
 
     def policy(self, mode: PolicyMode) -> Policy:
         return self._store.policy(mode)
+
+    async def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        return await self._loop.hop_shielded(
+            self._store.migrate, check=check, dry_run=dry_run, to=to, progress=progress
+        )
 
     async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)

@@ -120,6 +120,10 @@ class MixedMoment(Moment, frozen=True):
             for number, part in zip(numbers, self.parts, strict=True)
         )
 
+    def is_settled(self, later: Moment) -> bool:
+        assert isinstance(later, MixedMoment), "BUG: a moment of another store"
+        return all(a.is_settled(b) for a, b in zip(self.parts, later.parts, strict=True))
+
 
 class PositionVectors:
     """Makes and reads the positions of one mix of backends.

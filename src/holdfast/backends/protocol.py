@@ -135,6 +135,10 @@ class Moment(Struct, frozen=True, gc=False):
         """Returns whether the commit at a position was visible."""
         return position <= self.position
 
+    def is_settled(self, later: Moment) -> bool:
+        """Returns whether at a later moment every commit visible at this one can be followed to."""
+        return True
+
 
 class Append(Struct, frozen=True):
     """What a commit adds to one stream: at least one record, revisions expected + 1, + 2, …"""
@@ -420,9 +424,17 @@ class Objects(Protocol):
         """Keeps the bytes, at least until `expires_us` (0: for good). A longer promise stays."""
         ...
 
-    def get(self, kind: str, name: str) -> bytes | None: ...
-    def names(self, kind: str, *, prefix: str = "") -> list[str]: ...
-    def delete(self, kind: str, name: str) -> None: ...
+    def get(self, kind: str, name: str) -> bytes | None:
+        """Returns the bytes, or None if there are none of that name."""
+        ...
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        """Returns the names of a kind that begin so."""
+        ...
+
+    def delete(self, kind: str, name: str) -> None:
+        """Deletes the bytes; a name that is not there is no error."""
+        ...
 
 
 def keeps_meta(backend: Backend) -> bool:
@@ -442,11 +454,25 @@ class Routing(Protocol):
 
     parts: Sequence[Backend]
 
-    def objects_of(self, stream: str) -> Objects: ...
-    def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None: ...
-    def position(self, number: object) -> Position: ...
-    def before(self, record: Record) -> Position: ...
-    def is_after(self, record: Record, position: Position) -> bool: ...
+    def objects_of(self, stream: str) -> Objects:
+        """Returns the objects of the part that keeps a stream."""
+        ...
+
+    def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None:
+        """Returns the number of the part that keeps all of these."""
+        ...
+
+    def position(self, number: object) -> Position:
+        """Reads a position that was stored."""
+        ...
+
+    def before(self, record: Record) -> Position:
+        """Returns the position right before a record."""
+        ...
+
+    def is_after(self, record: Record, position: Position) -> bool:
+        """Returns whether a record comes after a position."""
+        ...
 
 
 class Leases(Protocol):
@@ -518,7 +544,9 @@ def read_linked(
 class Marks(Protocol):
     """What can be found and claimed without reading streams. Marks are set by commits."""
 
-    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]: ...
+    def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
+        """Claims up to `n` marks that are due and free, in the order of clause 17."""
+        ...
 
     def release(self, index: str, key: str, owner: str) -> None:
         """Ends this owner's claim, so that another may claim the mark at once."""

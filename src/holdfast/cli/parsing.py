@@ -251,7 +251,7 @@ def find_revision(scope: Scope, word: str | None) -> int:
     try:
         return _named(scope, word)
     except NotFoundError:
-        time = _read_time(word)
+        time = read_time(word)
         if time is None:
             raise
     return scope.revision_of(time)
@@ -283,7 +283,7 @@ def _parse_integer(text: str, word: str) -> int:
 
 
 def _parse_time(text: str, word: str) -> datetime:
-    time = _read_time(text)
+    time = read_time(text)
     if time is None:
         raise UsageError(
             f'"{word}" is not a time: expected ISO 8601 after the colon',
@@ -292,7 +292,8 @@ def _parse_time(text: str, word: str) -> datetime:
     return time
 
 
-def _read_time(text: str) -> datetime | None:
+def read_time(text: str) -> datetime | None:
+    """Returns the time that a word means, None if it means none."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

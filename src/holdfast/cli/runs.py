@@ -56,6 +56,7 @@ from holdfast.errors import (
     StillRunningError,
     UsageError,
 )
+from holdfast.prose.program import NAME as PROSE
 from holdfast.render.history import event_document
 from holdfast.render.runs import (
     RunView,
@@ -513,16 +514,25 @@ def _tail_lines(
 Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def cancel(id: str, /, *, options: Options = DEFAULTS) -> None:
+def cancel(id: str, /, *, now: Flag = False, options: Options = DEFAULTS) -> None:
     """Cancel a run: its worker stops at its next operation; without a worker it ends now.
+
+    A run with cleanups to do (`finally` of a program) and no worker ends when it is resumed.
 
     Parameters
     ----------
     id
         The run's id.
+    now
+        End a run that has no worker without its cleanups.
     """
     with open_for_run(id, options) as (store, id):
-        store.cancel(id)
+        store.cancel(id, now=now)
+        journal = store.run(id).journal
+        if journal.ended is None and journal.cleanups:
+            is_program = journal.created is not None and journal.created.name == PROSE
+            again = f"{'prose' if is_program else 'runs'} resume {shlex.quote(id)}"
+            print_note(f"it has cleanups to do: {command(again, options.place)}")
         print_status(store, id, options)
 
 

@@ -70,6 +70,10 @@ class Expiry:
             self.know(stream, known)
         return known
 
+    def known_end(self, stream: str) -> int:
+        """Returns when a stream ends of which `kept` has just seen records; 0 if it lasts."""
+        return self._known.get(stream, 0)
+
     def know(self, stream: str, expires_us: int) -> None:
         """Keeps in mind when a stream ends: that never changes."""
         self._intended.pop(stream, None)  # it has begun

@@ -168,6 +168,7 @@ class HeldLease(Lease, frozen=True, gc=True):
         self.entered.append(FENCE.set(Fence(self.name, self.owner, self.epoch)))
 
     def unfence(self) -> None:
+        """Ends what `fence` began."""
         FENCE.reset(self.entered.pop())
 
     def give_back(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from holdfast.core.arguments import check_call, check_text, check_whole
+from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.shape import Misfit, Shape, check_type
 from holdfast.errors import (
     ExistsError,
@@ -64,6 +65,8 @@ class Schema(Generic[T]):
         self.shape: Shape = check_type(type)
         self.type = type
         self.aliases = _check_aliases(aliases, self.shape)
+        self.meta = cast("str", encode_meta(Meta(schema=version)))
+        """What is stored with each event of this version."""
         self._upgrades: dict[int, Step] = {}
         self._downgrades: dict[int, Step] = {}
 
@@ -109,6 +112,11 @@ class Schema(Generic[T]):
     def upgrades(self) -> list[int]:
         """The versions that there is an upgrade from."""
         return sorted(self._upgrades)
+
+    @property
+    def upgrade_functions(self) -> list[Step]:
+        """The upgrades in their order: what the data of older events depends on."""
+        return [self._upgrades[version] for version in self.upgrades]
 
     @property
     def downgrades(self) -> list[int]:

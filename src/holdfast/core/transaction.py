@@ -258,15 +258,19 @@ class PendingScope:
             self._defaults.append(op)
 
     def update(self, values: Mapping[str, Any]) -> None:
+        """Puts several values, each at its key."""
         self._ops += update_ops(values)
 
     def delete(self, path: Path) -> None:
+        """Deletes a value."""
         self._ops.append(tree.delete_op(path))
 
     def append(self, path: Path, item: Any) -> None:
+        """Appends an item to a list; a missing list is created."""
         self._ops.append(tree.append_op(path, item))
 
     def increment(self, path: Path, by: int | float = 1) -> None:
+        """Adds to a number; a missing one counts as 0."""
         self._ops.append(tree.increment_op(path, by))
 
     def checkpoint(self, name: str) -> None:
@@ -299,8 +303,9 @@ class PendingScope:
         for op in self._ops:
             if op.kind == "set" and op.keys == path[: len(op.keys)]:
                 return  # whatever is stored there, the commit has put something in its place
-        # What a transform shows at a path may come from any other.
-        is_stored = not self._log.is_transformed
+        # What a transform or an upgrade shows at a path may come from any other.
+        typed = self._log.typed
+        is_stored = not self._log.is_transformed and typed.is_current(self._stored(), self.name)
         self._read[tree.reach(stored, path) if is_stored else ()] = None
 
     def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:

@@ -29,6 +29,7 @@ from holdfast.prose.variables import scope_of
 from holdfast.prose.view_files import ModifiedError, Shown, ViewDirectory
 from holdfast.prose.views import CHECKPOINT, branch_path, render_branch, render_checkpoint
 from holdfast.runs.blocks import Enough
+from holdfast.runs.context import Cleanup, GivenNames
 from holdfast.runs.define import ONCE, Retry, Step
 
 CALLS_MAX = 100
@@ -675,12 +676,18 @@ class Interpreter:
                 frame.naming = naming
 
     def _try(self, frame: Frame, node: tree.Try) -> Any:
+        if node.final is None:
+            return self._tried(frame, node)
+        names = GivenNames(frame.naming.key(node, "finally"), None, self._source(node))
+        ended: list[BlockEnded] = []
+        body = frame.ctx.branch(self._finally, frame, node.final, ended)
         try:
-            value = self._tried(frame, node)
-        except (StepError, BlockEnded):
-            self._finally(frame, node)
-            raise
-        self._finally(frame, node)
+            with Cleanup(frame.ctx, "finally", body, names):
+                value = self._tried(frame, node)
+        except (StepError, BlockEnded) as error:
+            raise ended[0] if ended else error from None
+        if ended:
+            raise ended[0]
         return value
 
     def _tried(self, frame: Frame, node: tree.Try) -> Any:
@@ -717,10 +724,13 @@ class Interpreter:
             if before is not None:
                 frame.scope.cells[name] = before
 
-    def _finally(self, frame: Frame, node: tree.Try) -> None:
-        if node.final is not None:
-            with self._block(frame, "finally", node):
-                self._body(frame, node.final)
+    def _finally(self, ctx: Any, frame: Frame, body: tree.Body, ended: list[BlockEnded]) -> None:
+        """Runs what stands in `finally`, also after a cancel: then nothing of it counts."""
+        frame.handed, frame.naming = [], UNNAMED
+        try:
+            self._body(frame, body)
+        except BlockEnded as left:
+            ended.append(left)
 
     def _arrow(self, frame: Frame, node: tree.Arrow) -> Any:
         value: Any = None

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.prose import syntax as tree
-from holdfast.prose.check import load
 from holdfast.prose.interpreter import Interpreter, calls_max
 from holdfast.prose.settings import Settings, settings_of
+from holdfast.prose.source import load
 from holdfast.runs.define import run
 
 if TYPE_CHECKING:

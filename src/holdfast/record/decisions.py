@@ -848,6 +848,15 @@ class Decisions:
             if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
                 yield entry
 
+    def all_in(self, stream: str) -> Iterator[Decision]:
+        """Yields the decisions of a scope, newest first, those that it inherited too."""
+        return self._decided_in(stream, None)
+
+    def newest(self, id: str) -> Decision | None:
+        """Returns the decision with that id as it is now; None if its scope has none."""
+        key, stream = split_id(id)
+        return self._read(KeyedItem(KIND, stream, key))
+
     def _decided_in(self, stream: str, before: int | None) -> Iterator[Decision]:
         """Yields the decisions of one stream, newest first, and reads no further than needed.
 

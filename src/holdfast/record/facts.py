@@ -194,12 +194,17 @@ class Facts:
 
     def _find(self, name: str) -> Fact | None:
         """Returns a fact by its name; None if there is none, or it was withdrawn."""
-        for stream, until in keyed_item.lineage(self._log, self._scope.name):
-            item = KeyedItem(KIND, stream, name)
-            records = read_records(self._context, item, until)
-            if records is not None:
-                return fold(self._context, *records)
-        return None
+        records = current_records(self._context, self._scope.name, name)
+        return None if records is None else fold(self._context, *records)
+
+
+def current_records(context: RecordContext, stream: str, name: str) -> tuple[Record, Record] | None:
+    """Returns what `read_records` does, of the scope or else of what it was forked from."""
+    for one, until in keyed_item.lineage(context.log, stream):
+        records = read_records(context, KeyedItem(KIND, one, name), until)
+        if records is not None:
+            return records
+    return None
 
 
 def read_records(

@@ -125,6 +125,7 @@ class Message:
 
     @property
     def id(self) -> str:
+        """Its id, unique in its conversation."""
         return self.fields["id"]
 
     @property
@@ -156,22 +157,27 @@ class Message:
 
     @property
     def parts(self) -> list[Any]:
+        """Its parts, where it is more than one text: images, files and so on."""
         return self.fields.get("parts", [])
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of tools that it asks for."""
         return self.fields.get("tool_calls", [])
 
     @property
     def tool_call_id(self) -> str | None:
+        """The call that it is the result of, or None."""
         return self.fields.get("tool_call_id")
 
     @property
     def usage(self) -> dict[str, Any]:
+        """What it cost, in tokens and the like, as it was given."""
         return self.fields.get("usage", {})
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """Whatever else was given with it."""
         return self.fields.get("metadata", {})
 
     @property
@@ -191,6 +197,7 @@ class Message:
 
     @property
     def foreign_id(self) -> str | None:
+        """Its id in the program that it comes from, or None."""
         return self.fields.get("foreign_id")
 
     @property
@@ -214,10 +221,12 @@ class Message:
 
     @property
     def actor(self) -> str:
+        """Who wrote it."""
         return self._record.actor
 
     @property
     def is_edited(self) -> bool:
+        """Whether it was edited since it was added."""
         return bool(self._edits)
 
     @property

@@ -123,6 +123,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
+        """Whether it is over: completed or cancelled."""
         return self.status in CLOSED_STATUSES
 
     @property

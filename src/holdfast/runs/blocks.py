@@ -17,9 +17,19 @@ from holdfast.runs import events, values, waits
 from holdfast.runs.define import RunFunction, Signature, is_run, is_step
 from holdfast.runs.events import Fault
 from holdfast.runs.execution import Execution, children_to_cancel, open_children, status_marks
-from holdfast.runs.journal import Answer, Block, Entry, Journal, digest_of, escape, iteration
+from holdfast.runs.journal import (
+    CLEANUP,
+    Answer,
+    Block,
+    Entry,
+    Journal,
+    digest_of,
+    escape,
+    iteration,
+)
 from holdfast.runs.operation import (
     COMMIT,
+    SETTLE,
     Call,
     Cancelled,
     Control,
@@ -50,7 +60,7 @@ class LoopPosition(Struct, frozen=True):
         return f"{text}, at most {self.total}" if self.kind == "loop" else f"{text} of {self.total}"
 
 
-_LASTING = frozenset(("each", "repeat", "loop", "fold", "run", "block", "child"))
+_LASTING = frozenset(("each", "repeat", "loop", "fold", "run", "block", "child", CLEANUP))
 """What stays open while operations after it are performed."""
 
 
@@ -301,6 +311,54 @@ def fold(
     return values.decode(encoded, run.log.blobs.read)
 
 
+def clean_up(context: Any, answer: Answer, call: Branch, error: BaseException | None) -> Operation:
+    """Performs a cleanup when its part of the body was left, by a value, an error or a stop.
+
+    What it does is in a block of its own, and is not kept from acting by a stop. After a stop its
+    own failure does not count: it is noted, and the stop goes on.
+    """
+    run: Execution = context._execution
+    path, is_stop = answer.path, isinstance(error, Control)
+    is_replayed = path not in run.journal.cleanups
+    left_with, context._leaving = context._leaving, None
+    outer, depth = context._block, len(context._loops)
+    left_loops, context._left_loops = context._left_loops, []
+    block = context._block = Block(run.journal, path, displaced=answer.displaced)
+    run.cleaning[path] = context._is_stopped
+    try:
+        yield SETTLE
+        yield from invoke(context, call.function, call.args, call.kwargs)
+        if context._leaving is not None:
+            raise context._leaving  # it was swallowed
+        context._close_block(block)
+        if not is_replayed:
+            run.record(events.StepDone(path))
+    except Exception as failed:
+        if not is_replayed:
+            run.record(events.Failed(path, values.fault_of(failed)))
+        if not is_stop:
+            raise
+        run.note(path, f"the cleanup failed: {values.text_of(failed)}")
+    except Control as control:
+        left_with = left_with or context._stop_of(control)
+        if isinstance(control, OwnerLost):
+            left_with = control
+        if left_with is control:
+            raise
+        if not is_stop:
+            raise left_with from control
+        run.note(path, f"the cleanup was left: {values.text_of(control)}")
+    finally:
+        context._block, context._leaving = outer, left_with
+        context._left_loops = left_loops
+        del context._loops[depth:]
+        del run.cleaning[path]
+    if not is_stop and not is_replayed:
+        context._begin()  # a stop that came meanwhile counts now: the journal ends here
+        if outer.refuse is not None:
+            raise outer.refuse()
+
+
 # --- parallel ------------------------------------------------------------------------------------
 
 
@@ -343,6 +401,7 @@ class ParallelJoin:
         self.causes: dict[str, BaseException] = {}
         self.controls: list[Control] = []
         self.contexts: dict[str, Any] = {}
+        self.over: set[str] = set()  # those that are at work no more, whatever they ended with
 
     @property
     def needed(self) -> int:
@@ -375,6 +434,7 @@ class ParallelJoin:
 
     def ended(self, name: str, error: BaseException | None, fault: Fault | None) -> None:
         """Counts a branch that has ended."""
+        self.over.add(name)
         if isinstance(error, Control):
             self.controls.append(error)
         elif fault is not None:
@@ -441,13 +501,12 @@ def parallel(context: Any, answer: Answer, joining: ParallelJoin) -> Operation:
         entry = entries[place]
         joining.ended(name, None, entry.error)
     if not joining.decided:
-        for name in joining.branches:
-            if name not in joining.order and name not in joining.faults:
-                block = Block(run.journal, places[name], displaced=answer.displaced)
-                joining.contexts[name] = context._inner(block)
-        yield Fork(joining)
+        left = [name for name in joining.branches if name not in joining.over]
+        yield _forked(context, answer, joining, left)
         if not joining.decided and (control := joining.control()) is not None:
             raise control
+    if run.journal.cleanups and (losers := _uncleaned(run, joining, places)):
+        yield _forked(context, answer, joining, losers)
     error = _verdict(joining)
     if error is not None:
         run.record(events.Failed(path, error[1]))
@@ -455,6 +514,32 @@ def parallel(context: Any, answer: Answer, joining: ParallelJoin) -> Operation:
     order = joining.order if not joining.returns_early else joining.order[: joining.needed]
     run.record(events.StepDone(path, run.store(codec.encode(order))))
     return _joined(run, joining, entries[path])
+
+
+def _forked(context: Any, answer: Answer, joining: ParallelJoin, names: list[str]) -> Fork:
+    """Returns the branches of these names, to be run; if all is decided, no longer wanted."""
+    is_unwanted, journal = joining.decided, context._execution.journal
+    joining.over.difference_update(names)
+    joining.contexts = {}
+    for name in names:
+        block = Block(journal, f"{answer.path}/{escape(name)}", displaced=answer.displaced)
+        joining.contexts[name] = context._inner(block)
+        joining.contexts[name]._is_stopped = is_unwanted
+    return Fork(joining)
+
+
+def _uncleaned(run: Execution, joining: ParallelJoin, places: dict[str, str]) -> list[str]:
+    """Returns the losers that have to clean up: they waited, or their owner died, when they lost.
+
+    They are entered for that alone: each is left where its journal ends.
+    """
+    return [
+        name
+        for name, place in places.items()
+        if name not in joining.order
+        and name not in joining.faults
+        and run.journal.cleans_below(place)
+    ]
 
 
 def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str, str]]:
@@ -535,6 +620,7 @@ def perform_pass(context: Any) -> Operation:
     run: Execution = context._execution
     encoded = b"null"
     error: BaseException | None = None
+    is_stopping = run.stop_wanted
     try:
         created = run.journal.created
         assert created is not None, "BUG: a run that was not created"
@@ -554,12 +640,17 @@ def perform_pass(context: Any) -> Operation:
         run.swallowed(context._block.path, passed_through(control))
     if isinstance(control, OwnerLost):
         return control
-    if isinstance(control, RunSuspended | Parked) and run.stop_wanted:
+    is_left_to_clean = run.stop_wanted and not is_stopping and bool(run.journal.cleanups)
+    if isinstance(control, RunSuspended | Parked) and run.stop_wanted and not is_left_to_clean:
         control = Cancelled(f'run "{run.id}" is to stop')
     # What comes after this was not seen by every wait of this pass: it wakes a suspended run.
     run.seen = run.inbox.revision
     if isinstance(control, RunSuspended) and control.seen is not None:
         run.seen = control.seen
+    if is_left_to_clean and isinstance(control, RunSuspended):
+        # It is due at once, and the next pass knows of the stop from its begin.
+        control = RunSuspended(control.reason, run.log.clock.now_us(), 0, control.children)
+        run.seen = 0
     try:
         yield from _leave(context, control, error, encoded)
     except Control as lost:

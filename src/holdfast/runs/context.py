@@ -38,9 +38,19 @@ from holdfast.runs import blocks, events, processes, sessions, steps, values, wa
 from holdfast.runs.blocks import Branch, ParallelJoin, branch_body
 from holdfast.runs.define import CURRENT, ONCE, RunFunction, Signature, Step, is_run, is_step
 from holdfast.runs.execution import BodyWriter, Execution, StepWriter
-from holdfast.runs.journal import Answer, Block, Entry, block_of, digest_of, done_of, iteration
+from holdfast.runs.journal import (
+    CLEANUP,
+    Answer,
+    Block,
+    Entry,
+    block_of,
+    digest_of,
+    done_of,
+    iteration,
+)
 from holdfast.runs.operation import (
     Call,
+    Cancelled,
     CommitNow,
     CommitWith,
     Control,
@@ -49,7 +59,9 @@ from holdfast.runs.operation import (
     Fork,
     Look,
     Operation,
+    OwnerLost,
     Pause,
+    Settle,
     Stopped,
     calling_line,
     passed_through,
@@ -183,7 +195,9 @@ class Operations:
     @property
     def cancelled(self) -> bool:
         """Whether the run is to stop; the next operation will raise."""
-        return self._execution.stop_wanted or self._is_stopped
+        run = self._execution
+        is_leaving = run.stop_wanted or self._is_stopped
+        return is_leaving and not run.is_cleaning(f"{self._block.path}/")
 
     @property
     def state(self) -> Any:
@@ -209,24 +223,70 @@ class Operations:
             self._note_swallowed(self._leaving)
             raise self._leaving
         run = self._execution
-        if self._is_stopped:
-            raise self._leave_with(Stopped("another branch decided the block"))
-        if run.is_closed:
+        if run.is_closed and not self._is_stopped:
             raise UsageError(f'run "{self.run_id}" was left: its context can no longer be used')
-        if run.leaving is not None or run.stop_wanted:
+        if self._is_stopped or run.leaving is not None or run.stop_wanted:
             try:
-                run.check()
+                self._begin_to_leave()
             except Control as control:
                 raise self._leave_with(control) from None
 
-    def _check_wanted(self) -> None:
-        """Raises, in any thread, if a long step of this block is to end; a process asks this."""
+    def _begin_to_leave(self) -> None:
+        """Raises if the block is to be left here.
+
+        While a cleanup is still to be done it is left where the journal ends: what was done so far
+        leads to the cleanups, in this pass and in one after a crash. So the block refuses what has
+        no outcome yet.
+        """
+        run, block = self._execution, self._block
+        is_unwanted = self._is_stopped and not run.is_closed
+        if is_unwanted or (run.stop_wanted and isinstance(run.leaving, Cancelled | None)):
+            if run.cleaning and run.is_cleaning(f"{block.path}/"):
+                run.check_cleanup()
+                return
+            cleans = run.journal.cleanups
+            if cleans and (not self._is_stopped or run.journal.cleans_below(self._base)):
+                run.check_loss()
+                block.refuse = self._refuse
+                return
+        self._check_stop()
+
+    def _refuse(self) -> Control:
+        """Returns what the block is left with, now that it has come to the end of its journal."""
+        try:
+            self._check_stop()
+        except Control as control:
+            return self._leave_with(control)
+        raise AssertionError("BUG: nothing is to be left")
+
+    def _check_stop(self) -> None:
+        """Raises, in any thread, if what this block does is no longer wanted."""
         run = self._execution
+        if run.cleaning and run.is_cleaning(f"{self._block.path}/"):
+            run.check_cleanup()
+            return
         if self._is_stopped:
             raise Stopped("another branch decided the block")
         run.check()
-        if not run.is_sure():
-            run.confirm()
+
+    def _check_wanted(self) -> None:
+        """Raises, in any thread, if a long step of this block is to end; a process asks this."""
+        self._check_stop()
+        if not self._execution.is_sure():
+            self._execution.confirm()
+
+    def _stop_of(self, control: Control) -> Control:
+        """Returns what a cleanup is left with: a run that is to stop waits for nobody."""
+        if isinstance(control, OwnerLost):
+            return control
+        if self._is_stopped:
+            return Stopped("another branch decided the block")
+        run = self._execution
+        return Cancelled(f'run "{run.id}" is to stop') if run.stop_wanted else control
+
+    def _as_control(self, error: BaseException | None) -> BaseException | None:
+        """Returns what left a body, as the run has it."""
+        return error
 
     def _move_here(self) -> None:
         """Makes the calling thread the block's own."""
@@ -241,7 +301,10 @@ class Operations:
     @property
     def _left_with(self) -> Control | None:
         """What the block is left with, even if its body swallows it."""
-        return self._leaving or self._execution.leaving
+        run = self._execution
+        if self._leaving is None and run.cleaning and run.is_cleaning(f"{self._block.path}/"):
+            return None if isinstance(run.leaving, Cancelled) else run.leaving
+        return self._leaving or run.leaving
 
     def _note_swallowed(self, control: Control) -> None:
         where = passed_through(control) or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -781,6 +844,8 @@ class Operations:
                 if path in seen:
                     raise UsageError(f'two iterations are named "{path}": make their names differ')
                 seen.add(path)
+                if self._block.refuse is not None and self._is_at_end(answer.path, path, seen):
+                    raise self._block.refuse()
                 self._block = Block(self._execution.journal, path, displaced=answer.displaced)
                 self._loops[depth:] = [
                     blocks.LoopPosition(answer.label or name, number, total, kind)
@@ -797,6 +862,43 @@ class Operations:
         finally:
             self._block = outer
             del self._loops[depth:]
+
+    def _is_at_end(self, loop: str, block: str, seen: set[str]) -> bool:
+        """Says whether the journal has nothing of an iteration, nor of anything after it.
+
+        Asked while the run is to stop: a loop whose body performs nothing must be left, too.
+        """
+        journal = self._execution.journal
+        if block in journal.ordinals:
+            return False
+        begun, base = journal.entries[loop].revision, f"{self._base}/" if self._base else ""
+        before = tuple(f"{one}/" for one in seen)
+        return not any(
+            entry.revision > begun and path.startswith(base) and not path.startswith(before)
+            for path, entry in tuple(journal.entries.items())
+        )
+
+    def cleanup(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        key: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+        **kwargs: Any,
+    ) -> Cleanup:
+        """Surrounds a part of the body (`with`): the function is called however it is left.
+
+        It gets `ctx` if it takes one. Its operations are performed after a cancel, too, and by the
+        next owner if this one dies; they may begin for a minute after the cancel, and wait for
+        nobody. Its value does not count.
+        """
+        signature = Signature(function)
+        signature.check_settings("ctx.cleanup", args, key=key, label=label, source=source)
+        name = getattr(function, "__name__", "")
+        names = GivenNames(key, label, source)
+        return Cleanup(self, name, Branch(function, args, kwargs), names)
 
     @contextmanager
     def _inner_block(
@@ -1010,6 +1112,59 @@ class Operations:
         return self._drive(waits.join(self, answer, child))
 
 
+class Cleanup:
+    """What `ctx.cleanup` returns, for a `with` statement; in async runs for `async with`."""
+
+    def __init__(self, context: Operations, name: str, call: Branch, names: GivenNames) -> None:
+        self._context = context
+        self._name = name
+        self._call = call
+        self._names = names
+        self._answer: Answer | None = None
+        self._outer: Block | None = None
+
+    def __enter__(self) -> None:
+        if not isinstance(self._context, Context):
+            raise UsageError("a cleanup of an async run is entered with async with")
+        self._begin()
+
+    def _begin(self) -> None:
+        """Records that there is something to clean up."""
+        context, name = self._context, self._name
+        context._begin()
+        answer = self._names.ask(context._block, CLEANUP, name)
+        if answer.verdict == "diverged":
+            raise context._leave_with(context._execution.diverge(answer))
+        if answer.verdict == "execute":
+            context._execution.record(blocks.opened(answer, CLEANUP, name, None))
+        self._answer, self._outer = answer, context._block
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if is_end(error):
+            self._context._drive(self._operation(error))
+
+    async def __aenter__(self) -> None:
+        self._begin()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        found = self._context._as_control(error)
+        if is_end(found):
+            await self._context._drive(self._operation(found))
+        if found is not error and found is not None:
+            raise found
+
+    def _operation(self, error: BaseException | None) -> Operation:
+        assert self._answer is not None, "BUG: it was not entered"
+        assert self._outer is not None, "BUG: it was not entered"
+        self._context._block = self._outer
+        return blocks.clean_up(self._context, self._answer, self._call, error)
+
+
+def is_end(error: BaseException | None) -> bool:
+    """Says whether a part of a body is over: not if the run waits, is parked or is lost."""
+    return error is None or isinstance(error, Exception | Cancelled | Stopped)
+
+
 # --- the sync driver ------------------------------------------------------------------------------
 
 SLICE_S = 0.05
@@ -1080,7 +1235,7 @@ class Context(Operations):
     def _pause_until(self, act: Pause) -> None:
         clock = self._execution.log.clock
         while (left := act.until - clock.now_us()) > 0:
-            self._execution.check()
+            self._check_stop()
             clock.sleep(min(left / 1e6, SLICE_S))
 
     def _finish(self, act: Finish) -> None:
@@ -1092,6 +1247,9 @@ class Context(Operations):
     def _fork(self, act: Fork) -> None:
         _Branches(self, act.joining).run()
 
+    def _settle(self, act: Settle) -> None:
+        """Does nothing: no thread is interrupted."""
+
 
 _PERFORM: dict[type, Any] = {
     CommitNow: Context._commit,  # pyright: ignore[reportPrivateUsage]
@@ -1102,6 +1260,7 @@ _PERFORM: dict[type, Any] = {
     Finish: Context._finish,  # pyright: ignore[reportPrivateUsage]
     Look: Context._look,  # pyright: ignore[reportPrivateUsage]
     Fork: Context._fork,  # pyright: ignore[reportPrivateUsage]
+    Settle: Context._settle,  # pyright: ignore[reportPrivateUsage]
 }
 
 
@@ -1137,12 +1296,23 @@ class _Branches:
         gate = shut_gate()
         try:
             self._waiters.add(gate)
-            while self._left and not (early and self._joining.decided):
+            while self._left and not (early and self._is_over()):
                 gate.acquire(timeout=SLICE_S if early else -1)
                 if early and not self._joining.decided and pool.is_full:
                     any(job.do() for job in jobs)
         finally:
             self._waiters.remove(gate)
+
+    def _is_over(self) -> bool:
+        """Says whether nobody need be waited for: it is decided, and no loser has to clean up."""
+        joining, journal = self._joining, self._context._execution.journal
+        return joining.decided and not (
+            journal.cleanups
+            and any(
+                name not in joining.over and journal.cleans_below(context._base)
+                for name, context in joining.contexts.items()
+            )
+        )
 
     def _run_branch(self, name: str, context: Context) -> None:
         run, joining = context._execution, self._joining

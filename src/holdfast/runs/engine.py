@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, shut_gate
-from holdfast.backends.protocol import Fence, Lease
+from holdfast.backends.protocol import Fence, Lease, Mark
 from holdfast.core import codec, inbox
 from holdfast.core.arguments import check_timeout
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
@@ -40,6 +40,8 @@ from holdfast.runs.blocks import Progress, perform_pass
 from holdfast.runs.context import Context
 from holdfast.runs.define import RunFunction, find_run, has_run, is_run
 from holdfast.runs.execution import (
+    DUE,
+    INDEX,
     Execution,
     Failure,
     Marks,
@@ -442,6 +444,8 @@ class Engine:
                 run.inbox.look()
                 if run.inbox.stop() is not None:
                     self.cancel(run.id)
+                    if run.journal.cleanups:
+                        self.supervisor.take_up(run.id)
             if run.journal.ended is not None:
                 self._tell_parent(run)
         except BaseException as error:
@@ -627,8 +631,12 @@ class Engine:
         self.supervisor.wake()
         return revision
 
-    def cancel(self, id: str) -> None:
-        """Asks a run to stop (rule 9); one that nobody owns is ended here."""
+    def cancel(self, id: str, *, now: bool = False) -> None:
+        """Asks a run to stop (rule 9); one that nobody owns is ended here.
+
+        If it has cleanups to do it is only made due, unless `now`: whoever hosts it or takes it up
+        does them. This process may have neither its code nor its executor.
+        """
         id = check_id(id)
         if self.ended(id) is not None:
             return
@@ -644,6 +652,9 @@ class Engine:
                 return  # its owner hears of it with its next commit
             try:
                 journal = self.journal_of(id)
+                if journal.ended is None and journal.cleanups and not now:
+                    self._leave_to_clean(id, lease, journal)
+                    return
                 if journal.ended is None:
                     marks = status_marks(id, "cancelled")
                     self.append(id, lease, [events.Ended("cancelled")], marks)
@@ -652,6 +663,13 @@ class Engine:
                 self.release_lease(lease)
         for child in children_to_cancel(journal, is_cancelled=True):
             self.cancel_child(id, child)
+
+    def _leave_to_clean(self, id: str, lease: Lease, journal: Journal) -> None:
+        """Makes a run that is to stop due: it has cleanups, and nobody executes it."""
+        marks = (Mark(INDEX, id, group="cancelling"), Mark(DUE, id, self.log.clock.now_us()))
+        added = [events.Cancelling()] if journal.cancelling is None else []
+        self.append(id, lease, added, marks)
+        self.supervisor.wake()
 
     def cancel_child(self, parent: str, id: str) -> None:
         """Cancels a child, which may not have been started yet, or may be another's."""
@@ -663,10 +681,10 @@ class Engine:
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
         """Adds to the journal of a run that this process owns and does not execute."""
-        new_events = [new_event(e) for e in added]
+        new_events = tuple(new_event(e) for e in added)
         fence = Fence(lease.name, lease.owner, lease.epoch)
-        write = StreamWrite(f"run/{id}", tuple(new_events))
-        self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
+        writes = (StreamWrite(f"run/{id}", new_events),) if new_events else ()
+        self.log.commit(ProposedCommit(writes, fence=fence, marks=marks))
 
     # --- ending ----------------------------------------------------------------------------------
 

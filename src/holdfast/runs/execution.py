@@ -114,6 +114,8 @@ def complete_all(answered: Sequence[Request]) -> None:
         request.context.complete(request.error)
 
 
+CLEANUP_US = 60_000_000
+"""How long cleanups may begin operations after a stop."""
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.runs")
 Marks = tuple[Mark | Cleared, ...]
@@ -196,6 +198,9 @@ class Execution:
         self.inbox = Inbox(log, self.stream)
         self.leaving: Control | None = None
         self.stop_wanted = False
+        self.cleaning: dict[str, bool] = {}
+        """The cleanups at work, and whether each is that of a branch that is no longer wanted."""
+        self._clean_until: int | None = None
         self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
         self.contexts: list[Any] = []
@@ -372,7 +377,7 @@ class Execution:
     def interrupt(self) -> None:
         """Interrupts what the run awaits, if it is to stop and can be interrupted."""
         interrupt = self.when_stopped
-        if self.stop_wanted and interrupt is not None:
+        if self.stop_wanted and interrupt is not None and not self.cleaning:
             interrupt()
 
     def push(self) -> None:
@@ -524,6 +529,37 @@ class Execution:
             self.leaving = Cancelled(f'run "{self.id}" is to stop')
             raise self.leaving
 
+    def is_cleaning(self, path: str) -> bool:
+        """Says whether an operation belongs to a cleanup: a stop does not keep it from acting."""
+        return any(path.startswith(f"{block}/") for block in (*self.cleaning,))
+
+    def is_cleaning_below(self, block: str) -> bool:
+        """Says whether a cleanup inside a block is at work."""
+        return any(path.startswith(f"{block}/") for path in (*self.cleaning,))
+
+    def is_hurried(self, path: str) -> bool:
+        """Says whether an operation belongs to a cleanup that was begun or met by a stop."""
+        return any(
+            (self.stop_wanted or is_unwanted) and path.startswith(f"{block}/")
+            for block, is_unwanted in (*self.cleaning.items(),)
+        )
+
+    def check_cleanup(self) -> None:
+        """Raises if a cleanup must not go on: the run is lost, or it took too long after a stop.
+
+        The time counts anew for an owner that takes the run over: a worker that died an hour ago
+        has cleaned up nothing since.
+        """
+        self.check_loss()
+        if self.leaving is not None and not isinstance(self.leaving, Cancelled):
+            raise self.leaving
+        if self.stop_wanted:
+            now = self.log.clock.now_us()
+            if self._clean_until is None:
+                self._clean_until = now + CLEANUP_US
+            elif now > self._clean_until:
+                raise Cancelled(f'run "{self.id}" is to stop, and its cleanup took too long')
+
     def diverge(self, answer: Answer) -> Control:
         """Parks the run for what the journal does not allow, and returns what to raise."""
         source = answer.source or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -616,6 +652,9 @@ class BodyWriter:
     def fencing(self) -> StepWriter:
         """Returns what fences commits that guard themselves, and need no place in the journal."""
         self._context._begin(anywhere=True)
+        block = self._context._block
+        if block.refuse is not None and not block.is_replayed():
+            raise block.refuse()
         run: Execution = self._context._execution
         run.push()
         return StepWriter(run, self._context._block.path, is_after=True)

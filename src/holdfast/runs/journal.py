@@ -8,7 +8,7 @@ time a process takes the run; the journal is the same before and after it but fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ from holdfast.runs.events import ABSENT, SAFE, Fault
 _ESCAPED = str.maketrans({char: f"%{ord(char):02x}" for char in "%/#[]="})
 
 State = Literal["open", "done", "failed"]
+CLEANUP = "cleanup"
+_ENTERED = frozenset((CLEANUP, "block", "each", "repeat", "loop", "fold", "run", "parallel"))
+"""What is entered again in each pass: what stands inside says whether it was done."""
 
 
 class Entry(Struct, gc=False):
@@ -110,6 +113,7 @@ class Journal:
         self.notes: list[events.Noted] = []
         self.last_done: str | None = None
         self.variables: dict[tuple[str, str], Raw] = {}  # by block and name
+        self.cleanups: dict[str, None] = {}  # what is to be done when its block is left
 
     # --- folding ---------------------------------------------------------------------------------
 
@@ -133,6 +137,8 @@ class Journal:
         entry.key, entry.inputs, entry.verify = event.key, event.inputs, event.verify
         entry.due, entry.total, entry.child = event.due, event.total, event.child
         entry.when_parent_ends = event.when_parent_ends
+        if event.kind == CLEANUP:
+            self.cleanups[event.path] = None
 
     def _done(self, event: events.StepDone) -> None:
         entry = None if event.kind else self.entries.get(event.path)  # no kind: it has an intent
@@ -143,6 +149,8 @@ class Journal:
         entry.retry_at = entry.error = None
         self.taken.update(event.taken)
         self.last_done = event.path
+        if entry.kind == CLEANUP:
+            self.cleanups.pop(event.path, None)
         if event.value and entry.kind in ("let", "const", "set"):
             block = block_of(event.path)
             while entry.kind == "set" and block and (block, entry.name) not in self.variables:
@@ -154,6 +162,8 @@ class Journal:
         entry.state = "failed" if event.retry_at is None else "open"
         entry.attempt, entry.error, entry.retry_at = event.attempt, event.error, event.retry_at
         entry.verdict, entry.attempts = None, event.attempts
+        if entry.kind == CLEANUP:
+            self.cleanups.pop(event.path, None)
 
     def _settled(self, event: events.Settled) -> None:
         entry = self.entries[event.path]
@@ -264,6 +274,10 @@ class Journal:
         recorded = self.acting.get(loop, {}).items()
         return [act for block, acts in recorded if block not in iterations for act in acts]
 
+    def cleans_below(self, block: str) -> bool:
+        """Says whether a cleanup inside a block is still to be done."""
+        return any(path.startswith(f"{block}/") for path in tuple(self.cleanups))
+
     def uncertain(self) -> list[Entry]:
         """Returns the acts that were begun and have no outcome."""
         return [entry for entry in tuple(self.entries.values()) if entry.is_uncertain]
@@ -275,11 +289,13 @@ class Journal:
             return self.ended.status
         if not self.claims:
             return "pending"
+        if self.cancelling is not None:
+            return "cancelling"
         if self.diverged is not None:
             return "needs_attention"
         if self.suspended is not None:
             return "needs_attention" if self.suspended.attention else "waiting"
-        return "cancelling" if self.cancelling is not None else "running"
+        return "running"
 
 
 _APPLY: dict[type, Any] = {
@@ -309,6 +325,8 @@ class Block:
         self.path = path
         self.displaced = displaced
         self.calls = 0
+        self.refuse: Callable[[], BaseException] | None = None
+        """What to raise instead of what has no outcome yet, while the block is to be left."""
         self._counts: dict[str, int] = {}
         self._read: set[str] = set()
 
@@ -337,8 +355,12 @@ class Block:
             answer = self._answer_known(path, ordinal, kind, name, effect, digest)
         elif self.displaced or ordinal in journal.ordinals.get(self.path, ()):
             answer = self._answer_new(path, ordinal, effect, f"{kind} {name}")
+        elif self.refuse is not None:
+            raise self.refuse()
         else:
             return Answer("execute", path, ordinal, label=label, source=source)
+        if self.refuse is not None and not _is_entered(answer, kind):
+            raise self.refuse()
         if label is None and source is None:
             return answer
         return replace(answer, label=label, source=source)
@@ -400,6 +422,10 @@ class Block:
                 return entry
         return None
 
+    def is_replayed(self) -> bool:
+        """Says whether the journal has operations of this block after those asked for so far."""
+        return any(ordinal > self.calls for ordinal in self.journal.ordinals.get(self.path, ()))
+
     def leftovers(self) -> tuple[list[Entry], list[Entry]]:
         """Returns the records that the pass did not read: harmless ones, and acts."""
         harmless: list[Entry] = []
@@ -431,6 +457,11 @@ class Block:
             if count > 1:
                 leaf = f"{leaf}#{count}"
         return f"{self.path}/{leaf}" if self.path else leaf
+
+
+def _is_entered(answer: Answer, kind: str) -> bool:
+    """Says whether an operation has its outcome, or is a block that was begun."""
+    return answer.verdict == "replay" or (answer.verdict == "open" and kind in _ENTERED)
 
 
 def block_of(path: str) -> str:

@@ -74,8 +74,13 @@ class Look(Struct, frozen=True):
     """Reads the run's inbox."""
 
 
+class Settle(Struct, frozen=True):
+    """Lets an interrupt that is already on its way arrive, and drops it: a cleanup begins."""
+
+
 COMMIT = CommitNow()
 LOOK = Look()
+SETTLE = Settle()
 
 
 # --- control exceptions ---------------------------------------------------------------------------

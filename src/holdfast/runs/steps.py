@@ -42,7 +42,9 @@ class StepContext(Struct, eq=False):
     @property
     def cancelled(self) -> bool:
         """Whether the run is to stop: a long step looks now and then, and returns or raises."""
-        return self._execution.stop_wanted or self._execution.leaving is not None
+        run = self._execution
+        is_leaving = run.stop_wanted or run.leaving is not None
+        return is_leaving and not run.is_cleaning(self.path)
 
 
 class Begun(Struct, frozen=True):
@@ -82,7 +84,7 @@ def perform(run: Execution, call: StepCall) -> Operation:
         assert entry is not None, "BUG: nothing is open"
         key = entry.key or key
         if entry.retry_at is not None:
-            yield from pause(run, entry.retry_at, f"retry of {answer.path}")
+            yield from pause(run, entry.retry_at, f"retry of {answer.path}", answer.path)
             attempt = entry.attempt + 1
         else:
             # A crash is not a failure: the attempt that it cut short is made again.
@@ -141,7 +143,7 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
             if retry_at is None:
                 raise values.error_of(fault, path) from error
             _logger.debug('run "%s": %s raised %s and is tried again', run.id, path, fault.kind)
-            yield from pause(run, retry_at, f"retry of {path}")
+            yield from pause(run, retry_at, f"retry of {path}", path)
             attempt += 1
             continue
         if call.closing is not None:
@@ -345,10 +347,13 @@ def settled(path: str, verdict: intent.Verdict, by: str, store: Any) -> events.S
     return events.Settled(path, intent.verdict_name(verdict), by, value, reason)
 
 
-def pause(run: Execution, until: int, reason: str) -> Operation:
-    """Waits until a time: here if it is near, else the run is suspended and holds no thread."""
+def pause(run: Execution, until: int, reason: str, path: str) -> Operation:
+    """Waits until a time: here if it is near, else the run is suspended and holds no thread.
+
+    A cleanup after a stop waits here, too: a run that is to stop is not suspended any more.
+    """
     left = until - run.log.clock.now_us()
-    if left > INLINE_US:
+    if left > INLINE_US and not run.is_hurried(path):
         raise RunSuspended(reason, until)
     if left > 0:
         yield COMMIT  # what is recorded is durable before a wait (rule 7)

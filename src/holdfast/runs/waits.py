@@ -55,7 +55,7 @@ def sleep(run: Execution, answer: Answer, length: Any) -> Operation:
         )
     due = run.journal.entries[answer.path].due
     assert due is not None, "BUG: a sleep without an end"
-    yield from pause(run, due, f"sleep at {answer.path}")
+    yield from pause(run, due, f"sleep at {answer.path}", answer.path)
     run.record(events.StepDone(answer.path))
 
 

@@ -23,15 +23,19 @@ class FakeClock:
         self._boots = 1
 
     def now_us(self) -> int:
+        """Returns the time of this clock, in microseconds since 1970."""
         return self._now_us
 
     def boot_us(self) -> int:
+        """Returns the microseconds since the boot that it pretends to be in."""
         return self._boot_us
 
     def boot_id(self) -> str:
+        """Returns the name of the boot that this clock pretends to be in."""
         return f"fake-boot-{self._boots}"
 
     def random_bytes(self, n: int) -> bytes:
+        """Returns bytes that only the seed decides."""
         with self._lock:
             self._drawn += 1
             return shake_256(b"%d/%d" % (self._seed, self._drawn)).digest(n)

@@ -45,6 +45,7 @@ class FaultyBackend:
         self._plan = plan
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        """Commits as the inner backend does, unless it is the turn of a fault."""
         self.commits += 1
         when = self._plan.get(self.commits)
         if when == "before":
@@ -64,15 +65,19 @@ class FaultyBackend:
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
+        """Reads from the inner backend."""
         return self._inner.read(stream, after=after, until=until, limit=limit)
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        """Reads from the inner backend."""
         return self._inner.read_all(after=after, limit=limit)
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        """Asks the inner backend."""
         return self._inner.heads(streams)
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """Asks the inner backend."""
         return self._inner.streams(prefix=prefix, after=after, limit=limit)
 
     def find(
@@ -83,18 +88,23 @@ class FaultyBackend:
         checkpoint: str | None = None,
         limit: int | None = None,
     ) -> list[Found]:
+        """Asks the inner backend."""
         return self._inner.find(stream, key=key, checkpoint=checkpoint, limit=limit)
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
+        """Waits with the inner backend."""
         return self._inner.wait(after, timeout_s=timeout_s)
 
     def moment(self) -> Moment:
+        """Asks the inner backend."""
         return self._inner.moment()
 
     def now_us(self, stream: str) -> int:
+        """Asks the inner backend."""
         return self._inner.now_us(stream)
 
     def close(self) -> None:
+        """Closes the inner backend."""
         self._inner.close()
 
 

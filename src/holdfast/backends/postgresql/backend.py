@@ -50,6 +50,7 @@ from holdfast.backends.postgresql.rows import (
     object_crc,
     prefix_end,
 )
+from holdfast.backends.postgresql.side import PostgresqlSide
 from holdfast.backends.protocol import (
     START,
     Claim,
@@ -72,6 +73,7 @@ from holdfast.backends.protocol import (
     Refusal,
     has_meta,
 )
+from holdfast.backends.side import SideTables
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
 
@@ -107,6 +109,11 @@ class ServerMoment(Moment, frozen=True, gc=False):
     def has(self, position: Position) -> bool:
         number = position // _COMMITS
         return number < self.xmin or (number < self.xmax and number not in self.under_way)
+
+    def is_settled(self, later: Moment) -> bool:
+        """What was under way may have a position below one that is visible: it must have ended."""
+        assert isinstance(later, ServerMoment), "BUG: a moment of another store"
+        return all(id < later.xmin for id in self.under_way)
 
 
 def moment_of(newest: int, base: int, snapshot: str) -> ServerMoment:
@@ -748,6 +755,10 @@ class PostgresqlBackend:
     def moment(self) -> Moment:
         [row] = self._checkout.ask(MOMENT, {"application": self._checkout.application})
         return moment_of(*row)
+
+    def side_tables(self, what: str) -> SideTables:
+        """Returns the place for tables that are derived from the log, under a name."""
+        return PostgresqlSide(self._checkout, what)
 
     def now_us(self, stream: str) -> int:
         [(now_us,)] = self._checkout.ask("SELECT holdfast.now_us()", {})

@@ -1,4 +1,4 @@
-"""Programs read and checked: the entrance to this package's parts."""
+"""The text of a program: parsed, checked, or loaded to be run. The entrance to the other parts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,139 @@
+"""Derived tables on the server, in a schema of their own: `holdfast_query_` and eight digits.
+
+One schema for each application, so that dropping it drops nothing else. Words are kept as
+`tsvector`, which is made here and not by the server's own dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.backends.postgresql.connection import PostgresqlCheckout, PostgresqlConnection
+from holdfast.backends.postgresql.rows import lock_of
+from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
+
+T = TypeVar("T")
+_DAMAGE = frozenset(("42P01", "42703", "3F000", "XX001", "XX002", "42P07", "42804"))
+_SCHEMAS = "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = ?"
+
+
+class _Session:
+    def __init__(self, connection: PostgresqlConnection) -> None:
+        self._connection = connection
+
+    def ask(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        return self._connection.ask(_marked(statement), list(values))
+
+    def many(self, statement: str, rows: Iterable[Values]) -> None:
+        listed = [list(row) for row in rows]
+        if listed:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(_marked(statement), listed)  # pyright: ignore[reportArgumentType]
+
+
+def _marked(statement: str) -> str:
+    """Returns a statement with parameters as psycopg takes them; ours has no other sign of both."""
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+class PostgresqlSide:
+    """Tables in the server's own database, filled by one process at a time."""
+
+    key = "BIGINT PRIMARY KEY"
+    text = 'TEXT COLLATE "C"'
+    whole = "BIGINT"
+    real = "DOUBLE PRECISION"
+
+    def __init__(self, checkout: PostgresqlCheckout, what: str) -> None:
+        self._checkout = checkout
+        digits = sha256(checkout.application.encode()).hexdigest()[:8]
+        self.schema = f"{checkout.server_url.schema[:40]}_{what}_{digits}"
+        self.place = f"schema {self.schema}"
+        self._lock = lock_of(what, checkout.application)
+
+    def write(self, work: Callable[[SideSession], T]) -> T:
+        def run(connection: PostgresqlConnection) -> T:
+            with self._errors(), connection.transaction():
+                connection.ask("SELECT pg_advisory_xact_lock(%s)", (self._lock,))
+                connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
+                return work(_Session(connection))
+
+        return self._checkout.call(run)
+
+    def read(self, work: Callable[[SideSession], T]) -> T:
+        def run(connection: PostgresqlConnection) -> T:
+            with self._errors(), connection.transaction():
+                connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
+                return work(_Session(connection))
+
+        return self._checkout.pool.call(run)
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            if error.sqlstate in _DAMAGE:
+                raise DamagedTablesError(error.diag.message_primary or error.sqlstate) from error
+            raise
+
+    def is_empty(self, session: SideSession) -> bool:
+        return session.ask(_SCHEMAS, [self.schema]) == [(0,)]
+
+    def reset(self) -> None:
+        self.write(lambda session: session.ask(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE'))
+
+    @contextmanager
+    def claim(self) -> Generator[bool]:
+        """The lock of the transaction is the right: whoever is late finds the position moved."""
+        yield True
+
+    def close(self) -> None:
+        """The connections are the store's own."""
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def make_place(self, session: SideSession) -> None:
+        session.ask(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
+
+    def make_words(self, session: SideSession) -> None:
+        session.ask("CREATE TABLE words (n BIGINT, chunk BIGINT, said TSVECTOR)")
+        session.ask("CREATE INDEX words_said ON words USING gin (said)")
+        session.ask("CREATE INDEX words_n ON words (n)")
+
+    def add_words(self, session: SideSession, rows: Iterable[tuple[int, int, list[str]]]) -> None:
+        session.many(
+            "INSERT INTO words (n, chunk, said) VALUES (?, ?, (?::text)::tsvector)",
+            [(n, chunk, _vector(words)) for n, chunk, words in rows],
+        )
+
+    def drop_words(self, session: SideSession, rows: Iterable[tuple[int, int]]) -> None:
+        session.many("DELETE FROM words WHERE n = ?", [(n,) for n, chunks in rows if chunks])
+
+    def with_words(
+        self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
+    ) -> Condition:
+        """Each term may be in another chunk; the server chooses the way."""
+        each = "docs.n IN (SELECT n FROM words WHERE said @@ (?::text)::tsquery)"
+        return " AND ".join([each] * len(terms)), [_tsquery(*term) for term in terms]
+
+    def like(self, column: str, pattern: str) -> Condition:
+        escaped = "".join(f"\\{one}" if one in "%_\\" else one for one in pattern)
+        return f"{column} LIKE ?", [escaped.replace("*", "%")]
+
+
+def _vector(words: Sequence[str]) -> str:
+    """Returns words with their places as a server reads them; they have no quotes in them."""
+    places: dict[str, list[str]] = {}
+    for at, word in enumerate(words, 1):
+        places.setdefault(word, []).append(str(at))
+    return " ".join(f"'{word}':{','.join(at)}" for word, at in places.items())
+
+
+def _tsquery(words: Sequence[str], is_prefix: bool) -> str:
+    return " <-> ".join(f"'{word}'" for word in words) + ":*" * is_prefix

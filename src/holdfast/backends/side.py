@@ -1,0 +1,97 @@
+"""Tables beside the log that are derived from it: what the one who keeps them can do.
+
+They are disposable: whoever uses them makes them again if they are damaged, foreign or gone. Values
+go in as parameters, never into the text of a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Values = Sequence[Any]
+Condition = tuple[str, list[Any]]
+"""A part of a statement, and the values of its question marks."""
+
+
+class SideSession(Protocol):
+    """One transaction on such tables. Parameters are question marks."""
+
+    def ask(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement and returns its rows."""
+        ...
+
+    def many(self, statement: str, rows: Iterable[Values]) -> None:
+        """Runs a statement for each row of values."""
+        ...
+
+
+class DamagedTablesError(Exception):
+    """The tables cannot be read, or are not ours: they must be made again."""
+
+
+class SideTables(Protocol):
+    """Where derived tables are kept, and what differs from one place to another."""
+
+    key: str
+    """The type of a column that numbers rows."""
+    text: str
+    """The type of text, sorted by its code points."""
+    whole: str
+    real: str
+    place: str
+    """Where they are, for people."""
+
+    def write(self, work: Callable[[SideSession], T]) -> T:
+        """Runs one transaction, all or nothing. Raises DamagedTablesError."""
+        ...
+
+    def read(self, work: Callable[[SideSession], T]) -> T:
+        """Runs questions, all at one moment. Raises DamagedTablesError."""
+        ...
+
+    def is_empty(self, session: SideSession) -> bool:
+        """Says whether nothing was made there yet."""
+        ...
+
+    def reset(self) -> None:
+        """Removes everything, whatever state it is in."""
+        ...
+
+    def claim(self) -> AbstractContextManager[bool]:
+        """The block of the one who fills the tables; False where another process does it now."""
+        ...
+
+    def make_place(self, session: SideSession) -> None:
+        """Makes what the tables lie in, if that is anything."""
+        ...
+
+    def make_words(self, session: SideSession) -> None:
+        """Makes the table of words."""
+        ...
+
+    def add_words(self, session: SideSession, rows: Iterable[tuple[int, int, list[str]]]) -> None:
+        """Adds chunks of words: the number of the document, of the chunk, and the words."""
+        ...
+
+    def drop_words(self, session: SideSession, rows: Iterable[tuple[int, int]]) -> None:
+        """Takes the words of documents away: the number of each, and how many chunks it has."""
+        ...
+
+    def with_words(
+        self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
+    ) -> Condition:
+        """Returns what says that the document `docs.n` has every term, as a condition.
+
+        A term is words next to each other, and whether the last is only the beginning of one.
+        `others` is what else is asked for: by how many documents that leaves, a way is chosen.
+        """
+        ...
+
+    def like(self, column: str, pattern: str) -> Condition:
+        """Returns what says that a column fits a pattern, in which * is any characters."""
+        ...
+
+    def close(self) -> None: ...

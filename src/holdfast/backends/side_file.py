@@ -1,0 +1,229 @@
+"""Derived tables in a SQLite file of their own, with FTS5; or in memory, where there is no place.
+
+The file lies in a folder of its own beside the store, with `indexer.lock` next to it: the right to
+fill the tables is a flock on that file, and never on the database, whose locks belong to SQLite.
+Nothing of the store depends on either. The folder may be deleted while nobody uses the store.
+
+The file's name has a number. Tables that must be made again are made in a file of the next number:
+another process may still have the old one open, and at its end SQLite removes a WAL by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from threading import RLock
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
+from holdfast.errors import UnavailableError
+
+T = TypeVar("T")
+_logger = logging.getLogger("holdfast.query")
+IN_MEMORY = ":memory:"
+_FILE = re.compile(r"index-([0-9]{1,9})\.db")
+LOCK = "indexer.lock"
+BUSY_MS = 10_000
+PROBED_MAX = 3_000
+"""Up to so many documents are looked at one by one for their words; of more, words come first."""
+_BITS = 20
+_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+
+
+class _Session:
+    def __init__(self, connection: Any) -> None:  # apsw's own types are not complete
+        self._connection = connection
+
+    def ask(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, tuple(values)).fetchall()
+
+    def many(self, statement: str, rows: Iterable[Values]) -> None:
+        self._connection.executemany(statement, (tuple(row) for row in rows))
+
+
+class SideFile:
+    """Tables in a file, or in memory if no folder is given or none can be made there."""
+
+    key = "INTEGER PRIMARY KEY"
+    text = "TEXT"
+    whole = "INTEGER"
+    real = "REAL"
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._mutex = RLock()
+        self._connection: Any = None
+        self._lock_fd = -1
+        if folder is not None:
+            try:
+                _make_folder(folder)
+                self._lock_fd = os.open(
+                    os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+                )
+            except OSError as error:
+                _logger.warning('"%s" has no place for an index: it is in memory', folder)
+                _logger.debug("because %s", error)
+                self._folder = None
+        self.place = IN_MEMORY
+        if self._folder is not None:
+            self.place = self._path(max(self._numbers(), default=1))
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def write(self, work: Callable[[SideSession], T]) -> T:
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def read(self, work: Callable[[SideSession], T]) -> T:
+        return self._run("BEGIN", work)
+
+    def _run(self, begin: str, work: Callable[[SideSession], T]) -> T:
+        with self._mutex:
+            try:
+                connection = self._open()
+                connection.execute(begin)
+                try:
+                    done = work(_Session(connection))
+                    connection.execute("COMMIT")
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                return done
+            except _DAMAGE as error:
+                raise DamagedTablesError(str(error)) from error
+            except apsw.Error as error:
+                if str(error).startswith("no such "):  # a table or a column: it is not ours
+                    raise DamagedTablesError(str(error)) from error
+                raise UnavailableError(f'"{self.place}" cannot be used: {error}') from error
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            if self._folder is not None:
+                # Made here, so that what the store says to nobody is not said by its index.
+                os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            connection: Any = apsw.Connection(self.place)
+            connection.set_busy_timeout(BUSY_MS)
+            if self._folder is not None:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA cache_size = -32768")
+            self._connection = connection
+        return self._connection
+
+    def is_empty(self, session: SideSession) -> bool:
+        return session.ask("SELECT count(*) FROM sqlite_master") == [(0,)]
+
+    def reset(self) -> None:
+        with self._mutex:
+            self._close()
+            if self._folder is None:
+                return
+            numbers = self._numbers()
+            self.place = self._path(max(numbers, default=0) + 1)
+            for number in numbers:
+                for suffix in ("", "-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._path(number) + suffix)
+
+    def _numbers(self) -> list[int]:
+        """Returns the numbers of the files that are there."""
+        names = os.listdir(self._folder)
+        return [int(found[1]) for name in names if (found := _FILE.fullmatch(name))]
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder or "", f"index-{number}.db")
+
+    @contextlib.contextmanager
+    def claim(self) -> Generator[bool]:
+        if self._lock_fd < 0:
+            with self._mutex:
+                yield True
+            return
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(apsw.Error):
+                connection.close()
+
+    # --- words -----------------------------------------------------------------------------------
+    #
+    # A row of words for each chunk, whose number has that of the document in its upper bits. The
+    # words are split already: the tokeniser that SQLite brings along splits them at spaces only.
+
+    def make_place(self, session: SideSession) -> None:
+        """The file is there already."""
+
+    def make_words(self, session: SideSession) -> None:
+        session.ask(
+            "CREATE VIRTUAL TABLE words USING fts5(said, content='', contentless_delete=1, "
+            "tokenize=\"ascii tokenchars '_'\")"
+        )
+
+    def add_words(self, session: SideSession, rows: Iterable[tuple[int, int, list[str]]]) -> None:
+        session.many(
+            "INSERT INTO words (rowid, said) VALUES (?, ?)",
+            ((n << _BITS | chunk, " ".join(words)) for n, chunk, words in rows),
+        )
+
+    def drop_words(self, session: SideSession, rows: Iterable[tuple[int, int]]) -> None:
+        numbers = ((n << _BITS | chunk,) for n, chunks in rows for chunk in range(chunks))
+        session.many("DELETE FROM words WHERE rowid = ?", numbers)
+
+    def with_words(
+        self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
+    ) -> Condition:
+        """Few documents are looked at one by one; of many, those come first that have the words."""
+        each = [_match(words, is_prefix) for words, is_prefix in terms]
+        probe = (
+            "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= {0} << 20 "
+            "AND words.rowid < ({0} + 1) << 20)"
+        )
+        ask = f"SELECT count(*) FROM (SELECT 1 FROM docs WHERE {others[0]} LIMIT {PROBED_MAX + 1})"
+        if session.ask(ask, others[1])[0][0] <= PROBED_MAX:
+            return " AND ".join([probe.format("docs.n")] * len(each)), list(each)
+        long = " AND ".join([probe.format("long.n")] * len(each))
+        found = (
+            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? "
+            f"UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 AND {long})"
+        )
+        return found, [" AND ".join(each), *each]
+
+    def like(self, column: str, pattern: str) -> Condition:
+        escaped = "".join(f"[{one}]" if one in "?[" else one for one in pattern)
+        return f"{column} GLOB ?", [escaped]
+
+
+def _match(words: Sequence[str], is_prefix: bool) -> str:
+    """Returns a phrase in FTS5's own language; words have letters, digits and _ only."""
+    return f'"{" ".join(words)}"' + " *" * is_prefix
+
+
+def _make_folder(folder: str) -> None:
+    """Makes the folder, which git is told to leave alone."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    ignored = os.path.join(folder, ".gitignore")
+    if not os.path.exists(ignored):
+        with open(ignored, "w", encoding="ascii") as file:
+            file.write("*\n")

@@ -1,0 +1,152 @@
+"""Verbs for questions over everything recorded: query."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from cyclopts import Parameter
+
+from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, print_more
+from holdfast.cli.parsing import parse_limit, parse_path, parse_value, read_time
+from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
+from holdfast.errors import UsageError
+from holdfast.query.form import OPERATORS, TIMEOUT_S, Hit, Hits, nearest
+from holdfast.render.query import hits_document
+from holdfast.render.text import show_time
+
+COLUMNS = ("kind", "scope", "id", "time", "actor", "status", "text")
+_WHERE = re.compile(r"\s*(?P<path>[^\s=<>!~]+)\s*(?P<operator>[=<>!~]+|exists)\s*(?P<value>.*)")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Question:
+    """What is asked for: every part that is given must fit."""
+
+    kind: Words = None
+    """message, decision, task, fact, state, run, event or log; may be given again."""
+    type: Words = None
+    """The type of an event; alone, only events are looked at."""
+    actor: str | None = None
+    """Who recorded it."""
+    scope: str | None = None
+    """A scope's name, or a pattern such as "conversation/*"."""
+    since: str | None = None
+    """Not before this time, or this long ago: 2026-11-16T09:30 or 7d."""
+    until: str | None = None
+    """Before this time, or this long ago."""
+    text: str | None = None
+    """Words that all occur; "a phrase" in quotes, and beginnings such as manag*."""
+    tag: str | None = None
+    """A tag of a task, of a message's metadata or of an event's data."""
+    status: Words = None
+    """open, closed, completed and so on; may be given again."""
+    links: Words = None
+    """Only what links to this, such as decision:d7 or file:src/a.py; may be given again."""
+    where: Words = None
+    """A comparison of the state, such as "customer.id=7" or "score >= 3"; may be given again."""
+    timeout: float = TIMEOUT_S
+    """How many seconds to wait for the index."""
+    stale_ok: Flag = False
+    """Answer with what the index has then, and say how far behind it is."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns what `Store.query` is given."""
+        given: dict[str, Any] = {**vars(self)}
+        given["since"], given["until"] = _parse_moment(self.since), _parse_moment(self.until)
+        if self.where is not None:
+            given["where"] = [_parse_where(one) for one in self.where]
+        return given
+
+    def words(self) -> list[str]:
+        """Returns what to type for the same question."""
+        return [
+            word
+            for name, value in vars(self).items()
+            if value is not None and name not in ("timeout", "stale_ok")
+            for one in (cast("list[Any]", value) if isinstance(value, list) else [value])
+            for word in (f"--{name}", str(one))
+        ]
+
+
+EVERYTHING = Question()
+
+
+def query(
+    *,
+    question: Question = EVERYTHING,
+    limit: int = 20,
+    after: str | None = None,
+    explain: Flag = False,
+    rebuild: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Find what was recorded, newest first: of every kind, over all scopes.
+
+    Parameters
+    ----------
+    limit
+        How many at most.
+    after
+        The cursor of the page before.
+    explain
+        Say how it was found, and the position that the answer is of.
+    rebuild
+        Make the index again first.
+    """
+    asked = question.arguments()
+    with open_reading(options) as store:
+        if rebuild:
+            store.rebuild_index()
+        hits = store.query(**asked, limit=parse_limit(limit), after=after)
+    if options.json:
+        print_json(hits_document(hits))
+        return
+    _print_hits(hits, explain=explain)
+    print_more(hits, ["query", *question.words()], options)
+
+
+def _print_hits(hits: Hits, *, explain: bool) -> None:
+    if hits:
+        print_table(COLUMNS, [_row(hit) for hit in hits])
+    else:
+        print_note("nothing found")
+    if hits.behind:
+        print_aside(f"the index is {hits.behind} positions behind")
+    if explain:
+        for line in (*hits.explained, f"at position {hits.position}"):
+            print_aside(line)
+
+
+def _row(hit: Hit) -> list[str]:
+    shown = hit.shown.partition("\n")[0] or hit.type
+    if is_terminal():
+        shown = shown[:60]
+    return [hit.kind, hit.scope, hit.id, show_time(hit.time), hit.actor, hit.status, shown]
+
+
+def _parse_moment(word: str | None) -> datetime | str | None:
+    """Returns a time, or a length of time as it stands."""
+    return None if word is None else read_time(word) or word
+
+
+def _parse_where(word: str) -> tuple[Any, ...]:
+    """Returns the comparison that a word means, or raises UsageError."""
+    found = _WHERE.fullmatch(word)
+    if found is None:
+        raise UsageError(
+            f"a comparison is a path, an operator and a value, found {word!r:.60}",
+            hint=f"write it like customer.id=7; the operators are {' '.join(OPERATORS)}",
+        )
+    operator = found["operator"]
+    if operator not in OPERATORS:
+        raise UsageError(
+            f'a query has no operator "{operator}": {nearest(operator, OPERATORS)}',
+            hint=f"its operators are {' '.join(OPERATORS)}",
+        )
+    if operator == "exists":
+        return parse_path(found["path"]), operator
+    return parse_path(found["path"]), operator, parse_value(found["value"], is_text=False)

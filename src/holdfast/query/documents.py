@@ -1,0 +1,273 @@
+"""What a question can find, as documents: made from events, the same whoever makes them.
+
+A scope has documents for what its own lists show: its messages (those that were compacted too), its
+decisions, tasks and facts, and its state. A fork has what it inherited. A run has one. They are as
+the newest event left them, and gone when that is: deleted, rewound, withdrawn, or removed with the
+scope. Events that a program recorded in its own words are among them, and last as long as the
+scope's life. Besides, every event of the log is a document of the kind `log`, which never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Record
+from holdfast.core import event
+from holdfast.core.event import Event, StreamState, from_datetime
+from holdfast.core.layers import reserved_prefixes
+from holdfast.core.own_event import OWN, OwnEvent
+from holdfast.query.words import texts_in
+from holdfast.record import facts, task_events
+from holdfast.record.context import RecordContext
+from holdfast.record.decisions import Decision, Decisions
+from holdfast.record.message_events import Message
+from holdfast.record.task_events import Task
+from holdfast.runs import events as run_events
+from holdfast.runs.events import Created
+from holdfast.runs.journal import Journal
+
+SHOWN_CHARACTERS = 120
+RUN = "run"
+LOG = "log"
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """One thing that can be found. `texts` are what its words are taken from."""
+
+    kind: str
+    scope: str
+    id: str
+    time: int
+    actor: str = ""
+    type: str = ""
+    status: str = ""
+    revision: int = 0
+    tags: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        return plain(next(iter(self.texts), "")[:SHOWN_CHARACTERS])
+
+
+def is_of_scope(stream: str) -> bool:
+    """Says whether a stream is a scope's, and not one that only a layer writes."""
+    return stream.partition("/")[0] not in reserved_prefixes()
+
+
+def log_document(record: Record) -> Document:
+    """Returns an event as the log has it: who did what when, without what it says."""
+    return Document(
+        kind=LOG,
+        scope=record.stream,
+        id=f"{record.stream}@{record.revision}",
+        time=record.time,
+        actor=record.actor,
+        type=record.type.removeprefix(OWN),
+        revision=record.revision,
+    )
+
+
+def event_document(context: RecordContext, stream: str, record: Record) -> Document:
+    """Returns an event that a program recorded, in a scope or in a fork of it."""
+    own = OwnEvent(record, context.log.blobs.read)
+    data = own.raw
+    said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return Document(
+        kind="event",
+        scope=stream,
+        id=f"{record.stream}@{record.revision}",
+        time=record.time,
+        actor=record.actor,
+        type=own.type,
+        revision=record.revision,
+        tags=_tags(said),
+        links=_names(own.refs),
+        texts=tuple(texts_in(data)),
+    )
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Returns the texts of a list, each once, in order."""
+    listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    return tuple(dict.fromkeys(plain(one) for one in listed if isinstance(one, str) and one))
+
+
+def plain(text: str) -> str:
+    """Returns a text that every database can keep: no lone surrogate, and no zero, is in it."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "�")
+
+
+def _tags(said: dict[str, Any]) -> tuple[str, ...]:
+    return _names(said.get("tags"))
+
+
+def message_document(stream: str, message: Message) -> Document:
+    """Returns a message of a scope, as it reads now."""
+    return Document(
+        kind="message",
+        scope=stream,
+        id=plain(message.id),
+        time=message._time_us,
+        actor=message.actor,
+        type=plain(message.role),
+        revision=message.revision,
+        tags=_tags(message.metadata),
+        links=_names(message.links),
+        texts=(message.text,) if message.text else (),
+    )
+
+
+def decision_document(stream: str, decision: Decision) -> Document:
+    """Returns a decision of a scope, or one that a fork of it inherited."""
+    links = [str(link) for link in decision.links]
+    if decision.supersedes is not None:
+        links.append(f"decision:{decision.supersedes}")
+    said = (decision.decision, decision.rationale, decision.planned_action, decision.outcome)
+    return Document(
+        kind="decision",
+        scope=stream,
+        id=decision.id,
+        time=from_datetime(decision.timestamp),
+        actor=decision.actor,
+        status=decision.status,
+        revision=decision.revision,
+        links=tuple(dict.fromkeys(links)),
+        texts=tuple(text for text in (*said, *decision.alternatives) if text),
+    )
+
+
+def task_document(stream: str, task: Task) -> Document:
+    """Returns a task; it links to what it depends on."""
+    said = (task.title, task.note, task.outcome, task.why, task.epic)
+    return Document(
+        kind="task",
+        scope=stream,
+        id=task.id,
+        time=from_datetime(task.created_at),
+        actor=task.created_by,
+        status=task.status,
+        tags=_names(task.tags),
+        links=tuple(f"task:{one}" for one in task.dependencies),
+        texts=tuple(text for text in said if text),
+    )
+
+
+def fact_document(context: RecordContext, stream: str, name: str) -> Document | None:
+    """Returns a fact of a scope as it counts now; None if it was withdrawn."""
+    records = facts.current_records(context, stream, name)
+    fact = None if records is None else facts.fold(context, *records)
+    if records is None or fact is None:
+        return None
+    return Document(
+        kind="fact",
+        scope=stream,
+        id=name,
+        time=records[0].time,
+        actor=records[0].actor,
+        status="contradicted" if fact.contradicted_at is not None else "stated",
+        texts=(name, *((fact.about,) if fact.about else ()), *texts_in(fact.value)),
+    )
+
+
+def state_document(state: StreamState, stream: str, changed: Record) -> Document | None:
+    """Returns a scope's state, with the event that changed it last; None if there is none."""
+    if state.dropped or not state.root:
+        return None
+    return Document(
+        kind="state",
+        scope=stream,
+        id=stream,
+        time=changed.time,
+        actor=changed.actor,
+        status="closed" if state.closed_at else "open",
+        revision=changed.revision,
+        texts=tuple(texts_in(state.root)),
+    )
+
+
+def run_document(context: RecordContext, stream: str) -> Document | None:
+    """Returns a run by its journal; None if it was removed."""
+    journal, first = Journal(), None
+    for record in context.log.records(stream):
+        kept = run_events.read(record.type, record.payload)
+        journal.apply(kept)
+        if isinstance(kept, Created):
+            first = record
+    if journal.created is None or first is None:
+        return None
+    return Document(
+        kind="run",
+        scope=stream,
+        id=stream.partition("/")[2],
+        time=first.time,
+        actor=first.actor,
+        type=journal.created.name,
+        status=journal.status,
+        texts=(journal.created.name,),
+    )
+
+
+def is_change(record: Record) -> bool:
+    """Says whether an event changed the state of its scope, or brought another one back."""
+    return record.type in (event.CHANGED, event.RESTORED)
+
+
+def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
+    """Yields everything that a stream has now but its events, by reading all of it.
+
+    Raises ExpiredError if the stream has ended by itself.
+    """
+    if stream.startswith(f"{RUN}/"):
+        if (run := run_document(context, stream)) is not None:
+            yield run
+        return
+    if not is_of_scope(stream):
+        return
+    log = context.log
+    records = log.records(stream, after=log.life(stream))
+    if not records:
+        return
+    for decision in Decisions(context).all_in(stream):
+        yield decision_document(stream, decision)
+    for record in records:
+        if record.type.startswith(OWN):
+            yield event_document(context, stream, record)
+    state = log.newest(stream)
+    if state.dropped:
+        return
+    yield from messages_of(context, stream)
+    for task in task_events.project(map(Event, records)).values():
+        yield task_document(stream, task)
+    named = (record for record in records if record.type == facts.STATED)
+    for name in dict.fromkeys(str(Event(record).data["name"]) for record in named):
+        if (fact := fact_document(context, stream, name)) is not None:
+            yield fact
+    changed = next((record for record in reversed(records) if is_change(record)), None)
+    if changed is not None and (found := state_document(state, stream, changed)) is not None:
+        yield found
+
+
+def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
+    """Yields the messages of a scope, those that a summary stands for too."""
+    scan = context.scans.newest(stream, original=True)
+    with scan.mutex:
+        found = scan.all()
+        edits = [scan.edits_of(record) for record in found]
+    for record, edited in zip(found, edits, strict=True):
+        yield message_document(stream, Message(record, context.log.blobs.read, edited))
+
+
+def edited_message(context: RecordContext, stream: str, revision: int) -> Document | None:
+    """Returns one message as it reads now; None if it is gone."""
+    scan = context.scans.newest(stream, original=True)
+    with scan.mutex:
+        found = [one for one in scan.before(revision + 1, 1) if one.revision == revision]
+        edits = [scan.edits_of(record) for record in found]
+    for record, edited in zip(found, edits, strict=True):
+        return message_document(stream, Message(record, context.log.blobs.read, edited))
+    return None

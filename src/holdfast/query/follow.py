@@ -1,0 +1,215 @@
+"""What new events change among the documents: most of them one, some all of a scope.
+
+A message that was added, a decision that was opened, a task, a fact or a key that was changed each
+touch one document. What changes many at once (a fork, a removal, a restore, a rewind, a close) has
+all documents of the scope made again. Documents are made of what the scope is now, which may be
+later than the events at hand. What was hidden since is hidden by a later event, which is still to
+come: so they are right once the position is reached up to which a question waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Record
+from holdfast.core import codec, event
+from holdfast.core.event import Event, expires_of
+from holdfast.core.own_event import OWN
+from holdfast.errors import ExpiredError
+from holdfast.query import documents
+from holdfast.query.documents import Document, is_of_scope
+from holdfast.record import decisions, message_events, task_events
+from holdfast.record.context import RecordContext
+from holdfast.record.decisions import Decision, Decisions
+from holdfast.record.message_events import Message
+
+_logger = logging.getLogger("holdfast.query")
+_WHOLE = frozenset((
+    event.FORKED, event.CLOSED, event.REMOVED, message_events.CLEARED, message_events.REWOUND,
+    message_events.MERGED, task_events.RESTORED, task_events.ENDED,
+))  # fmt: skip
+_GONE = frozenset((message_events.DELETED, message_events.POPPED))
+_OF_A_RUN = frozenset((
+    "run.created", "run.claimed", "run.diverged", "run.adopted", "run.suspended", "run.cancelling",
+    "run.ended", "run.forked", event.REMOVED, event.FORKED,
+))  # fmt: skip
+
+
+class _At(Struct):
+    at: int
+
+
+class _Restored(Struct):
+    undo: bool = False
+    undoes: int = 0
+
+
+class Changes(Struct):
+    """What a batch of events changes in an index."""
+
+    logged: list[Document]
+    puts: dict[tuple[str, str, str], Document | None]
+    """By kind, scope and key: the document that there is now, None if there is none."""
+    whole: dict[str, list[Document]]
+    """The scopes whose documents are replaced by these."""
+    origins: dict[str, str]
+    """The forks among them, each with the stream that it was forked from."""
+    expiring: dict[str, int]
+    copied: dict[str, Decision]
+    """Decisions that changed, by id: forks that inherited one have a document of it too."""
+
+
+def key_of(document: Document) -> str:
+    """Returns what tells a document from others of its kind in its scope.
+
+    Ids of messages come from other programs, so two may be the same.
+    """
+    return str(document.revision) if document.kind in ("message", "event") else document.id
+
+
+class Batch:
+    """Events in the order of the log, and what they touch."""
+
+    def __init__(self, context: RecordContext, forks_of: Callable[[str], Iterable[str]]) -> None:
+        self._context = context
+        self._log = context.log
+        self._forks_of = forks_of
+        self._whole: set[str] = set()
+        self._changed: dict[str, Record] = {}
+        self._decided: dict[tuple[str, str], Decision | None] = {}
+        self._tasks: dict[str, set[str]] = {}
+        self._facts: set[tuple[str, str]] = set()
+        self._runs: set[str] = set()
+        self._edited: set[tuple[str, int]] = set()
+        self._changes = Changes([], {}, {}, {}, {}, {})
+
+    def changes(self, records: Sequence[Record]) -> Changes:
+        """Returns what the events change."""
+        for record in records:
+            self._changes.logged.append(documents.log_document(record))
+            if record.revision == 1 and (expires := expires_of(record)):
+                self._changes.expiring[record.stream] = expires
+            if record.type == event.FORKED:
+                self._changes.origins[record.stream] = event.origin_of(record)[0]
+            if record.stream.startswith("run/"):
+                if record.type in _OF_A_RUN:
+                    self._runs.add(record.stream)
+            elif is_of_scope(record.stream):
+                self._note(record)
+        self._put_all()
+        return self._changes
+
+    def _note(self, record: Record) -> None:
+        stream, type = record.stream, record.type
+        if type == event.CHANGED:
+            self._changed[stream] = record
+        elif type == message_events.ADDED:
+            message = Message(record, self._log.blobs.read)
+            self._put(documents.message_document(stream, message))
+        elif type.startswith(OWN):
+            self._put(documents.event_document(self._context, stream, record))
+        elif type in _WHOLE or decisions.is_old(type):
+            self._note_whole(record)
+        elif type == event.RESTORED:
+            restored = codec.decode_as(record.payload, _Restored)
+            if restored.undo and not restored.undoes:
+                self._changed[stream] = record
+            else:
+                self._note_whole(record)
+        elif type == message_events.EDITED:
+            self._edited.add((stream, codec.decode_as(record.payload, _At).at))
+        elif type in _GONE:
+            at = codec.decode_as(record.payload, _At).at
+            self._edited.discard((stream, at))
+            self._changes.puts["message", stream, str(at)] = None
+        elif decisions.is_of_decision(type):
+            self._note_decision(record)
+        elif type.startswith(task_events.PREFIX):
+            self._tasks.setdefault(stream, set()).add(str(Event(record).data["id"]))
+        elif type.startswith("fact."):
+            self._facts.add((stream, str(Event(record).data["name"])))
+
+    def _note_whole(self, record: Record) -> None:
+        """Has all documents of a scope made again.
+
+        What a fork inherited and was still open counts as it is in the scope that it was made in:
+        if that scope goes or comes back, the fork's decisions are others too.
+        """
+        waiting = [record.stream]
+        while waiting:
+            stream = waiting.pop()
+            self._whole.add(stream)
+            if record.type in (event.REMOVED, event.RESTORED):
+                made = [fork for fork, of in self._changes.origins.items() if of == stream]
+                forks = {*self._forks_of(stream), *made}
+                waiting += [one for one in forks if one not in self._whole]
+
+    def _note_decision(self, record: Record) -> None:
+        """Folds a decision that was opened in this batch; another is read as it is now."""
+        said = Event(record)
+        place = record.stream, decisions.key_of(said)
+        if record.type == decisions.OPENED:
+            self._decided[place] = decisions.fold([said])
+        elif (known := self._decided.get(place)) is not None:
+            type, data = decisions.upcast(record.type, said.data)
+            self._decided[place] = decisions.advance(known, said.time, type, data)
+        else:
+            self._decided[place] = None
+
+    # --- what was touched ------------------------------------------------------------------------
+
+    def _put(self, document: Document) -> None:
+        place = document.kind, document.scope, key_of(document)
+        self._changes.puts[place] = document
+
+    def _put_all(self) -> None:
+        changes, context = self._changes, self._context
+        for kind, stream, key in list(changes.puts):
+            if stream in self._whole:
+                del changes.puts[kind, stream, key]
+        streams = {*self._changed, *self._tasks, *(stream for stream, _ in self._decided)}
+        streams |= {stream for stream, _ in self._facts} | {stream for stream, _ in self._edited}
+        for stream in streams - self._whole:
+            try:
+                self._put_touched(stream)
+            except ExpiredError:
+                _logger.debug('scope "%s" has expired: it is not indexed', stream)
+        for stream in (*self._whole, *self._runs):
+            try:
+                changes.whole[stream] = list(documents.documents_of(context, stream))
+            except ExpiredError:
+                _logger.debug('scope "%s" has expired: it is not indexed', stream)
+                changes.whole[stream] = []
+
+    def _put_touched(self, stream: str) -> None:
+        context, puts = self._context, self._changes.puts
+        for of, key in self._decided:
+            if of == stream:
+                id = decisions.make_id(key, stream)
+                found = self._decided[of, key] or Decisions(context).newest(id)
+                known = None if found is None else documents.decision_document(stream, found)
+                puts["decision", stream, id] = known
+                if found is not None:
+                    self._changes.copied[id] = found
+        if stream in self._tasks:
+            table = context.tables.of(stream)
+            with table.lock:
+                table.refresh()
+                found = {id: table.tasks.get(id) for id in self._tasks[stream]}
+            for id, task in found.items():
+                puts["task", stream, id] = task and documents.task_document(stream, task)
+        for of, name in self._facts:
+            if of == stream:
+                puts["fact", stream, name] = documents.fact_document(context, stream, name)
+        for of, revision in self._edited:
+            if of == stream:
+                edited = documents.edited_message(context, stream, revision)
+                puts["message", stream, str(revision)] = edited
+        if stream in self._changed:
+            state = self._log.newest(stream)
+            puts["state", stream, stream] = documents.state_document(
+                state, stream, self._changed[stream]
+            )

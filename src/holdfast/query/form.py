@@ -1,0 +1,335 @@
+"""The closed form of a question: every field that it may have, checked. Pure."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+from msgspec import Struct
+
+from holdfast.core.arguments import check_duration, check_flag, check_seconds, name_of
+from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.own_event import OWN, stored_type
+from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
+from holdfast.core.tree import MISSING, List, Map, get
+from holdfast.errors import UsageError, show_value
+from holdfast.query.words import Term, parse_text
+
+Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
+KINDS: tuple[str, ...] = get_args(Kind)
+KINDS_OF_SCOPES = KINDS[:-1]
+"""What is found if no kind is named: what scopes and runs have, and not how it came about."""
+Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
+OPERATORS: tuple[str, ...] = get_args(Operator)
+TIMEOUT_S = 30.0
+FIELDS = ("kind", "type", "actor", "scope", "since", "until", "text", "tag", "status", "links",
+          "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
+_STEP = re.compile(r"\[(-?[0-9]+)\]")
+
+
+class Where(NamedTuple):
+    """A comparison of what the state has at a path: ("customer.id", "=", 7)."""
+
+    path: str | tuple[str | int, ...]
+    operator: Operator
+    value: Any = None
+
+
+class Condition(Struct, frozen=True):
+    """A comparison that was checked."""
+
+    path: tuple[str | int, ...]
+    operator: str
+    value: Any
+
+    def holds(self, root: Map) -> bool:
+        """Says whether a state fulfils it. Values of two kinds are neither equal nor ordered."""
+        found = get(root, self.path, MISSING)
+        if self.operator == "exists":
+            return (found is not MISSING) is self.value
+        if found is MISSING or isinstance(found, Map | List):
+            return False
+        if self.operator == "in":
+            return any(_is_same(found, one) for one in self.value)
+        if self.operator in ("=", "!="):
+            return _is_same(found, self.value) is (self.operator == "=")
+        if _sort_of(found) != _sort_of(self.value) or _sort_of(found) not in ("number", "text"):
+            return False
+        return _ORDER[self.operator](found, self.value)
+
+
+_ORDER: dict[str, Any] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _sort_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "flag"
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else type(value).__name__
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return _sort_of(a) == _sort_of(b) and bool(a == b)
+
+
+Place = tuple[int, str, int, str, str]
+"""What answers are sorted by, newest first: time, scope, revision, kind, id."""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """A question that was checked. What is None, or empty, asks for nothing."""
+
+    kinds: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    actor: str | None = None
+    scope: str | None = None
+    since: int | None = None
+    until: int | None = None
+    terms: tuple[Term, ...] = ()
+    tag: str | None = None
+    statuses: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    where: tuple[Condition, ...] = ()
+    limit: int | None = PAGE_SIZE
+    passed: Place | None = None
+    timeout_s: float = TIMEOUT_S
+    stale_ok: bool = False
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """One thing that a question found: what it is, where it is, and how it begins."""
+
+    kind: Kind
+    id: str
+    scope: str
+    time: datetime
+    actor: str
+    type: str = ""
+    status: str = ""
+    revision: int = 0
+    tags: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    shown: str = ""
+
+    @property
+    def place(self) -> Place:
+        """What it is sorted by: newer ones have greater places."""
+        return from_datetime(self.time), self.scope, self.revision, self.kind, self.id
+
+
+class Hits(Page[Hit]):
+    """A page of what was found, and how far the index had followed the log."""
+
+    position: int = 0
+    """The position that the index had reached."""
+    behind: int = 0
+    """By how much the store was ahead of that; 0 unless the question allowed it (`stale_ok`)."""
+    explained: tuple[str, ...] = ()
+    """How it was found, in words."""
+
+
+def check_query(
+    now_us: int,
+    *,
+    kind: object = None,
+    type: object = None,
+    actor: object = None,
+    scope: object = None,
+    since: object = None,
+    until: object = None,
+    text: object = None,
+    tag: object = None,
+    status: object = None,
+    links: object = None,
+    where: object = None,
+    limit: object = PAGE_SIZE,
+    after: object = None,
+    timeout: object = TIMEOUT_S,
+    stale_ok: object = False,
+    **unknown: object,
+) -> Query:
+    """Returns the question that the arguments ask, or raises UsageError, which names the nearest.
+
+    With `type` alone only events are asked for, your own or those of the log; with `where` alone
+    only states.
+    """
+    for name in unknown:
+        raise UsageError(
+            f"a query has no field {show_value(name)}: {nearest(name, FIELDS)}",
+            hint=f"its fields are {', '.join(FIELDS)}",
+        )
+    kinds = _words(kind, "kind")
+    for one in kinds:
+        if one not in KINDS:
+            raise UsageError(
+                f"a query has no kind {show_value(one)}: {nearest(one, KINDS)}",
+                hint=f"its kinds are {', '.join(KINDS)}",
+            )
+    types, conditions = _type_names(type), check_where(where)
+    if not kinds and (types or conditions):
+        own = all(stored_type(one).startswith(OWN) for one in types)
+        kinds = ("state",) if conditions else ("event",) if own else ("log",)
+    return Query(
+        kinds=tuple(dict.fromkeys(kinds)),
+        types=types,
+        actor=_text(actor, "actor"),
+        scope=None if scope is None else _pattern(scope),
+        since=None if since is None else _moment(since, "since", now_us),
+        until=None if until is None else _moment(until, "until", now_us),
+        terms=() if text is None else parse_text(text),
+        tag=_text(tag, "tag"),
+        statuses=_words(status, "status"),
+        links=_words(links, "links"),
+        where=conditions,
+        limit=check_limit(limit),
+        passed=None if after is None else _place(after),
+        timeout_s=check_seconds(timeout, "timeout", above=-1e-9),
+        stale_ok=check_flag(stale_ok, "stale_ok"),
+    )
+
+
+def check_where(where: object) -> tuple[Condition, ...]:
+    """Returns comparisons given as a mapping (path to value), one tuple, or several."""
+    if where is None:
+        return ()
+    given: list[Any]
+    if isinstance(where, Mapping):
+        given = [(path, "=", value) for path, value in cast("Mapping[Any, Any]", where).items()]
+    elif isinstance(where, Iterable) and not isinstance(where, str):
+        given = list(cast("Iterable[Any]", where))
+        if len(given) in (2, 3) and isinstance(given[1], str) and not isinstance(where, list):
+            given = [tuple(given)]
+    else:
+        given = [where]
+    return tuple(map(_comparison, given))
+
+
+def _comparison(given: object) -> Condition:
+    parts = tuple(cast("tuple[Any, ...]", given)) if isinstance(given, tuple | list) else ()
+    if len(parts) == 2 and parts[1] == "exists":
+        parts = (*parts, True)
+    if len(parts) != 3:
+        raise UsageError(
+            "a comparison is a path, an operator and a value, "
+            f"found {show_value(cast('object', given))}",
+            hint='write ("customer.id", "=", 7)',
+        )
+    path, sign, value = parts
+    if sign not in OPERATORS:
+        raise UsageError(
+            f"a query has no operator {show_value(sign)}: {nearest(sign, OPERATORS)}",
+            hint=f"its operators are {' '.join(OPERATORS)}",
+        )
+    if sign == "in":
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise UsageError(f"in takes a list of values, found {show_value(value)}")
+        value = tuple(cast("Sequence[Any]", value))
+    if sign == "exists":
+        value = True if value is None else value
+        check_flag(value, "the value of exists")
+    return Condition(parse_path(path), sign, value)
+
+
+def parse_path(path: object) -> tuple[str | int, ...]:
+    """Returns a path given as a tuple, or as text such as `customer.orders[0].id`."""
+    if isinstance(path, tuple) and path:
+        steps = cast("tuple[Any, ...]", path)
+        if all(isinstance(step, str | int) and not isinstance(step, bool) for step in steps):
+            return steps
+    if isinstance(path, str) and path:
+        steps: tuple[Any, ...] = ()
+        for part in path.split("."):
+            name, indexes = _STEP.sub("", part), _STEP.findall(part)
+            if not name and not indexes:
+                break
+            steps += (*((name,) if name else ()), *map(int, indexes))
+        else:
+            return steps
+    raise UsageError(
+        "a path is text such as customer.id or a tuple of keys, "
+        f"found {show_value(cast('object', path))}"
+    )
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
+    """Returns what a misspelt word probably means, as the middle of a sentence."""
+    close = get_close_matches(str(name), known, n=1, cutoff=0.1)
+    return f'the nearest is "{close[0] if close else known[0]}"'
+
+
+def _words(given: object, what: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    words = [given] if isinstance(given, str) else given
+    if not isinstance(words, list | tuple | set | frozenset):
+        raise UsageError(f"{what} is text or a list of texts, found {show_value(given)}")
+    for word in cast("Iterable[object]", words):
+        if not isinstance(word, str) or not word:
+            raise UsageError(f"{what} is text or a list of texts, found {show_value(word)}")
+    return tuple(cast("Iterable[str]", words))
+
+
+def _type_names(given: object) -> tuple[str, ...]:
+    """Returns types of events by their names, of a program's own by their classes too."""
+    listed = cast("Iterable[object]", given) if isinstance(given, list | tuple | set) else (given,)
+    named = [stored_type(one) if isinstance(one, type) else one for one in listed]
+    words = _words(named if given is not None else None, "type")
+    return tuple(word.removeprefix(OWN) for word in words)
+
+
+def _text(given: object, what: str) -> str | None:
+    if given is None:
+        return None
+    if isinstance(given, str) and given:
+        return str.__str__(given)
+    raise UsageError(f"{what} is text, found {show_value(given)}")
+
+
+def _pattern(scope: object) -> str:
+    """Returns the name of a scope, or a pattern in which * stands for any characters."""
+    if isinstance(scope, str) and "*" in scope:
+        return scope
+    return name_of(scope)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Says whether a scope's name fits a pattern."""
+    parts = map(re.escape, pattern.split("*"))
+    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
+
+
+def _moment(given: object, what: str, now_us: int) -> int:
+    """Returns a time, or that of a length of time before now, such as "7d"."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise UsageError(f"{what} needs a time zone, found {show_value(given)}")
+        return from_datetime(given)
+    if isinstance(given, str) and not given[:1].isdecimal():
+        raise UsageError(
+            f'{what} is a time, or a length of time before now such as "7d", '
+            f"found {show_value(given)}"
+        )
+    return now_us - round(check_duration(given, what) * 1_000_000)
+
+
+def _place(after: object) -> Place:
+    parts = read_cursor("query", after)
+    kinds = (int, str, int, str, str)
+    if len(parts) != len(kinds) or not all(map(isinstance, parts, kinds)):
+        raise UsageError(f"{show_value(after)} is not a cursor of query")
+    return cast("Place", parts)
+
+
+def hit_time(time_us: int) -> datetime:
+    """Returns the time of a hit from its stored form."""
+    return to_datetime(time_us)

@@ -1,0 +1,448 @@
+"""The index: documents in tables that follow the log, and questions answered from them.
+
+It is derived and disposable. It says up to which position it has followed the log, and with which
+event that ended: an index that is damaged, of another store, of another format, or ahead of the log
+is made again, and that is logged. A question waits until the index has reached the position that
+the store had when it was asked, so it finds what was acknowledged before (guarantee 3). Whoever
+asks first has the index follow, one process at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event as Signal
+from time import monotonic
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import START, Position, Record
+from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
+from holdfast.core.log import Log
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.query.documents import Document, decision_document
+from holdfast.query.follow import Batch, Changes, key_of
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
+from holdfast.query.scan import has_state, make_page
+from holdfast.query.words import chunks_of
+from holdfast.record.context import RecordContext
+
+T = TypeVar("T")
+_logger = logging.getLogger("holdfast.query")
+FORMAT = "1"
+BATCH_EVENTS = 2_000
+GLANCE_S = 0.005
+_KEYS_AT_ONCE = 300
+_COLUMNS = ("n", "kind", "scope", "key", "id", "time", "actor", "type", "status", "revision",
+            "expires", "chunks", "tags", "links", "shown")  # fmt: skip
+_ADD = f"INSERT INTO docs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_TABLES = """
+CREATE TABLE about (name {text} PRIMARY KEY, value {text} NOT NULL)
+CREATE TABLE docs (n {key}, kind {text}, scope {text}, key {text}, id {text}, time {whole},
+ actor {text}, type {text}, status {text}, revision {whole}, expires {whole},
+ chunks {whole}, tags {text}, links {text}, shown {text})
+CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
+CREATE INDEX docs_kind ON docs (kind, time)
+CREATE INDEX docs_actor ON docs (actor, kind, time)
+CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
+CREATE INDEX docs_scope ON docs (scope, kind, time)
+CREATE INDEX docs_id ON docs (id) WHERE kind = 'decision'
+CREATE INDEX docs_long ON docs (n) WHERE chunks > 1
+CREATE TABLE tags (tag {text}, n {whole})
+CREATE INDEX tags_tag ON tags (tag, n)
+CREATE INDEX tags_n ON tags (n)
+CREATE TABLE links (link {text}, n {whole})
+CREATE INDEX links_link ON links (link, n)
+CREATE INDEX links_n ON links (n)
+CREATE TABLE forks (stream {text} PRIMARY KEY, origin {text})
+CREATE TABLE expiring (stream {text} PRIMARY KEY, expires {whole})
+"""
+_ORDER = "time DESC, scope DESC, revision DESC, kind DESC, id DESC"
+
+
+class QueryIndex:
+    """The index of one store, as one process uses it."""
+
+    def __init__(self, context: RecordContext, tables: SideTables) -> None:
+        self._context = context
+        self._log: Log = context.log
+        self._tables = tables
+        self._is_known = False
+        self._store = str(context.log.describe()["store"])
+
+    @property
+    def place(self) -> str:
+        """Where the tables are, for people."""
+        return self._tables.place
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def ask(self, query: Query) -> Hits:
+        """Returns the answer to a question, from an index that has followed far enough."""
+        try:
+            return self._ask(query)
+        except DamagedTablesError as error:
+            # Found only now: an answer from what was just made again would be empty.
+            self._make_again(str(error))
+            return self._ask(query)
+
+    def _ask(self, query: Query) -> Hits:
+        target, is_settled = self._log.settled_position(query.timeout_s)
+        reached = self.follow(target, query.timeout_s)
+        behind = _distance(self._log.position(), reached) if target > reached else 0
+        behind = max(behind, int(not is_settled))
+        if behind and not query.stale_ok:
+            raise UnavailableError(
+                f"the index is {behind} positions behind after {query.timeout_s:g} s",
+                hint="give the query a longer timeout, or stale_ok=True",
+            )
+        hits, explained = self._find(query)
+        answer = make_page(query, hits, int(reached), behind)
+        answer.explained = (*explained, f"index in {self._tables.place}")
+        return answer
+
+    def _find(self, query: Query) -> tuple[list[Hit], list[str]]:
+        """Returns one hit more than is asked for, if there are more."""
+        most = None if query.limit is None else query.limit + 1
+        if not query.where:
+            rows, explained = self._rows(query, most)
+            return list(map(_hit, rows)), explained
+        hits: list[Hit] = []
+        while True:
+            rows, explained = self._rows(query, None if most is None else max(most, 200))
+            for row in rows:
+                hit = _hit(row)
+                if has_state(self._context, query, hit.scope):
+                    hits.append(hit)
+            if most is None or len(hits) >= most or len(rows) < max(most, 200):
+                return hits[:most], explained
+            query = replace(query, passed=_hit(rows[-1]).place)
+
+    def _rows(self, query: Query, limit: int | None) -> tuple[list[tuple[Any, ...]], list[str]]:
+        now_us = self._now_us
+
+        def work(session: SideSession) -> tuple[list[tuple[Any, ...]], list[str]]:
+            parts = self._conditions(session, query, now_us)
+            explained = [" AND ".join(text for text, _ in parts) or "everything"]
+            others = _joined(parts)
+            if query.terms:
+                terms = [(term.words, term.is_prefix) for term in query.terms]
+                found = self._tables.with_words(session, terms, others)
+                explained.append(found[0])
+                others = _joined([*parts, found])
+            statement = (
+                f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {others[0]} ORDER BY {_ORDER}"
+            )
+            if limit is not None:
+                statement += f" LIMIT {int(limit)}"
+            return session.ask(statement, others[1]), explained
+
+        return self._tables.read(work)
+
+    def _now_us(self, session: SideSession) -> int | None:
+        """Returns the time that ends scopes with a lifetime; None where there are none."""
+        for (stream,) in session.ask("SELECT stream FROM expiring LIMIT 1"):
+            return self._log.now_us(stream)
+        return None
+
+    def _conditions(
+        self, session: SideSession, query: Query, now: Callable[[SideSession], int | None]
+    ) -> list[Condition]:
+        """Returns what a question asks for, each part with its values: none is in the text."""
+        parts: list[Condition] = []
+        kinds = ("state",) if query.where else query.kinds
+        if query.where and query.kinds and "state" not in query.kinds:
+            parts.append(("1 = 0", []))
+        # Of a closed list, so they stand in the text: indexes of some kinds are used then.
+        listed = ", ".join(repr(str(kind)) for kind in kinds or KINDS_OF_SCOPES)
+        parts.append((f"kind IN ({listed})", []))
+        for column, words in (("type", query.types), ("status", query.statuses)):
+            if words:
+                parts.append((f"{column} IN ({', '.join('?' * len(words))})", list(words)))
+        if query.actor is not None:
+            parts.append(("actor = ?", [query.actor]))
+        if query.scope is not None:
+            is_name = "*" not in query.scope
+            like = ("scope = ?", [query.scope])
+            parts.append(like if is_name else self._tables.like("scope", query.scope))
+        if query.since is not None:
+            parts.append(("time >= ?", [query.since]))
+        if query.until is not None:
+            parts.append(("time < ?", [query.until]))
+        if query.tag is not None:
+            parts.append(("docs.n IN (SELECT n FROM tags WHERE tag = ?)", [query.tag]))
+        if query.links:
+            marks = ", ".join("?" * len(query.links))
+            found = f"docs.n IN (SELECT n FROM links WHERE link IN ({marks}))"
+            parts.append((found, list(query.links)))
+        if query.passed is not None:
+            parts.append(
+                ("(time, scope, revision, kind, id) < (?, ?, ?, ?, ?)", list(query.passed))
+            )
+        if (now_us := now(session)) is not None:
+            parts.append(("(expires = 0 OR expires > ?)", [now_us]))
+        return parts
+
+    # --- following -------------------------------------------------------------------------------
+
+    def follow(self, target: Position, timeout_s: float) -> Position:
+        """Follows the log up to a position, or until the time is up; returns how far it is."""
+        until = monotonic() + timeout_s
+        reached = self._sound(self._reached)
+        while reached < target and monotonic() <= until:
+            before = reached
+            with self._tables.claim() as is_ours:
+                if is_ours:
+                    reached = self._sound(lambda: self._step(target))
+            if not is_ours:
+                Signal().wait(GLANCE_S)
+                reached = self._sound(self._reached)
+            elif reached == before:
+                break
+        return reached
+
+    def rebuild(self) -> None:
+        """Makes the index again from the start."""
+        with self._tables.claim():
+            self._make_again("it was asked for")
+
+    def behind(self) -> tuple[Position, int]:
+        """Returns the position that the index has reached, and how far the store is ahead."""
+        reached = self._sound(self._reached)
+        return reached, _distance(self._log.position(), reached)
+
+    def _sound(self, work: Callable[[], T]) -> T:
+        """Does what needs sound tables; they are made again, once, if they are not."""
+        try:
+            if not self._is_known:
+                self._check()
+            return work()
+        except DamagedTablesError as error:
+            self._make_again(str(error))
+            return work()
+
+    def _make_again(self, why: str) -> None:
+        _logger.warning('the index in "%s" is made again: %s', self._tables.place, why)
+        self._tables.reset()
+        self._tables.write(self._make)
+        self._is_known = True
+
+    def _make_first(self, session: SideSession) -> None:
+        if self._tables.is_empty(session):  # else another process has made them
+            self._make(session)
+
+    def _make(self, session: SideSession) -> None:
+        tables = self._tables
+        tables.make_place(session)
+        for statement in _TABLES.strip().replace("\n ", " ").split("\n"):
+            session.ask(
+                statement.format(
+                    key=tables.key, text=tables.text, whole=tables.whole, real=tables.real
+                )
+            )
+        tables.make_words(session)
+        about = {"format": FORMAT, "store": self._store, "position": "0", "next": "1", "end": ""}
+        session.many("INSERT INTO about (name, value) VALUES (?, ?)", about.items())
+
+    def _check(self) -> None:
+        """Looks once whether the tables are this store's, and what they follow is still there."""
+
+        def look(session: SideSession) -> dict[str, str]:
+            try:
+                return _about(session)
+            except DamagedTablesError:
+                raise
+            except Exception as error:
+                raise DamagedTablesError(str(error)) from error
+
+        if self._tables.read(self._tables.is_empty):
+            self._tables.write(self._make_first)
+        about = self._tables.read(look)
+        if about.get("format") != FORMAT or about.get("store") != self._store:
+            raise DamagedTablesError("it is of another store, or of another format")
+        if about["end"]:
+            stream, revision, link = json.loads(about["end"])
+            try:
+                found = self._log.read(stream, after=revision - 1, until=revision)
+            except HoldfastError as error:
+                raise DamagedTablesError(f"what it follows cannot be read: {error}") from error
+            if found and found[0].link.hex() != link:
+                raise DamagedTablesError("it follows events that the store does not have")
+            [head] = self._log.heads([stream])
+            if not found and (head is None or not head.expires_us):
+                raise DamagedTablesError("it is ahead of the store")
+        self._is_known = True
+
+    def _reached(self) -> Position:
+        return self._position(self._tables.read(_about))
+
+    def _position(self, about: dict[str, str]) -> Position:
+        number = int(about["position"])
+        return self._log.routes.position(number) if number else START
+
+    def _step(self, target: Position) -> Position:
+        """Follows by one batch of events, in one transaction.
+
+        The log is read before the transaction begins: a server may have one connection for both.
+        """
+
+        def look(session: SideSession) -> tuple[dict[str, str], list[tuple[str, str]]]:
+            forks = session.ask("SELECT stream, origin FROM forks")
+            return _about(session), [(stream, origin) for stream, origin in forks]
+
+        about, forks = self._tables.read(look)
+        position = self._position(about)
+        if not position < target:
+            return position
+        records = self._log.read_all(after=position, limit=BATCH_EVENTS)
+        by_origin: dict[str, list[str]] = {}
+        for stream, origin in forks:
+            by_origin.setdefault(origin, []).append(stream)
+        kept = self._log.expiry.kept(records) if records else records
+        batch = Batch(self._context, lambda stream: by_origin.get(stream, ()))
+        changes = batch.changes(kept)
+        to = records[-1].position if records else target
+        self._tables.write(lambda session: self._apply(session, about, changes, to, records))
+        return self._sound(self._reached)
+
+    def _apply(
+        self,
+        session: SideSession,
+        seen: dict[str, str],
+        changes: Changes,
+        to: Position,
+        records: Sequence[Record],
+    ) -> None:
+        """Writes what a batch changes, unless another process has written it meanwhile."""
+        about = _about(session)
+        if about["position"] != seen["position"]:
+            return
+        forks = [(stream, origin) for stream, origin in changes.origins.items()]
+        session.many("INSERT INTO forks (stream, origin) VALUES (?, ?)", forks)
+        session.many(
+            "INSERT INTO expiring (stream, expires) VALUES (?, ?)", changes.expiring.items()
+        )
+        expiring: dict[str, int] = dict(session.ask("SELECT stream, expires FROM expiring"))  # pyright: ignore[reportArgumentType]
+        added = [document for document in changes.puts.values() if document is not None]
+        for documents in changes.whole.values():
+            added += documents
+        added += self._copies(session, changes)
+        gone = _rows_of(session, changes, added)
+        self._drop(session, gone)
+        number = int(about["next"])
+        number = self._add(session, number, changes.logged, expiring)
+        number = self._add(session, number, added, expiring)
+        now = {"position": str(int(to)), "next": str(number)}
+        if records:
+            last = records[-1]
+            now["end"] = json.dumps([last.stream, last.revision, last.link.hex()])
+        session.many("UPDATE about SET value = ? WHERE name = ?", [(v, k) for k, v in now.items()])
+
+    def _copies(self, session: SideSession, changes: Changes) -> list[Document]:
+        """Returns the decisions that changed, as forks have them that inherited them."""
+        copies: list[Document] = []
+        ids = list(changes.copied)
+        for at in range(0, len(ids), _KEYS_AT_ONCE):
+            some = ids[at : at + _KEYS_AT_ONCE]
+            rows = session.ask(
+                "SELECT scope, id FROM docs WHERE kind = 'decision' AND id IN "
+                f"({', '.join('?' * len(some))})",
+                some,
+            )
+            for scope, id in rows:
+                decision = changes.copied[id]
+                if scope != decision.scope and scope not in changes.whole:
+                    copies.append(decision_document(scope, decision))
+        return copies
+
+    def _drop(self, session: SideSession, gone: Sequence[tuple[int, int]]) -> None:
+        self._tables.drop_words(session, gone)
+        for table in ("docs", "tags", "links"):
+            session.many(f"DELETE FROM {table} WHERE n = ?", [(n,) for n, _ in gone])
+
+    def _add(
+        self,
+        session: SideSession,
+        number: int,
+        documents: Iterable[Document],
+        expiring: dict[str, int],
+    ) -> int:
+        """Adds documents; returns the number of the next one."""
+        rows: list[tuple[Any, ...]] = []
+        words: list[tuple[int, int, list[str]]] = []
+        tags: list[tuple[str, int]] = []
+        links: list[tuple[str, int]] = []
+        for one in documents:
+            chunks = chunks_of(one.texts) if one.texts else ()
+            rows.append(
+                (
+                    number, one.kind, one.scope, key_of(one), one.id, one.time, one.actor, one.type,
+                    one.status, one.revision, expiring.get(one.scope, 0), len(chunks),
+                    _listed(one.tags), _listed(one.links), one.shown,
+                )
+            )  # fmt: skip
+            words += [(number, at, chunk) for at, chunk in enumerate(chunks)]
+            tags += [(tag, number) for tag in one.tags]
+            links += [(link, number) for link in one.links]
+            number += 1
+        session.many(_ADD, rows)
+        self._tables.add_words(session, words)
+        session.many("INSERT INTO tags (tag, n) VALUES (?, ?)", tags)
+        session.many("INSERT INTO links (link, n) VALUES (?, ?)", links)
+        return number
+
+    def close(self) -> None:
+        self._tables.close()
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return json.dumps(names, ensure_ascii=False) if names else ""
+
+
+def _rows_of(
+    session: SideSession, changes: Changes, added: Sequence[Document]
+) -> list[tuple[int, int]]:
+    """Returns the rows that a batch replaces or takes away, each with its number of chunks."""
+    keys = {*changes.puts, *((one.kind, one.scope, key_of(one)) for one in added)}
+    listed = [key for key in keys if key[1] not in changes.whole]
+    gone: list[tuple[int, int]] = []
+    for at in range(0, len(listed), _KEYS_AT_ONCE):
+        some = listed[at : at + _KEYS_AT_ONCE]
+        rows = ", ".join(["(?, ?, ?)"] * len(some))
+        gone += session.ask(  # pyright: ignore[reportArgumentType]
+            "SELECT n, chunks FROM docs WHERE kind <> 'log' "
+            f"AND (kind, scope, key) IN (VALUES {rows})",
+            [part for key in some for part in key],
+        )
+    for stream in changes.whole:
+        gone += session.ask(  # pyright: ignore[reportArgumentType]
+            "SELECT n, chunks FROM docs WHERE scope = ? AND kind <> 'log'", [stream]
+        )
+    return gone
+
+
+def _about(session: SideSession) -> dict[str, str]:
+    return dict(session.ask("SELECT name, value FROM about"))  # pyright: ignore[reportArgumentType]
+
+
+def _joined(parts: Sequence[Condition]) -> Condition:
+    texts = " AND ".join(text for text, _ in parts) or "1 = 1"
+    return texts, [value for _, values in parts for value in values]
+
+
+def _hit(row: tuple[Any, ...]) -> Hit:
+    _, kind, scope, _, id, time, actor, type, status, revision, _, _, tags, links, shown = row
+    return Hit(
+        kind=kind, id=id, scope=scope, time=hit_time(time), actor=actor, type=type, status=status,
+        revision=revision, tags=tuple(json.loads(tags or "[]")),
+        links=tuple(json.loads(links or "[]")), shown=shown,
+    )  # fmt: skip
+
+
+def _distance(newest: Position, reached: Position) -> int:
+    """Returns how far one position is ahead of another, over all backends of a mix."""
+    ahead = getattr(newest, "numbers", (newest,))
+    behind = getattr(reached, "numbers", (reached,) if len(ahead) == 1 else (0,) * len(ahead))
+    return sum(max(0, a - b) for a, b in zip(ahead, behind, strict=True))

@@ -1,0 +1,98 @@
+"""The plain scan: a question answered by reading the whole store. What every index must equal.
+
+It is used where there is no index, and by the tests as the judge of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.backends.protocol import START
+from holdfast.core.log import READ_CHUNK
+from holdfast.core.page import write_cursor
+from holdfast.errors import ExpiredError
+from holdfast.query import documents
+from holdfast.query.documents import Document
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time, matches
+from holdfast.query.words import chunks_of, has_term
+from holdfast.record.context import RecordContext
+
+
+def scan(context: RecordContext, query: Query) -> Hits:
+    """Returns the answer to a question, by looking at everything."""
+    log = context.log
+    position = log.position()
+    found = [one for one in _all(context) if fits(query, one)]
+    if query.where:
+        found = [one for one in found if has_state(context, query, one.scope)]
+    hits = sorted(map(to_hit, found), key=lambda hit: hit.place, reverse=True)
+    if query.passed is not None:
+        hits = [hit for hit in hits if hit.place < query.passed]
+    return make_page(query, hits, int(position), 0)
+
+
+def make_page(query: Query, hits: list[Hit], position: int, behind: int) -> Hits:
+    """Returns the first of some hits as a page."""
+    page = hits[: query.limit]
+    cursor = write_cursor("query", *page[-1].place) if page else None
+    answer = Hits(page, more=len(page) < len(hits), cursor=cursor)
+    answer.position, answer.behind = position, behind
+    return answer
+
+
+def _all(context: RecordContext) -> Iterator[Document]:
+    log, after = context.log, START
+    for stream in log.streams():
+        try:
+            yield from documents.documents_of(context, stream)
+        except ExpiredError:
+            continue
+    while records := log.read_all(after=after, limit=READ_CHUNK):
+        yield from map(documents.log_document, log.expiry.kept(records))
+        after = records[-1].position
+
+
+def fits(query: Query, one: Document) -> bool:
+    """Says whether a document is asked for, but for comparisons of the state."""
+    if one.kind not in (query.kinds or KINDS_OF_SCOPES):
+        return False
+    if query.where and one.kind != "state":
+        return False
+    chunks = chunks_of(one.texts) if query.terms else []
+    return (
+        (not query.types or one.type in query.types)
+        and query.actor in (None, one.actor)
+        and (query.scope is None or matches(query.scope, one.scope))
+        and (query.since is None or one.time >= query.since)
+        and (query.until is None or one.time < query.until)
+        and (query.tag is None or query.tag in one.tags)
+        and (not query.statuses or one.status in query.statuses)
+        and (not query.links or not set(query.links).isdisjoint(one.links))
+        and all(has_term(chunks, term) for term in query.terms)
+    )
+
+
+def has_state(context: RecordContext, query: Query, stream: str) -> bool:
+    """Says whether the state of a scope fulfils every comparison, as it is stored."""
+    try:
+        state = context.log.newest(stream)
+    except ExpiredError:
+        return False
+    return not state.dropped and all(one.holds(state.root) for one in query.where)
+
+
+def to_hit(one: Document) -> Hit:
+    """Returns a document as what a question finds."""
+    return Hit(
+        kind=one.kind,  # pyright: ignore[reportArgumentType]
+        id=one.id,
+        scope=one.scope,
+        time=hit_time(one.time),
+        actor=one.actor,
+        type=one.type,
+        status=one.status,
+        revision=one.revision,
+        tags=one.tags,
+        links=one.links,
+        shown=one.shown,
+    )

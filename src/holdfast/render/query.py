@@ -1,0 +1,36 @@
+"""Documents of questions: what was found, and how far the index had followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.query.form import Hit, Hits
+from holdfast.render.text import page_document, time_text
+
+
+def hit_document(hit: Hit) -> dict[str, Any]:
+    """Returns one thing that a question found."""
+    return {
+        "kind": hit.kind,
+        "id": hit.id,
+        "scope": hit.scope,
+        "time": time_text(hit.time),
+        "actor": hit.actor,
+        "type": hit.type,
+        "status": hit.status,
+        "revision": hit.revision,
+        "tags": list(hit.tags),
+        "links": list(hit.links),
+        "text": hit.shown,
+    }
+
+
+def hits_document(answer: Hits) -> dict[str, Any]:
+    """Returns a page of what was found, with the position that it is of."""
+    return {
+        "hits": [hit_document(hit) for hit in answer],
+        "position": answer.position,
+        "behind": answer.behind,
+        "explained": list(answer.explained),
+        **page_document(answer),
+    }
