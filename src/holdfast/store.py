@@ -117,7 +117,7 @@ from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
+from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
@@ -128,7 +128,14 @@ from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
-from holdfast.scope import Scope
+from holdfast.scope import (
+    ConversationScope,
+    GlobalScope,
+    Scope,
+    TeamScope,
+    WorkflowScope,
+    scope_class,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,9 +188,9 @@ class Store:
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self, schema: type[S] | None = None) -> Scope[S]:
+    def global_(self, schema: type[S] | None = None) -> GlobalScope[S]:
         """Returns the one global scope."""
-        return self.scope(GLOBAL, schema=schema)
+        return cast("GlobalScope[S]", self.scope(GLOBAL, schema=schema))
 
     def team(
         self,
@@ -192,9 +199,9 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
 
     def workflow(
         self,
@@ -203,9 +210,11 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def conversation(
         self,
@@ -214,9 +223,11 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def scope(
         self,
@@ -250,7 +261,7 @@ class Store:
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
-        return Scope(
+        return scope_class(level)(
             self._context,
             level,
             stored,
@@ -351,6 +362,15 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    def close_policy(self, level: str, *, keep: bool) -> None:
+        """Says what `close()` does to the state of a level's scopes, unless it is told otherwise.
+
+        It is stored, and counts for every handle and process of the store from now on. With
+        `keep=False` the state is dropped.
+        """
+        self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
+        set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
 
     # --- schemas ---------------------------------------------------------------------------------
 
@@ -1042,8 +1062,9 @@ class Store:
     def policy(self, mode: PolicyMode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
 
-        It counts for this handle from now on, or for the block if it is used as one. Each such
-        effect is recorded in its scope.
+        It is stored, and counts for every handle and process of the store from now on; a run that
+        is under way elsewhere heeds it after five seconds at most. Used as a block, it is as before
+        when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
 

@@ -115,6 +115,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("set", SCOPE, "stage", "done")
     cli("task", "add", SCOPE, "review the change")
     cli("set", "conversation/old", "a", "1")
+    cli("export", "conversation/old", "--to", "old.jsonl")
+    cli("backup", "made")
     leave_a_suspect("store")
 
 
@@ -210,6 +212,12 @@ COMMANDS = {
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
     "salvage": ["salvage", "store", "rescued"],
+    "backup": ["backup", "saved"],
+    "backup list": ["backup", "list", "made"],
+    "backup restore": ["backup", "restore", "made", "restored"],
+    "backup drill": ["backup", "drill", "made"],
+    "export": ["export", SCOPE, "--to", "support.jsonl"],
+    "import": ["import", "old.jsonl"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
     "advise": ["advise", "--machines", "1"],

@@ -13,6 +13,7 @@ from cyclopts.exceptions import CycloptsError
 
 import holdfast
 from holdfast.cli import (
+    backup,
     decisions,
     demo,
     doctor,
@@ -96,6 +97,12 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("doctor", doctor.doctor, _CARE),
     ("copy", store.copy_store, _CARE),
     ("salvage", salvage.salvage_store, _CARE),
+    ("backup", backup.make, _CARE),
+    ("backup list", backup.list_points, _LOOK),
+    ("backup restore", backup.restore, _CARE),
+    ("backup drill", backup.drill, _CARE),
+    ("export", backup.export, _CARE),
+    ("import", backup.import_file, _CARE),
     ("selftest", selftest.selftest, _CARE),
     ("runs list", runs.list_runs, _LOOK),
     ("runs show", runs.show, _LOOK),
@@ -137,6 +144,7 @@ ALIASES = {
 """Each noun takes its verbs after it; what is typed often has a short form too."""
 
 _FAMILIES = {
+    "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
@@ -144,7 +152,7 @@ _FAMILIES = {
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "task": "Add, list, claim, change and close tasks.",
 }
-"""Words that other verbs follow, such as runs list."""
+"""Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
 _WITH_VALUE = ("--store", "--actor")
 _VERBOSE = ("--verbose", "-v")
@@ -163,13 +171,17 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        group = _CARE if family == "backup" else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]
     for name, function, group in [*VERBS, *aliases]:
         *families, verb = name.split()
         owner = app[families[0]] if families else app
-        owner.command(function, name=verb, group=group)
+        if not families and verb in _FAMILIES:
+            app[verb].default(function)
+        else:
+            owner.command(function, name=verb, group=group)
     app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
         help="Install completion for the shell in use.", group=_SHELL
     )

@@ -91,6 +91,7 @@ def decision_document(decision: Decision) -> dict[str, Any]:
     document["links"] = [str(link) for link in decision.links]
     document["output"] = encode_value(decision.output)
     document["arguments"] = encode_value(decision.arguments)
+    document["more"] = encode_value(decision.more)
     return document
 
 

@@ -1,9 +1,10 @@
 -- Lists the marks of one index, or of all, in the order of claims.
---   args  the index or false, what the due time must be below (as in the order), how many, from
---         which place in the order on, the group, the keys: each false if it does not matter
--- Answers with {index, {{place in the order and key, group}, …}} for each index.
+--   args  the index or false, what the due time must be below (as in the order), how many, whether
+--         the newest position is asked for too, from which place in the order on, the group, the
+--         keys: each false if it does not matter
+-- Answers with {index, {{place in the order and key, group}, …}} for each index; then the position.
 local indexes = args[1] and {args[1]} or redis.call('SMEMBERS', store .. ':indexes')
-local before, limit, after, group, keys = args[2], args[3], args[4], args[5], args[6]
+local before, limit, after, group, keys = args[2], args[3], args[5], args[6], args[7]
 count_indexes()
 
 local function look(index, found, member, mark)
@@ -37,4 +38,5 @@ for number, index in ipairs(indexes) do
   end
   answer[number] = {index, found}
 end
+if args[4] then answer[#answer + 1] = about[2] end
 return answer

@@ -21,6 +21,7 @@ from holdfast.backends.protocol import (
     MarkQuery,
 )
 from holdfast.backends.sqlite.connection import (
+    HAS_TABLE,
     Execute,
     Row,
     SqliteCheckout,
@@ -284,6 +285,16 @@ class SqliteMarks:
                 return []
             rows = _rows_of(query, execute)
         return query.pick(self._mark(row) for row in rows)
+
+    def all(self, execute: Execute) -> list[Mark]:
+        """Returns every mark, inside the transaction that asks.
+
+        That may have begun before another thread made the table, which is known since then.
+        """
+        if execute(HAS_TABLE, ("marks",)).get != 1:
+            return []
+        rows = execute(_LIST_ALL, (_DUE_MAX, -1)).fetchall()
+        return [self._mark(row) for row in rows]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         checkout = self._checkout
