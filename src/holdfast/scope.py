@@ -79,7 +79,7 @@ from holdfast.core.event import (
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.core.own_event import OwnEvent, stored_type
+from holdfast.core.own_event import OwnEvent, is_of_type, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, List, Map, Op
@@ -340,7 +340,8 @@ class Scope(Generic[S_co]):
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
-        Events of your own (`record`) are asked for by the name of their type, or by its class.
+        Events of your own (`record`) are asked for by the name of their type, or by its class; all
+        of them by the class `OwnEvent`.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
         stored = None if type is None else stored_type(type)
@@ -353,7 +354,7 @@ class Scope(Generic[S_co]):
             if not records:
                 return
             for record in records:
-                if stored is None or record.type == stored:
+                if stored is None or is_of_type(record.type, stored):
                     yield self._log.event(record)
             after = records[-1].revision
 

@@ -1196,16 +1196,7 @@ def open_store(
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so.
     """
-    # Checked here, for every backend: a misspelt durability must not become a weak one.
-    if durability not in DURABILITIES:
-        raise UsageError(
-            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
-        )
-    check_flag(create, "create")
-    check_flag(read_only, "read_only")
-    check_seconds(heartbeat_s, "heartbeat_s")
-    if clock is not None and not hasattr(clock, "boot_us"):
-        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
+    _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
         actor = check_name(actor, "actor")
     typed = _check_schemas(schemas, unchecked)
@@ -1234,6 +1225,24 @@ def open_store(
         heartbeat_s=heartbeat_s,
         read_only=read_only,
     )
+
+
+def _check_options(
+    durability: object, create: object, read_only: object, heartbeat_s: object, clock: object
+) -> None:
+    """Raises UsageError for an option that is none, for every backend alike.
+
+    A misspelt durability must not become a weak one.
+    """
+    if durability not in DURABILITIES:
+        raise UsageError(
+            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
+        )
+    check_flag(create, "create")
+    check_flag(read_only, "read_only")
+    check_seconds(heartbeat_s, "heartbeat_s")
+    if clock is not None and not hasattr(clock, "boot_us"):
+        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
 
 
 def _place_of(shown: str) -> str | None:

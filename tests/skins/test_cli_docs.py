@@ -173,6 +173,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+TICKETS = """
+import holdfast
+
+@holdfast.projection()
+class Tickets:
+    def ticket_opened(self, tickets, event):
+        tickets[event["data"]["id"]] = {"title": event["data"]["title"], "status": "open"}
+"""
+
 COMMANDS = {
     "init": ["init"],
     "status": ["status"],
@@ -196,6 +205,9 @@ COMMANDS = {
     "task close": ["task", "close", SCOPE, "t1", "merged"],
     "messages": ["messages", SCOPE],
     "say": ["say", SCOPE, "hello"],
+    "event record": ["event", "record", SCOPE, "ticket_opened", '{"id":"t1","title":"a"}'],
+    "event list": ["event", "list"],
+    "project": ["project", "opened_tickets.py:Tickets"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
@@ -287,6 +299,9 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("walked")
     if verb.startswith("prose"):
         request.getfixturevalue("programs_left")
+    if verb in ("event list", "project"):
+        cli(*COMMANDS["event record"])
+        Path("opened_tickets.py").write_text(TICKETS)
     printed = cli(*COMMANDS[verb], "--json").document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own

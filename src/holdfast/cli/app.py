@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
@@ -17,6 +18,7 @@ from holdfast.cli import (
     decisions,
     demo,
     doctor,
+    events,
     facts,
     history,
     messages,
@@ -76,6 +78,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("audit", state.audit, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
+    ("event list", events.list_events, _LOOK),
+    ("project", events.project, _LOOK),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
@@ -84,6 +88,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
+    ("event record", events.record, _CHANGE),
     ("task add", tasks.add, _CHANGE),
     ("task claim", tasks.claim, _CHANGE),
     ("task update", tasks.update, _CHANGE),
@@ -146,6 +151,7 @@ ALIASES = {
 _FAMILIES = {
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
+    "event": "Record and list events of your own.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
@@ -155,6 +161,8 @@ _FAMILIES = {
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
 _WITH_VALUE = ("--store", "--actor")
+VIEWS = ".prose"
+"""The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
 
 
@@ -197,7 +205,7 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = put_verb_first(words)
+    words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -266,6 +274,17 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         del words[:count]
     count = verb_length(words)
     return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def name_views(words: list[str]) -> list[str]:
+    """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        after = words[number + 1] if number + 1 < len(words) else "--"
+        is_bare = after.startswith("-") or "=" in after or Path(after).is_file()
+        is_views = word == "--views" and words[:2] == ["prose", "run"] and "--" not in found
+        found.append(f"--views={VIEWS}" if is_views and is_bare else word)
+    return found
 
 
 def verb_length(words: list[str]) -> int:
