@@ -70,6 +70,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.LetsGoInOnePlace: ("clause_28", False),
     memory.LetsGoOfTheCommit: ("clause_28", False),
     memory.PurgesWhatIsLeft: ("clause_29", False),
+    memory.PassesOverLikeMarks: ("clause_32", False),
+    memory.FindsMarksOfOtherGroups: ("clause_32", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

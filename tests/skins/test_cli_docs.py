@@ -219,6 +219,9 @@ COMMANDS = {
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
     "fork": ["fork", SCOPE, "b"],
+    "retain": ["retain", "--dry-run"],
+    "hold": ["hold", SCOPE],
+    "unhold": ["unhold", SCOPE],
     "trust": ["trust", "commands.toml", "--yes"],
     "check": ["check"],
     "doctor": ["doctor"],
@@ -302,6 +305,8 @@ def test_every_document_has_the_documented_fields(
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
+    if verb == "unhold":
+        cli(*COMMANDS["hold"])
     printed = cli(*COMMANDS[verb], "--json").document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own

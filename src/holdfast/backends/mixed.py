@@ -44,6 +44,7 @@ from holdfast.backends.protocol import (
     Leftover,
     LinkedRow,
     Mark,
+    MarkQuery,
     Marks,
     Moment,
     Objects,
@@ -53,7 +54,9 @@ from holdfast.backends.protocol import (
     Refusal,
     Rewrites,
     Routing,
+    find_marks,
     keeps_meta,
+    mark_order,
     read_back,
     read_linked,
     read_many,
@@ -698,7 +701,7 @@ class _MixedMarks:
             for mark, part in taken:
                 part.marks.release(index, mark.key, owner)
             raise
-        taken.sort(key=lambda one: _order(one[0]))
+        taken.sort(key=lambda one: mark_order(one[0]))
         for mark, part in taken[n:]:
             part.marks.release(index, mark.key, owner)
         return [mark for mark, _ in taken[:n]]
@@ -712,7 +715,11 @@ class _MixedMarks:
     ) -> list[Mark]:
         parts = self._mixed.parts
         found = [part.marks.list(index, due_before=due_before, limit=limit) for part in parts]
-        return list(islice(merge(*found, key=_order), limit))
+        return list(islice(merge(*found, key=mark_order), limit))
+
+    def find(self, query: MarkQuery) -> list[Mark]:
+        found = [find_marks(part.marks, query) for part in self._mixed.parts]
+        return list(islice(merge(*found, key=mark_order), query.limit))
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         found = [part.marks.claims(limit=limit) for part in self._mixed.parts]
@@ -727,9 +734,9 @@ class _MixedMarks:
         found: dict[int, tuple[str, str]] = {}
         for place, part in enumerate(self._mixed.parts):
             for index in sorted({index for index, _ in wanted}):
-                for mark in part.marks.list(index, limit=_MARKS_MAX):
-                    if (mark.index, mark.key) in wanted:
-                        found[place] = mark.index, mark.key
+                keys = [key for about, key in wanted if about == index]
+                for mark in find_marks(part.marks, MarkQuery(index, keys, limit=len(keys))):
+                    found[place] = mark.index, mark.key
         if len(found) > 1:
             (one, (_, key)), (other, (_, second)) = list(found.items())[:2]
             raise UsageError(
@@ -739,10 +746,6 @@ class _MixedMarks:
                 hint="make two commits",
             )
         return next(iter(found), None)
-
-
-def _order(mark: Mark) -> tuple[int, int, str, str]:
-    return -mark.priority, mark.due, mark.key, mark.index
 
 
 class _MixedInspection:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
@@ -164,6 +165,8 @@ _FAMILIES = {
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
 _WITH_VALUE = ("--store", "--actor")
+VIEWS = ".prose"
+"""The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
 
 
@@ -206,7 +209,7 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = put_verb_first(words)
+    words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -275,6 +278,17 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         del words[:count]
     count = verb_length(words)
     return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def name_views(words: list[str]) -> list[str]:
+    """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        after = words[number + 1] if number + 1 < len(words) else "--"
+        is_bare = after.startswith("-") or "=" in after or Path(after).is_file()
+        is_views = word == "--views" and words[:2] == ["prose", "run"] and "--" not in found
+        found.append(f"--views={VIEWS}" if is_views and is_bare else word)
+    return found
 
 
 def verb_length(words: list[str]) -> int:

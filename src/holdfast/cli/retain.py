@@ -115,7 +115,7 @@ def hold(
 
 
 def unhold(scope: str, /, *, options: Options = DEFAULTS) -> None:
-    """End a hold.
+    """End a hold: retain may let go of the scope again.
 
     Parameters
     ----------
