@@ -133,6 +133,10 @@ def test_snapshots_of_what_is_gone_are_deleted(hf: Store) -> None:
         log.snapshots._write(name, log.newest(name), log.snapshots._begin(name))
     log.snapshots.forget(name, 2)
     assert log.snapshots.revisions(name) == [3, 4]
+    log._backend.objects.put("snapshot", "tasks/" + "ab" * 32, b"derived")
+    log.snapshots.forget_derived(name)
+    assert log.snapshots.revisions(name) == [3, 4]
+    assert len(log._backend.objects.names("snapshot")) == 2
 
 
 def test_a_blob_that_was_known_is_written_again_after_a_collection(
