@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.query.form import Hits, check_query
+from holdfast.errors import UsageError, show_value
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, check_query
+from holdfast.query.links import DanglingLink
 from holdfast.record.context import RecordContext
 
 if TYPE_CHECKING:
@@ -35,6 +37,18 @@ class Questions:
         """Returns the answer to a question."""
         query = check_query(self._context.log.clock.now_us(), **arguments)
         return self._index().ask(query)
+
+    def resolve(self, link: object, scope: str) -> Hit | None:
+        """Returns what a link leads to; None if it leads nowhere, or out of the store."""
+        if not isinstance(link, str) or not link:
+            raise UsageError(
+                f"a link is text such as decision:d7@team/red, found {show_value(link)}"
+            )
+        return self._index().resolve(link, scope, TIMEOUT_S)
+
+    def dangling(self) -> list[DanglingLink]:
+        """Returns the links that lead nowhere."""
+        return self._index().dangling(TIMEOUT_S)
 
     def status(self) -> IndexStatus:
         index = self._index()

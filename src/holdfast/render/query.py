@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from holdfast.query.form import Hit, Hits
+from holdfast.query.links import DanglingLink
 from holdfast.render.text import page_document, time_text
 
 
@@ -23,6 +27,11 @@ def hit_document(hit: Hit) -> dict[str, Any]:
         "links": list(hit.links),
         "text": hit.shown,
     }
+
+
+def links_document(dangling: Sequence[DanglingLink], *, asked: bool) -> dict[str, Any]:
+    """Returns the links that lead nowhere, if they were asked for."""
+    return {"dangling": [to_builtins(one) for one in dangling] if asked else None}
 
 
 def hits_document(answer: Hits) -> dict[str, Any]:
