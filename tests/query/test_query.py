@@ -295,10 +295,12 @@ def test_long_texts_are_found_by_words_far_apart(hf: Store) -> None:
     assert not hf.query(text='"alpha omega"')
 
 
-def test_words_come_first_where_many_documents_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_among_many_documents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from holdfast.backends import side_file
 
-    monkeypatch.setattr(side_file, "PROBED_MAX", 3)
+    monkeypatch.setattr(side_file, "COUNTED_MAX", 3)
     with holdfast.open("memory:") as hf:
         chat = hf.conversation("c")
         for number in range(9):

@@ -30,9 +30,10 @@ IN_MEMORY = ":memory:"
 _FILE = re.compile(r"index-([0-9]{1,9})\.db")
 LOCK = "indexer.lock"
 BUSY_MS = 10_000
-PROBED_MAX = 3_000
-"""Up to so many documents are looked at one by one for their words; of more, words come first."""
+COUNTED_MAX = 20_000
+"""Up to so many documents, their numbers bound where words are looked for."""
 _BITS = 20
+_NUMBER_MAX = 1 << 42
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -194,21 +195,29 @@ class SideFile:
     def with_words(
         self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
     ) -> Condition:
-        """Few documents are looked at one by one; of many, those come first that have the words."""
+        """Finds those that have the words among the numbers that the other conditions leave.
+
+        Numbers grow with time, so what is asked of a week is a small part of all words. Of a long
+        document, each term may be in another chunk.
+        """
+        found = f"SELECT count(*), min(n), max(n) FROM (SELECT n FROM docs WHERE {others[0]} "
+        [(count, low, high)] = session.ask(f"{found} LIMIT {COUNTED_MAX})", others[1])
+        if not count:
+            return "1 = 0", []
+        if count == COUNTED_MAX:
+            low, high = 0, _NUMBER_MAX
         each = [_match(words, is_prefix) for words, is_prefix in terms]
-        probe = (
-            "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= {0} << 20 "
-            "AND words.rowid < ({0} + 1) << 20)"
+        long = (
+            "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= long.n << 20 "
+            "AND words.rowid < (long.n + 1) << 20)"
         )
-        ask = f"SELECT count(*) FROM (SELECT 1 FROM docs WHERE {others[0]} LIMIT {PROBED_MAX + 1})"
-        if session.ask(ask, others[1])[0][0] <= PROBED_MAX:
-            return " AND ".join([probe.format("docs.n")] * len(each)), list(each)
-        long = " AND ".join([probe.format("long.n")] * len(each))
-        found = (
-            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? "
-            f"UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 AND {long})"
+        statement = (
+            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? AND rowid >= ? AND "
+            "rowid < ? UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 "
+            f"AND long.n BETWEEN ? AND ? AND {' AND '.join([long] * len(each))})"
         )
-        return found, [" AND ".join(each), *each]
+        bounds = [low << _BITS, (high + 1) << _BITS, low, high]
+        return statement, [" AND ".join(each), *bounds, *each]
 
     def like(self, column: str, pattern: str) -> Condition:
         escaped = "".join(f"[{one}]" if one in "?[" else one for one in pattern)

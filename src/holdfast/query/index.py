@@ -24,7 +24,7 @@ from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
+from holdfast.query.form import Hit, Hits, Query, hit_time
 from holdfast.query.links import DanglingLink, dangling, is_scope, target
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.words import chunks_of
@@ -48,8 +48,10 @@ CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
 CREATE INDEX docs_kind ON docs (kind, time)
 CREATE INDEX docs_actor ON docs (actor, kind, time)
 CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
-CREATE INDEX docs_scope ON docs (scope, kind, time)
-CREATE INDEX docs_id ON docs (id) WHERE kind = 'decision'
+CREATE INDEX docs_time ON docs (time) WHERE kind <> 'log'
+CREATE INDEX docs_scope ON docs (scope, time) WHERE kind <> 'log'
+CREATE INDEX docs_stream ON docs (scope, time) WHERE kind IN ('log')
+CREATE INDEX docs_id ON docs (kind, id) WHERE kind = 'decision'
 CREATE INDEX docs_long ON docs (n) WHERE chunks > 1
 CREATE TABLE tags (tag {text}, n {whole})
 CREATE INDEX tags_tag ON tags (tag, n)
@@ -159,8 +161,10 @@ class QueryIndex:
         if query.where and query.kinds and "state" not in query.kinds:
             parts.append(("1 = 0", []))
         # Of a closed list, so they stand in the text: indexes of some kinds are used then.
-        listed = ", ".join(repr(str(kind)) for kind in kinds or KINDS_OF_SCOPES)
-        parts.append((f"kind IN ({listed})", []))
+        if "log" not in kinds:
+            parts.append(("kind <> 'log'", []))
+        if kinds:
+            parts.append((f"kind IN ({', '.join(repr(str(kind)) for kind in kinds)})", []))
         for column, words in (("type", query.types), ("status", query.statuses)):
             if words:
                 parts.append((f"{column} IN ({', '.join('?' * len(words))})", list(words)))
@@ -374,7 +378,8 @@ class QueryIndex:
     def _copies(self, session: SideSession, changes: Changes) -> list[Document]:
         """Returns the decisions that changed, as forks have them that inherited them."""
         copies: list[Document] = []
-        ids = list(changes.copied)
+        has_forks = session.ask("SELECT 1 FROM forks LIMIT 1")
+        ids = list(changes.copied) if has_forks else []
         for at in range(0, len(ids), _KEYS_AT_ONCE):
             some = ids[at : at + _KEYS_AT_ONCE]
             rows = session.ask(
