@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
@@ -121,6 +121,9 @@ from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
 from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.query.tables import Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -1046,6 +1049,18 @@ class Store:
     def dangling_links(self) -> list[DanglingLink]:
         """Returns every link that should lead to something in the store and does not."""
         return self._questions.dangling()
+
+    def sql(self, statement: str) -> Rows:
+        """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
+
+        The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
+        brought up to date first, and lie apart from the store: any client may read them too.
+        """
+        return self._questions.select(statement)
+
+    def refresh_tables(self) -> str:
+        """Brings the tables for outside tools up to date; returns where they are."""
+        return self._questions.refresh_tables()
 
     def index_status(self) -> IndexStatus:
         """Returns where the index for questions is, and how far it has followed the log."""

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import UnavailableError
+from holdfast.errors import UnavailableError, UsageError
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
@@ -55,9 +55,11 @@ class SideFile:
     text = "TEXT"
     whole = "INTEGER"
     real = "REAL"
+    json = "TEXT"
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, name: str | None = None) -> None:
         self._folder = folder
+        self._name = name
         self._mutex = RLock()
         self._connection: Any = None
         self._lock_fd = -1
@@ -73,7 +75,8 @@ class SideFile:
                 self._folder = None
         self.place = IN_MEMORY
         if self._folder is not None:
-            self.place = self._path(max(self._numbers(), default=1))
+            number = 0 if self._name else max(self._numbers(), default=1)
+            self.place = self._path(number)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -124,12 +127,18 @@ class SideFile:
             self._close()
             if self._folder is None:
                 return
+            if self._name is not None:
+                self._unlink(self.place)
+                return
             numbers = self._numbers()
             self.place = self._path(max(numbers, default=0) + 1)
             for number in numbers:
-                for suffix in ("", "-wal", "-shm"):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._path(number) + suffix)
+                self._unlink(self._path(number))
+
+    def _unlink(self, path: str) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + suffix)
 
     def _numbers(self) -> list[int]:
         """Returns the numbers of the files that are there."""
@@ -137,7 +146,7 @@ class SideFile:
         return [int(found[1]) for name in names if (found := _FILE.fullmatch(name))]
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._folder or "", f"index-{number}.db")
+        return os.path.join(self._folder or "", self._name or f"index-{number}.db")
 
     @contextlib.contextmanager
     def claim(self) -> Generator[bool]:
@@ -219,9 +228,65 @@ class SideFile:
         bounds = [low << _BITS, (high + 1) << _BITS, low, high]
         return statement, [" AND ".join(each), *bounds, *each]
 
+    # --- for outside tools -----------------------------------------------------------------------
+
+    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Nothing but reading is allowed to it: no pragma, no other file, no statement after it."""
+        names: list[str] = []
+
+        def begin(cursor: Any, *_: object) -> bool:
+            names[:] = [str(one[0]) for one in cursor.get_description()]
+            return True
+
+        with self._mutex:
+            connection = self._open()
+            cursor = connection.cursor()
+            cursor.exec_trace = begin
+            try:
+                connection.authorizer = _may_read
+                return names, cursor.execute(statement).fetchall()
+            except apsw.Error as error:
+                raise UsageError(f"the statement cannot be run: {error}") from error
+            finally:
+                connection.authorizer = None
+
+    def note(self) -> None:
+        """Closes the file, so that any client may have it alone, and notes its size and time."""
+        if self._folder is None:
+            return
+        with self._mutex:
+            self._close()
+            with open(f"{self.place}.stamp", "w", encoding="ascii") as file:
+                file.write(self._stamp())
+
+    def is_changed(self) -> bool:
+        if self._folder is None:
+            return False
+        with self._mutex:
+            self._close()
+            try:
+                with open(f"{self.place}.stamp", encoding="ascii") as file:
+                    return file.read() != self._stamp()
+            except (OSError, ValueError):
+                return True
+
+    def _stamp(self) -> str:
+        found = os.stat(self.place)
+        return f"{found.st_size} {found.st_mtime_ns}"
+
     def like(self, column: str, pattern: str) -> Condition:
         escaped = "".join(f"[{one}]" if one in "?[" else one for one in pattern)
         return f"{column} GLOB ?", [escaped]
+
+
+_READING = frozenset((
+    apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE,
+))  # fmt: skip
+
+
+def _may_read(action: int, *_: object) -> int:
+    """Allows a statement to read tables and to call functions, and nothing else."""
+    return apsw.SQLITE_OK if action in _READING else apsw.SQLITE_DENY
 
 
 def _match(words: Sequence[str], is_prefix: bool) -> str:

@@ -9,10 +9,14 @@ An id without a scope is one of the scope that the link stands in. Every other k
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
-from holdfast.backends.side import Condition, SideSession
 from holdfast.names import GLOBAL
+
+if TYPE_CHECKING:
+    from holdfast.backends.side import Condition, SideSession
 
 _OF_A_SCOPE = ("task", "message", "fact")
 

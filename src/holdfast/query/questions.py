@@ -14,6 +14,7 @@ from holdfast.record.context import RecordContext
 
 if TYPE_CHECKING:
     from holdfast.query.index import QueryIndex
+    from holdfast.query.tables import OutsideTables, Rows
 
 
 class IndexStatus(Struct, frozen=True):
@@ -32,6 +33,7 @@ class Questions:
         self._read_only = read_only
         self._mutex = Lock()
         self._opened: QueryIndex | None = None
+        self._tables: OutsideTables | None = None
 
     def ask(self, **arguments: Any) -> Hits:
         """Returns the answer to a question."""
@@ -49,6 +51,28 @@ class Questions:
     def dangling(self) -> list[DanglingLink]:
         """Returns the links that lead nowhere."""
         return self._index().dangling(TIMEOUT_S)
+
+    def select(self, statement: object) -> Rows:
+        """Runs a statement that only reads on the tables for outside tools."""
+        if not isinstance(statement, str) or not statement.strip():
+            raise UsageError(f"a statement is text of SQL, found {show_value(statement)}")
+        return self._outside().select(statement)
+
+    def refresh_tables(self) -> str:
+        """Brings the tables for outside tools up to date; returns where they are."""
+        outside = self._outside()
+        outside.refresh()
+        return outside.place
+
+    def _outside(self) -> OutsideTables:
+        from holdfast.query.place import outside_tables_for
+        from holdfast.query.tables import OutsideTables
+
+        with self._mutex:
+            if self._tables is None:
+                tables = outside_tables_for(self._context.log, read_only=self._read_only)
+                self._tables = OutsideTables(self._context, tables)
+            return self._tables
 
     def status(self) -> IndexStatus:
         index = self._index()
@@ -72,5 +96,8 @@ class Questions:
     def close(self) -> None:
         with self._mutex:
             opened, self._opened = self._opened, None
+            tables, self._tables = self._tables, None
         if opened is not None:
             opened.close()
+        if tables is not None:
+            tables.close()

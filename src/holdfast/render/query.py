@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from holdfast.query.form import Hit, Hits
 from holdfast.query.links import DanglingLink
+from holdfast.query.tables import Rows
 from holdfast.render.text import page_document, time_text
 
 
@@ -43,3 +44,8 @@ def hits_document(answer: Hits) -> dict[str, Any]:
         "explained": list(answer.explained),
         **page_document(answer),
     }
+
+
+def rows_document(found: Rows) -> dict[str, Any]:
+    """Returns what a statement returned."""
+    return {"columns": list(found.columns), "rows": [list(row) for row in found.rows]}
