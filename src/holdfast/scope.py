@@ -7,12 +7,35 @@ and `checkpoint` (a name for the revision that the write makes).
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, Self, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+    runtime_checkable,
+)
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +55,7 @@ from holdfast.core.arguments import (
 from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.commit import (
     CommitResult,
+    Fence,
     NewEvent,
     ProposedCommit,
     ReadGuard,
@@ -48,19 +72,32 @@ from holdfast.core.event import (
     Event,
     Life,
     Moment,
+    StreamState,
     restored_payload,
     state_of,
 )
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
-from holdfast.core.own_event import OwnEvent, stored_type
+from holdfast.core.meta import Meta, encode_meta
+from holdfast.core.own_event import OwnEvent, is_of_type, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
-from holdfast.core.tree import MISSING, Map, Op
-from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
+from holdfast.core.tree import MISSING, List, Map, Op
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    LeaseLostError,
+    NotFoundError,
+    UsageError,
+    ValueDomainError,
+    show_value,
+)
 from holdfast.names import (
+    CONVERSATION,
     ESCAPE,
     GLOBAL,
+    TEAM,
+    WORKFLOW,
     Levels,
     check_name,
     escape,
@@ -77,9 +114,11 @@ from holdfast.record.decisions import (
     Link,
     OpenDecision,
     check_effect,
+    kept_when_closed,
 )
 from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
+from holdfast.record.in_run import refuse_in_body
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
@@ -95,6 +134,14 @@ from holdfast.record.tasks import (
 
 _logger = logging.getLogger("holdfast.scope")
 
+if TYPE_CHECKING:
+    # A scope whose schema was not named is one of anything.
+    from typing_extensions import TypeVar
+
+    S_co = TypeVar("S_co", default=Any, covariant=True)
+else:
+    S_co = TypeVar("S_co", covariant=True)
+
 RESTORE_RETRIES = 8
 DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
@@ -108,8 +155,11 @@ class Recalled(Struct, frozen=True):
     recent: list[Decision]
 
 
-class Scope:
-    """One scope of a store. Making one writes nothing; the first write creates its stream."""
+class Scope(Generic[S_co]):
+    """One scope of a store. Making one writes nothing; the first write creates its stream.
+
+    `Scope[Ticket]` is one whose state has the schema `Ticket`: type checkers know what `typed` is.
+    """
 
     def __init__(
         self,
@@ -173,6 +223,16 @@ class Scope:
         return self._log.show(self._log.newest(self.name), self.name)
 
     @property
+    def typed(self) -> S_co:
+        """The newest state as a value of its schema's type, made anew by each look at it.
+
+        It is for reading: what is changed in it is not stored. Fields that the type does not have
+        are not in it, and stay in the state. Raises SchemaError if the state lacks what the type
+        needs, and UsageError if the scope has no schema in this program.
+        """
+        return cast("S_co", self._log.typed.value(self._log.newest(self.name), self.name))
+
+    @property
     def revision(self) -> int:
         """The newest revision; 0 before the first write."""
         head = self._log.head(self.name)
@@ -230,26 +290,41 @@ class Scope:
         """Returns the state as plain dicts and lists of your own."""
         return self.state.to_dict()
 
-    def at(self, moment: Moment) -> Map:
-        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime."""
-        return self._log.show(self._log.at(self.name, self.revision_of(moment)), self.name)
+    def at(self, moment: Moment, *, raw: bool = False) -> Map:
+        """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime.
 
-    def diff(self, since: Moment, until: Moment | None = None) -> Difference:
+        As the schema of this program has it; `raw` returns it as it is stored.
+        """
+        state = self._log.at(self.name, self.revision_of(moment))
+        if raw is not False and check_flag(raw, "raw"):
+            return state_of(state, self.name)
+        return self._log.show(state, self.name)
+
+    def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
         """Returns what differs between two moments; the second is now unless given.
 
         It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
-        those; its `decisions` and `facts` are those that were recorded between.
+        those; its `decisions` and `facts` are those that were recorded between. Both states are as
+        the schema of this program has them; with `raw` as they are stored.
         """
+        check_flag(raw, "raw")
         revision = self.revision if until is None else self.revision_of(until)
-        return self._difference(self.revision_of(since), revision)
+        return self._difference(self.revision_of(since), revision, raw=raw)
 
-    def _difference(self, since: int, until: int) -> Difference:
+    def _difference(self, since: int, until: int, *, raw: bool = False) -> Difference:
         old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+        old_root, new_root, is_same = (old.root, new.root, True) if raw else self._both(old, new)
         changes = [
             Change(self.name, until, change.path, change.old, change.new)
-            for change in tree.diff(old.root, new.root, is_same_stream=True)
+            for change in tree.diff(old_root, new_root, is_same_stream=is_same)
         ]
         return Difference(self, self._context, since, until, changes)
+
+    def _both(self, old: StreamState, new: StreamState) -> tuple[Map, Map, bool]:
+        """Returns two states at one version of the schema, and whether both are as stored."""
+        typed = self._log.typed
+        is_stored = typed.is_current(old, self.name) and typed.is_current(new, self.name)
+        return typed.shown(old, self.name), typed.shown(new, self.name), is_stored
 
     def modified(self, since: Moment) -> list[str | int]:
         """Returns the top-level keys that differ from what they were at a moment."""
@@ -265,7 +340,8 @@ class Scope:
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
-        Events of your own (`record`) are asked for by the name of their type, or by its class.
+        Events of your own (`record`) are asked for by the name of their type, or by its class; all
+        of them by the class `OwnEvent`.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
         stored = None if type is None else stored_type(type)
@@ -278,7 +354,7 @@ class Scope:
             if not records:
                 return
             for record in records:
-                if stored is None or record.type == stored:
+                if stored is None or is_of_type(record.type, stored):
                     yield self._log.event(record)
             after = records[-1].revision
 
@@ -395,12 +471,20 @@ class Scope:
         self,
         path: Path,
         *,
+        missing_ok: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Takes away what is at a key or path, which must be there; returns the new revision."""
-        return self._change([tree.delete_op(path)], expected, key, checkpoint)
+        """Takes away what is at a key or path, which must be there; returns the new revision.
+
+        With `missing_ok` it need not be there: then nothing is written, unless `expected`, `key` or
+        `checkpoint` ask for an event.
+        """
+        op = tree.delete_op(path)
+        if missing_ok is not False and check_flag(missing_ok, "missing_ok"):
+            return self._delete_if_there(op, expected, key, checkpoint)
+        return self._change([op], expected, key, checkpoint)
 
     def append(
         self,
@@ -448,7 +532,8 @@ class Scope:
         op = tree.set_op(path, value)
         if expected is None and key is None and checkpoint is None and not is_replayed():
             now = self._log.newest(self.name)
-            if not now.closed_at and tree.locate(now.root, op.keys) is not MISSING:
+            root = self._log.typed.shown(now, self.name)
+            if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
                 return now.revision
         return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
 
@@ -527,7 +612,8 @@ class Scope:
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
-            way = tree.diff_ops(now.root, target.root, is_same_stream=True)
+            start, end, is_same = self._both(now, target)
+            way = tree.diff_ops(start, end, is_same_stream=is_same)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
@@ -565,6 +651,13 @@ class Scope:
                     _logger.debug("undo of a removal is tried again: %s", error)
                     continue
             change, is_restore = self._log.newest_change(self.name, newest)
+            if self._log.record(self.name, change).type == event.MIGRATED:
+                raise UsageError(
+                    f'the newest change of scope "{self.name}", at revision {change}, is a '
+                    "migration to another version of its schema: it cannot be undone",
+                    hint=f"restore({change - 1}) brings back what was there, upgraded; a version "
+                    "falls by migrate(to=…) alone",
+                )
             if is_restore and event.life_before(self._log.record(self.name, change)) is not None:
                 if change != newest:
                     raise NotFoundError(
@@ -596,9 +689,10 @@ class Scope:
         payload = restored_payload(
             removed_at - 1, tree.encode_ops(ops), undo=True, undoes=removed_at, life=life
         )
+        meta = encode_meta(Meta(schema=before.version)) if before.version else None
         write = StreamWrite(
             self.name,
-            (NewEvent(event.RESTORED, payload, ops),),
+            (NewEvent(event.RESTORED, payload, ops, meta=meta),),
             removed_at,
             checkpoint=event.LIFE,
         )
@@ -623,28 +717,31 @@ class Scope:
             now = self._log.newest(self.name)
             if now.is_absent:
                 raise NotFoundError(f'scope "{self.name}" is not there: there is nothing to remove')
-            # What another writer begins from here on makes the commit a conflict.
-            removal.check_nothing_under_way(self._context, self.name)
-            new_event, marks = removal.removal(self._context, self.name)
-            write = StreamWrite(
-                self.name,
-                (new_event,),
-                now.revision if expected is None else expected,
-                checkpoint=event.LIFE,
-            )
+            guard = now.revision if expected is None else expected
             try:
-                more = removal.along(self._context, self.name)
-                result = self._log.commit(ProposedCommit((write, *more), marks=marks))
+                with removal.leased(self._context, self.name) as fence:
+                    return self._remove_at(guard, fence)
             except ConflictError as error:
                 if expected is not None:
                     raise
                 _logger.debug("remove is tried again: %s", error)
-                continue
-            return result.revision
+            except LeaseLostError as error:
+                if error.lease != self.name:
+                    raise
+                _logger.debug("remove is tried again: %s", error)
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being removed',
             hint="stop its other writers first",
         )
+
+    def _remove_at(self, revision: int, fence: Fence | None) -> int:
+        """Removes the scope as it is at a revision, if nothing is under way there."""
+        # What another writer begins from here on makes the commit a conflict.
+        removal.check_nothing_under_way(self._context, self.name)
+        new_event, marks = removal.removal(self._context, self.name)
+        write = StreamWrite(self.name, (new_event,), revision, checkpoint=event.LIFE)
+        more = removal.along(self._context, self.name)
+        return self._log.commit(ProposedCommit((write, *more), fence=fence, marks=marks)).revision
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
@@ -652,7 +749,7 @@ class Scope:
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = self._like(self.level, stored, self._parent, id)
+        fork = cast("Self", self._like(self.level, stored, self._parent, id))
         payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
@@ -668,7 +765,10 @@ class Scope:
         go. With `keep=False` the state is dropped too: reading it raises ClosedError, earlier
         revisions can still be read until retention removes them. None asks the level's policy.
         """
-        keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
+        if keep is None:
+            stored = kept_when_closed(self._context, self.level)
+            keep = self._levels.keeps(self.level) if stored is None else stored
+        check_flag(keep, "keep")
         for _ in range(CLOSE_RETRIES):
             Decisions(self._context).abandon(self, "the scope was closed")
             cancel_tasks(self._context, self, "the scope was closed")
@@ -860,6 +960,18 @@ class Scope:
     def __len__(self) -> int:
         return len(self.state)
 
+    def keys(self) -> KeysView[str]:
+        """The keys of the state as it is now; with `[]` this makes `dict(scope)` and `**scope`."""
+        return self.state.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The values of the state as it is now."""
+        return self.state.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The keys and values of the state as it is now."""
+        return self.state.items()
+
     # --- parts -----------------------------------------------------------------------------------
 
     def _life(self) -> int:
@@ -889,10 +1001,11 @@ class Scope:
                 base = self._log.newest(self.name)
                 if expected is not None and check_expected(expected) != base.revision:
                     raise conflict(self.name, expected, base.revision)
-            ops = tree.set_difference(base.root, op)
+            ops = tree.set_difference(self._log.typed.shown(base, self.name), op)
             if not ops and key is None and checkpoint is None and not base.closed_at:
                 return base.revision
-            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (op.keys,)),)
+            place = op.keys if self._log.typed.is_current(base, self.name) else ()
+            guards = () if found or ops == [op] else (ReadGuard(self.name, base, (place,)),)
             try:
                 write = self._change_write(ops, expected, key, checkpoint)
                 return self._commit(write, guards).revision
@@ -905,6 +1018,31 @@ class Scope:
                     raise
                 _logger.debug('what was written with key "%s" meanwhile is repeated', key)
         return self._change((op,), expected, key, checkpoint)
+
+    def _delete_if_there(
+        self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        """Does what `delete` does with `missing_ok`; what it found at the path is guarded."""
+        refuse_in_body("delete(missing_ok=True)")
+        for _ in range(RESTORE_RETRIES):
+            found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
+            if found:
+                base = self._log.at(self.name, found[0].revision - 1)
+            else:
+                base = self._log.newest(self.name)
+            is_there = tree.locate(base.root, op.keys) is not MISSING
+            is_asked = key is not None or checkpoint is not None or expected is not None
+            if not is_there and not is_asked and not base.closed_at:
+                return base.revision
+            guards = (ReadGuard(self.name, base, (op.keys,)),) if is_there and not found else ()
+            write = self._change_write([op] if is_there else [], expected, key, checkpoint)
+            try:
+                return self._commit(write, guards).revision
+            except ConflictError as error:
+                if expected is not None:
+                    raise
+                _logger.debug("what is to be deleted is looked for again: %s", error)
+        raise self._contended("changed")
 
     def _change_write(
         self,
@@ -988,9 +1126,9 @@ class Scope:
 
     def _like(
         self, level: str, id: str | None, parent: Scope | None, given: str | None = None
-    ) -> Self:
-        """Returns another scope of the same store and class."""
-        return type(self)(
+    ) -> Scope:
+        """Returns another scope of the same store."""
+        return scope_class(level)(
             self._context,
             level,
             id,
@@ -1011,7 +1149,7 @@ class Scope:
         scope._expires = self._expires
         return scope
 
-    def _sibling(self, name: str) -> Self:
+    def _sibling(self, name: str) -> Scope:
         return self._like(*split_name(name), None)
 
     def _upwards(self) -> Iterator[Scope]:
@@ -1026,6 +1164,58 @@ class Scope:
             if scope is not None and scope.name in seen:
                 raise CorruptError(f'scope "{scope.name}" stands above itself', stream=scope.name)
         yield self._sibling(GLOBAL)
+
+
+# The scopes of the four built-in levels: what tells them apart, for readers and type checkers.
+
+
+class ConversationScope(Scope[S_co]):
+    """A conversation's scope."""
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.id or ""
+
+
+class WorkflowScope(Scope[S_co]):
+    """A workflow's scope."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow's execution."""
+        return self.id or ""
+
+
+class TeamScope(Scope[S_co]):
+    """A team's scope."""
+
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        return self.id or ""
+
+
+class GlobalScope(Scope[S_co]):
+    """The global scope."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one such state for the whole application."""
+        return True
+
+
+_CLASSES: dict[str, type[Scope]] = {
+    CONVERSATION: ConversationScope,
+    WORKFLOW: WorkflowScope,
+    TEAM: TeamScope,
+    GLOBAL: GlobalScope,
+}
+
+
+def scope_class(level: str) -> type[Scope]:
+    """Returns the class of a level's scopes."""
+    return _CLASSES.get(level, Scope)
 
 
 class Edit:
@@ -1089,17 +1279,67 @@ class State(Protocol):
 class ConversationState(State, Protocol):
     """A conversation's state: history, messages, tool results; one agent session."""
 
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        ...
+
 
 @runtime_checkable
 class WorkflowState(State, Protocol):
     """A workflow's state: what its nodes share; one execution."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow's execution."""
+        ...
 
 
 @runtime_checkable
 class TeamState(State, Protocol):
     """A team's state: what its agents share; one team session."""
 
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        ...
+
 
 @runtime_checkable
 class GlobalState(State, Protocol):
     """The application's state: settings, shared resources, caches."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one for the whole application."""
+        ...
+
+
+@runtime_checkable
+class AsyncState(Protocol):
+    """What every scope of an async store offers."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> Awaitable[Map]: ...
+    async def get(self, path: Path, default: Any = None) -> Any: ...
+    async def set(self, path: Path, value: Any) -> int: ...
+    async def update(self, values: Mapping[str, Any]) -> int: ...
+    async def to_dict(self) -> dict[str, Any]: ...
+
+
+def json_default(value: object) -> Any:
+    """Returns a stored value as `json.dumps(value, default=holdfast.json_default)` needs it.
+
+    States, their mappings and lists, and scopes become dicts and lists. Bytes, datetimes and what
+    else JSON has no word for become the tagged objects that they are stored as.
+    """
+    if isinstance(value, Scope | Map):
+        return value.to_dict()
+    if isinstance(value, List):
+        return value.to_list()
+    try:
+        return json.loads(codec.encode(value))
+    except ValueDomainError as error:
+        raise TypeError(str(error)) from error

@@ -73,11 +73,21 @@ from holdfast.core.listing import (
 )
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration, migrate, outdated, typed_scopes
 from holdfast.core.observe import Observer, Tracer
-from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
+from holdfast.core.page import (
+    NO_LIMIT,
+    PAGE_SIZE,
+    Page,
+    check_limit,
+    mark_key,
+    read_mark,
+    write_cursor,
+)
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -109,7 +119,7 @@ from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
+from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
@@ -120,7 +130,14 @@ from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
-from holdfast.scope import Scope
+from holdfast.scope import (
+    ConversationScope,
+    GlobalScope,
+    Scope,
+    TeamScope,
+    WorkflowScope,
+    scope_class,
+)
 
 if TYPE_CHECKING:
     from holdfast.query.tables import Rows
@@ -129,6 +146,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    S = _TypeVar("S", default=Any)
+else:
+    S = TypeVar("S")
 _STATUSES = Status.__args__
 
 
@@ -170,38 +193,62 @@ class Store:
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self) -> Scope:
+    def global_(self, schema: type[S] | None = None) -> GlobalScope[S]:
         """Returns the one global scope."""
-        return self.scope(GLOBAL)
+        return cast("GlobalScope[S]", self.scope(GLOBAL, schema=schema))
 
-    def team(self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None) -> Scope:
+    def team(
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, parent=parent, ttl_s=ttl_s)
+        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
 
     def workflow(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def conversation(
-        self, id: str, *, parent: Scope | None = None, ttl_s: float | None = None
-    ) -> Scope:
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: float | None = None,
+    ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def scope(
         self,
         level: str,
         id: str | None = None,
+        schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope:
+    ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
         An id is any text. One that a name cannot hold, because of its characters or its length, is
         escaped or has a digest in `scope.name`; `scope.id` is the id as it was given.
+        `schema` is the class of its state, for type checkers: it must be the one that the store was
+        opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
         """
@@ -216,7 +263,10 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
-        return Scope(
+        if schema is not None:
+            name = level if stored is None else f"{level}/{stored}"
+            self._log.typed.check_schema(name, schema)
+        return scope_class(level)(
             self._context,
             level,
             stored,
@@ -278,7 +328,7 @@ class Store:
         scopes = [self.scope(level, id) for level in self._levels.names() if level != GLOBAL]
         heads = self._log.heads([scope.name for scope in scopes])
         found = [scope for scope, head in zip(scopes, heads, strict=True) if head is not None]
-        removed = self._log.absent() if found else ()
+        removed = self._log.absent([scope.name for scope in found])
         return [scope for scope in found if scope.name not in removed]
 
     def _report_unknown_levels(self) -> None:
@@ -317,6 +367,41 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    def close_policy(self, level: str, *, keep: bool) -> None:
+        """Says what `close()` does to the state of a level's scopes, unless it is told otherwise.
+
+        It is stored, and counts for every handle and process of the store from now on. With
+        `keep=False` the state is dropped.
+        """
+        self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
+        set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
+
+    # --- schemas ---------------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        """Brings the state of every scope that has a schema to its version, by an event in each.
+
+        The first write does the same for a scope. `check` only tells which scopes are not of their
+        version; `dry_run` computes what would change, too. `to` is an older version to go down to,
+        by the downgrades of the schemas. A run that was stopped is begun again and goes on.
+        `progress(done, total)` is told after some scopes each.
+        """
+        if to is not None:
+            check_whole(to, "to", least=1)
+        if progress is not None:
+            check_call(progress, "progress")
+        if check_flag(check, "check") or check_flag(dry_run, "dry_run"):
+            found = list(outdated(self._log, compute=dry_run, to=to))
+            return Migration(len(typed_scopes(self._log)), 0, found, is_dry=not check)
+        return migrate(self._log, to=to, progress=progress)
 
     # --- several at once -------------------------------------------------------------------------
 
@@ -593,9 +678,12 @@ class Store:
         if index is not None:
             index = check_name(index, "index")
         limit = check_limit(limit)
-        most = NO_LIMIT if limit is None or after is not None else limit + 1
-        marks = self._log.marks.list(index, limit=most)
-        return cut("marks", marks, mark_key, after=after, limit=limit)
+        last = None if after is None else read_mark(after)
+        most = NO_LIMIT if limit is None else limit + 1
+        found = self._log.find_marks(index, after=last, limit=most)
+        page = found[:limit]
+        cursor = write_cursor("marks", *mark_key(page[-1])) if page else after
+        return Page(page, more=len(page) < len(found), cursor=cursor)
 
     def leases(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE
@@ -979,8 +1067,9 @@ class Store:
     def policy(self, mode: PolicyMode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
 
-        It counts for this handle from now on, or for the block if it is used as one. Each such
-        effect is recorded in its scope.
+        It is stored, and counts for every handle and process of the store from now on; a run that
+        is under way elsewhere heeds it after five seconds at most. Used as a block, it is as before
+        when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
 
@@ -1120,6 +1209,8 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    schemas: Sequence[type[Any]] = (),
+    unchecked: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1131,19 +1222,13 @@ def open_store(
     event; by default it is this worker's id. A worker that others must know of says every
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
+    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
+    which is not among them is not written to, unless `unchecked` says so.
     """
-    # Checked here, for every backend: a misspelt durability must not become a weak one.
-    if durability not in DURABILITIES:
-        raise UsageError(
-            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
-        )
-    check_flag(create, "create")
-    check_flag(read_only, "read_only")
-    check_seconds(heartbeat_s, "heartbeat_s")
-    if clock is not None and not hasattr(clock, "boot_us"):
-        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
+    _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
         actor = check_name(actor, "actor")
+    typed = _check_schemas(schemas, unchecked)
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
@@ -1159,6 +1244,7 @@ def open_store(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
     log = Log(backend, clock=clock, actor=actor or worker)
+    log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(
         log,
@@ -1168,6 +1254,24 @@ def open_store(
         heartbeat_s=heartbeat_s,
         read_only=read_only,
     )
+
+
+def _check_options(
+    durability: object, create: object, read_only: object, heartbeat_s: object, clock: object
+) -> None:
+    """Raises UsageError for an option that is none, for every backend alike.
+
+    A misspelt durability must not become a weak one.
+    """
+    if durability not in DURABILITIES:
+        raise UsageError(
+            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
+        )
+    check_flag(create, "create")
+    check_flag(read_only, "read_only")
+    check_seconds(heartbeat_s, "heartbeat_s")
+    if clock is not None and not hasattr(clock, "boot_us"):
+        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
 
 
 def _place_of(shown: str) -> str | None:
@@ -1207,6 +1311,13 @@ def _read_mix(url: object) -> tuple[object, dict[str, str]]:
 
         return read_mix(path)
     return url, {}
+
+
+def _check_schemas(schemas: object, unchecked: object) -> Typed:
+    if not isinstance(schemas, Sequence) or isinstance(schemas, str):
+        raise UsageError(f"schemas is a list of classes, found {show_value(schemas)}")
+    classes = cast("Sequence[type[Any]]", schemas)
+    return Typed(classes, unchecked=check_flag(unchecked, "unchecked"))
 
 
 def _check_levels(levels: object) -> Mapping[str, str]:

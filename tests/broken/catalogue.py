@@ -65,7 +65,10 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.AnswersByName: ("clause_23", True),
     memory.ReadsBackHalfACommit: ("clause_24", True),
     memory.ReadsPastTheEnd: ("clause_24", True),
+    memory.ListsMarksLater: ("clause_35", False),
     memory.DropsMeta: ("clause_27", True),
+    memory.PassesOverLikeMarks: ("clause_32", False),
+    memory.FindsMarksOfOtherGroups: ("clause_32", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

@@ -16,7 +16,7 @@ from holdfast.backends.redis import backend as redis_backend
 from holdfast.clock import SystemClock
 from tests.servers import postgresql, redis
 
-META = Meta(source="import", schema=2)
+META = Meta(source="import", trust="low")
 
 
 def _commit(store: holdfast.Store, value: int) -> None:

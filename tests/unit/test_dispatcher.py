@@ -13,7 +13,7 @@ import holdfast
 from holdfast import MISSING, Change, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.core import dispatcher
-from holdfast.core.commit import PreparedCommit, ProposedCommit, StreamWrite, changed
+from holdfast.core.commit import Commit, PreparedCommit, ProposedCommit, StreamWrite, changed
 from holdfast.core.commit_queue import Request
 from holdfast.core.dispatcher import EVERY, Dispatcher, Subscription, shared_dispatcher
 from holdfast.core.event import EMPTY, StreamEnd, advance
@@ -33,7 +33,7 @@ def prepared(stream: str, value: object) -> PreparedCommit:
     payload, ops = new_event.payload, new_event.ops
     after = advance(EMPTY, b"link", 5, new_event.type, payload, ops, lambda *_: b"")
     request = Request(ProposedCommit((StreamWrite(stream, (new_event,)),)))
-    return PreparedCommit(request, None, (EMPTY,), (after,))  # type: ignore[arg-type]
+    return PreparedCommit(request, Commit(5, "w"), (EMPTY,), (after,))
 
 
 def test_what_overtook_is_told_after_what_it_overtook() -> None:

@@ -30,6 +30,7 @@ from holdfast.testing import FakeClock, RecordBuilder
 from holdfast.testing.trial import accepted, write
 from tests.fixtures.make import unpack
 
+SOURCE = Meta(source="import")
 FULL = Meta(
     schema=2,
     source="web",
@@ -136,7 +137,7 @@ def test_meta_of_a_commit_is_kept_with_each_event_and_read_everywhere(hf: holdfa
     assert [event.meta for event in chat.history()] == [Meta(source="queue")]
     assert {event.meta for event in hf.events()} == {None, FULL, Meta(source="queue")}
     fork = team.fork("blue")
-    fork.set("n", 3)
+    fork.say("hello")
     assert [event.meta for event in fork.history()] == [None, FULL, None, None]
     assert hf.check(read_all=True).ok
 
@@ -171,7 +172,7 @@ def test_the_async_store_takes_it_too(tmp_path: Path) -> None:
             async with store.commit(meta=FULL) as tx:
                 tx.scope(store.team("red")).set("n", 1)
             async with store.submit(meta=Meta(source="s")) as tx:
-                tx.scope(store.team("red")).set("n", 2)
+                tx.scope(store.team("blue")).set("n", 2)
             await tx.wait()
             return [event.meta for event in await store.events()]
 
@@ -233,11 +234,11 @@ def test_a_store_of_format_1_keeps_its_number_until_its_first_meta(
     with holdfast.open(url) as one, holdfast.open(url) as other:
         one.team("new").set("n", 1)
         assert one._log.describe()["format"] == 1
-        _commit(one, one.team("new"), 2, FULL)
+        _commit(one, one.team("new"), 2, SOURCE)
         assert other._log.describe()["format"] == 2
-        _commit(other, other.team("new"), 3, FULL)
+        _commit(other, other.team("new"), 3, SOURCE)
         other.team("new").set("n", 4)
-        assert [event.meta for event in one.team("new").history()] == [None, FULL, FULL, None]
+        assert [event.meta for event in one.team("new").history()] == [None, SOURCE, SOURCE, None]
         assert one.check(read_all=True).ok
     with holdfast.open(url, read_only=True) as store:
         assert store.team("new").get("n") == 4

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    ItemsView,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, cast, overload
 
 from holdfast.aio.loop import Loop, Reading
 from holdfast.aio.record import (
@@ -34,15 +44,15 @@ from holdfast.record.decisions import check_effect
 from holdfast.record.difference import Difference, Restored
 from holdfast.record.message_events import Message
 from holdfast.record.sessions import SessionStatus
-from holdfast.scope import Scope
+from holdfast.scope import S_co, Scope
 
 _logger = logging.getLogger("holdfast.aio")
 
 
-class AsyncScope:
+class AsyncScope(Generic[S_co]):
     """One scope of an AsyncStore; see `Scope` for what each method does."""
 
-    def __init__(self, loop: Loop, scope: Scope) -> None:
+    def __init__(self, loop: Loop, scope: Scope[S_co]) -> None:
         self._loop = loop
         self.sync = scope
         self.level = scope.level
@@ -67,6 +77,14 @@ class AsyncScope:
     @property
     def state(self) -> Reading[Map]:
         return Reading(self._state)
+
+    @property
+    def typed(self) -> Reading[S_co]:
+        async def read() -> S_co:
+            found = await self._newest()
+            return cast("S_co", self._loop.store._log.typed.value(found, self.name))
+
+        return Reading(read)
 
     @property
     def revision(self) -> Reading[int]:
@@ -119,11 +137,13 @@ class AsyncScope:
     async def to_dict(self) -> dict[str, Any]:
         return (await self._state()).to_dict()
 
-    async def at(self, moment: Moment) -> Map:
-        return await self._loop.hop(self.sync.at, moment)
+    async def at(self, moment: Moment, *, raw: bool = False) -> Map:
+        return await self._loop.hop(self.sync.at, moment, raw=raw)
 
-    async def diff(self, since: Moment, until: Moment | None = None) -> Difference:
-        return await self._loop.hop(lambda: self.sync.diff(since, until).load())
+    async def diff(
+        self, since: Moment, until: Moment | None = None, *, raw: bool = False
+    ) -> Difference:
+        return await self._loop.hop(lambda: self.sync.diff(since, until, raw=raw).load())
 
     async def modified(self, since: Moment) -> list[str | int]:
         return await self._loop.hop(self.sync.modified, since)
@@ -213,10 +233,20 @@ class AsyncScope:
         self,
         path: Path,
         *,
+        missing_ok: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if missing_ok is not False:
+            return await self._loop.hop_shielded(
+                self.sync.delete,
+                path,
+                missing_ok=missing_ok,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         return await self._change([tree.delete_op(path)], expected, key, checkpoint)
 
     async def append(
@@ -300,6 +330,15 @@ class AsyncScope:
             return edit.revision
 
         return await self._loop.persist(retries, attempt)
+
+    async def keys(self) -> KeysView[str]:
+        return (await self._state()).keys()
+
+    async def values(self) -> ValuesView[Any]:
+        return (await self._state()).values()
+
+    async def items(self) -> ItemsView[str, Any]:
+        return (await self._state()).items()
 
     async def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
         return await self._loop.hop_shielded(

@@ -47,6 +47,7 @@ from holdfast.core.event import Change, Event
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
+from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.transaction import View
@@ -57,9 +58,9 @@ from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Decision, Policy, PolicyMode
+from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
-from holdfast.store import Store
+from holdfast.store import S, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -248,6 +249,27 @@ def _giving_run(
     return call
 
 
+class AsyncPolicy:
+    """What `store.policy(mode)` returns: await it, or use it as the block in which it applies."""
+
+    def __init__(self, loop: Loop, mode: PolicyMode) -> None:
+        self._loop = loop
+        self._mode: PolicyMode = mode
+
+    async def _set(self) -> AsyncPolicy:
+        self._policy = await self._loop.hop_shielded(self._loop.store.policy, self._mode)
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncPolicy]:
+        return self._set().__await__()
+
+    async def __aenter__(self) -> AsyncPolicy:
+        return await self._set()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.hop_shielded(self._policy.__exit__)
+
+
 class AsyncStore:
     """A store for one event loop; see `Store` for what each method does.
 
@@ -275,34 +297,51 @@ class AsyncStore:
         self._engine.launch_async = self._runs.launch
         self._store._nodes.call = self._walks.call
 
-    def global_(self) -> AsyncScope:
-        return AsyncScope(self._loop, self._store.global_())
+    def global_(self, schema: type[S] | None = None) -> AsyncScope[S]:
+        return AsyncScope(self._loop, self._store.global_(schema))
 
     def team(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("team", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s)
 
     def workflow(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("workflow", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s)
 
     def conversation(
-        self, id: str, *, parent: AsyncScope | None = None, ttl_s: float | None = None
-    ) -> AsyncScope:
-        return self.scope("conversation", id, parent=parent, ttl_s=ttl_s)
+        self,
+        id: str,
+        schema: type[S] | None = None,
+        *,
+        parent: AsyncScope | None = None,
+        ttl_s: float | None = None,
+    ) -> AsyncScope[S]:
+        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s)
 
     def scope(
         self,
         level: str,
         id: str | None = None,
+        schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
         ttl_s: float | None = None,
-    ) -> AsyncScope:
+    ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
-        return AsyncScope(self._loop, self._store.scope(level, id, parent=above, ttl_s=ttl_s))
+        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s)
+        return AsyncScope(self._loop, scope)
 
     async def scopes(
         self,
@@ -662,8 +701,23 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
-    def policy(self, mode: PolicyMode) -> Policy:
-        return self._store.policy(mode)
+    def policy(self, mode: PolicyMode) -> AsyncPolicy:
+        return AsyncPolicy(self._loop, mode)
+
+    async def close_policy(self, level: str, *, keep: bool) -> None:
+        await self._loop.hop_shielded(self._store.close_policy, level, keep=keep)
+
+    async def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        return await self._loop.hop_shielded(
+            self._store.migrate, check=check, dry_run=dry_run, to=to, progress=progress
+        )
 
     async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)

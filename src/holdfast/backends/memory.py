@@ -35,13 +35,16 @@ from holdfast.backends.protocol import (
     Lease,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
     Receipt,
     Record,
     Refusal,
+    mark_order,
 )
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
@@ -201,6 +204,11 @@ class MemoryBackend:
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
 
+    def marks_at_moment(self) -> MarksAtMoment:
+        with self._checkout.reading():
+            newest = Position(len(self._log))
+            return MarksAtMoment(Moment(newest), newest, list(self._marks.ordered(None)))
+
     def now_us(self, stream: str) -> int:
         self._checkout.check_open()
         return self._checkout.clock.now_us()
@@ -358,7 +366,7 @@ class _MemoryMarks:
             due_us = self._checkout.clock.now_us()
             taken = [
                 mark
-                for mark in self._ordered(index)
+                for mark in self.ordered(index)
                 if mark.due <= due_us and not self._claimed(mark, now_us)
             ][:n]
             for mark in taken:
@@ -376,8 +384,15 @@ class _MemoryMarks:
     ) -> list[Mark]:
         with self._checkout.reading():
             return [
-                mark for mark in self._ordered(index) if due_before is None or mark.due < due_before
+                mark for mark in self.ordered(index) if due_before is None or mark.due < due_before
             ][:limit]
+
+    def find(self, query: MarkQuery) -> Sequence[Mark]:
+        with self._checkout.reading():
+            if query.index is not None and query.keys is not None:
+                named = [self._marks.get((query.index, key)) for key in set(query.keys)]
+                return query.pick(mark for mark in named if mark is not None)
+            return query.pick(self._marks.values())
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         with self._checkout.reading():
@@ -388,9 +403,9 @@ class _MemoryMarks:
             ]
             return [claim for claim in claims if claim.left_us > 0][:limit]
 
-    def _ordered(self, index: str | None) -> Sequence[Mark]:
+    def ordered(self, index: str | None) -> Sequence[Mark]:
         marks = [mark for mark in self._marks.values() if index is None or mark.index == index]
-        return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
+        return sorted(marks, key=mark_order)
 
     def _claimed(self, mark: Mark, now_us: int) -> bool:
         claim = self._claims.get((mark.index, mark.key))

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.cli.decisions import load_config
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.nodes.define import Graph, is_graph
+from holdfast.projections import Projection
 from holdfast.runs.define import RunFunction, find_run, is_run
 
 FORMS = "write it like review.py:review or package.module:review"
@@ -61,6 +62,24 @@ def load_graph(code: str, modules: Sequence[str] | None = None) -> Graph:
     if not found:
         raise NotFoundError(f'"{place}" has no graph', hint="make one with holdfast.Graph")
     raise NotFoundError(f'"{place}" has no graph "{name}": it has {listed}', hint=FORMS)
+
+
+def load_projection(code: str, modules: Sequence[str] | None = None) -> Projection:
+    """Returns the projection that `FILE.py:name` or `module:name` names."""
+    place, name = split(code)
+    module = load(code, modules)
+    known = {key: one for key, one in vars(module).items() if isinstance(one, Projection)}
+    if not name and len(known) == 1:
+        return known[next(iter(known))]
+    if name in known:
+        return known[name]
+    listed = ", ".join(known)
+    if known and not name:
+        raise UsageError(f'"{place}" has several projections: {listed}', hint=FORMS)
+    raise NotFoundError(
+        f'"{place}" has no projection{f" {name!r}: it has {listed}" if known else ""}',
+        hint="put @holdfast.projection() above the class or function",
+    )
 
 
 def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:

@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from holdfast.backends.gates import Waiters, open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import Position
 from holdfast.core import tree
 from holdfast.core.commit import PreparedCommit, StreamWrite
-from holdfast.core.event import Change, StreamEnd, StreamState, to_datetime
+from holdfast.core.event import MIGRATED, Change, StreamEnd, StreamState, to_datetime
 
 _logger = logging.getLogger("holdfast.scope")
 
@@ -40,7 +40,13 @@ LINGER_S = 1.0
 """How long the thread waits for more before it ends."""
 DRAIN_S = 30.0
 
-Subscriber = Callable[[Change], object]
+
+class Subscriber(Protocol):
+    """Who is told of changes: any function of one, for asyncio a coroutine function too."""
+
+    def __call__(self, change: Change, /) -> object: ...
+
+
 OnError = Callable[[Exception, Change], object]
 
 
@@ -61,6 +67,7 @@ class _Durable(Struct, frozen=True):
     after: StreamState
     listeners: tuple[Subscription, ...]
     batches: frozenset[int]  # those on their way when it was put
+    is_migrated: bool = False  # the state went to another version of its schema first
 
 
 class Dispatcher:
@@ -127,7 +134,15 @@ class Dispatcher:
             for write, before, after in zip(writes, one.before, one.after, strict=True):
                 listeners = self.listening.get(write.stream, ()) + self.listening.get(EVERY, ())
                 if listeners and not isinstance(after, StreamEnd):
-                    durable = _Durable(position, write, before, after, listeners, batches)
+                    durable = _Durable(
+                        position,
+                        write,
+                        before,
+                        after,
+                        listeners,
+                        batches,
+                        is_migrated=_is_migrated(one, write.stream),
+                    )
                     heapq.heappush(self._waiting, (order, next(self._numbers), durable))
                     self._put += 1
             self.is_full = len(self._waiting) > WAITING_MAX
@@ -194,9 +209,17 @@ class Dispatcher:
         return durable
 
 
+def _is_migrated(one: PreparedCommit, stream: str) -> bool:
+    """Says whether a commit brought the state of a stream to another version of its schema."""
+    records = [record for append in one.commit.appends for record in append.records]
+    return any(record.type == MIGRATED and record.stream == stream for record in records)
+
+
 def _tell(durable: _Durable) -> None:
     write, before, after = durable.write, durable.before, durable.after
     ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
+    if durable.is_migrated:
+        ops = []  # all that differs was touched
     for change in tree.touched(ops, before.root, after.root):
         told = Change(
             write.stream,

@@ -10,6 +10,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   "undo": true                      the state alone did, by one change
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
                   … "life": {…}                     a removal was: what else the scope was before
+    migrated      {"from": 1, "to": 2, "ops": […]}  state went to another version of its schema; ops
+                                                    are the way
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
                   … "id": "…"                       and its whole id, if its name has a digest
@@ -58,6 +60,7 @@ from holdfast.errors import ClosedError, CorruptError, UsageError
 OPENED = "opened"
 CHANGED = "changed"
 RESTORED = "restored"
+MIGRATED = "migrated"
 CHECKPOINTED = "checkpointed"
 FORKED = "forked"
 CLOSED = "closed"
@@ -65,8 +68,11 @@ REMOVED = "removed"
 LEASE = "lease"
 JOINED = "joined"
 
+OF_STATE = frozenset((CHANGED, RESTORED, MIGRATED))
+"""The types of events that change the state: they say which version of its schema it has."""
+
 CORE_TYPES = frozenset(
-    {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, "migrated"}
+    {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, MIGRATED}
 )
 """Every type of ours that has no dot. The list is closed: whatever comes later has one, because a
 word without a dot is a type of the user's own (`own_event.py`)."""
@@ -308,6 +314,7 @@ class StreamState(Struct, frozen=True):
     dropped: bool = False  # the state was dropped when the scope was closed
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
     removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
+    version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
 
     @property
     def is_absent(self) -> bool:
@@ -355,6 +362,10 @@ class _Restored(Struct):
     life: Life | None = None
 
 
+class _Migrated(Struct):
+    ops: Raw
+
+
 class _Forked(Struct):
     at: int
     origin: str = field(name="from")
@@ -375,7 +386,14 @@ def _ops(type: str, payload: bytes) -> tuple[Op, ...]:
         return decode_ops(payload)
     if type == RESTORED:
         return decode_ops(bytes(codec.decode_as(payload, _Restored).ops))
+    if type == MIGRATED:
+        return decode_ops(bytes(codec.decode_as(payload, _Migrated).ops))
     return ()
+
+
+def version_of(meta: str | None) -> int:
+    """Returns the version of a schema that the meta of an event says, 0 if it says none."""
+    return 0 if meta is None else decode_meta(meta).schema or 0
 
 
 def plain_values(record: Record, op: int, columns: int, blobs: BlobReader) -> list[Any]:
@@ -393,7 +411,13 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
     Nothing is written after `closed` but its removal, and what takes that back says so itself. So
     the newest record alone says whether the scope is closed.
     """
-    closed_at, dropped, removed_at = 0, False, -1
+    closed_at, dropped, removed_at, version = 0, False, -1, -1
+    if record.type in OF_STATE:
+        # An event without a change says nothing of the state, unless it says a version.
+        said = version_of(record.meta)
+        version = said or (-1 if record.payload == b"[]" else 0)
+    elif record.type == REMOVED:
+        version = 0
     if record.type == CLOSED:
         closed_at = record.revision
         dropped = not codec.decode_as(record.payload, _Closed).keep
@@ -411,6 +435,7 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
         dropped,
         expires_us,
         removed_at,
+        version,
     )
 
 
@@ -477,6 +502,11 @@ def restored_payload(
     return b'{"to":%d,"ops":%b%b}' % (to, ops_payload, more)
 
 
+def migrated_payload(start: int, end: int, ops_payload: bytes) -> bytes:
+    """Returns the payload of a `migrated` event; ops stand in it as `changed` writes them."""
+    return b'{"from":%d,"to":%d,"ops":%b}' % (start, end, ops_payload)
+
+
 def is_whole_restore(record: Record) -> bool:
     """Says whether an event brought back more than one change of the state.
 
@@ -496,17 +526,22 @@ def advance(
     payload: bytes,
     ops: tuple[Op, ...],
     blobs: BlobReader,
+    version: int = 0,
 ) -> StreamState:
-    """Returns the fold one event later. Raises UsageError if an op does not fit the state."""
+    """Returns the fold one event later. Raises UsageError if an op does not fit the state.
+
+    `version` is what an event that changes the state says of its schema; 0: it stays what it was.
+    """
     revision = state.revision + 1
+    version = version or state.version
     if state.revision == state.removed_at and type == RESTORED:
-        return _returned(state, revision, link, time, payload, ops, blobs)
+        return _returned(state, revision, link, time, payload, ops, blobs, version)
     if ops:
         if len(ops) == 1:
             root = apply_op(state.root, ops[0], (revision, 0), blobs)
         else:
             root = apply(state.root, ops, revision=revision, blobs=blobs)
-        return replace(state, revision=revision, link=link, time=time, root=root)
+        return replace(state, revision=revision, link=link, time=time, root=root, version=version)
     root, parent = state.root, state.parent
     closed_at, dropped, expires_us = state.closed_at, state.dropped, state.expires_us
     if type == OPENED:
@@ -523,8 +558,9 @@ def advance(
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
         return kind(revision, link, time, NOTHING, expires_us=expires_us, removed_at=revision)
+    removed_at = state.removed_at
     return kind(
-        revision, link, time, root, parent, closed_at, dropped, expires_us, state.removed_at
+        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version
     )
 
 
@@ -536,6 +572,7 @@ def _returned(
     payload: bytes,
     ops: tuple[Op, ...],
     blobs: BlobReader,
+    version: int,
 ) -> StreamState:
     """Returns the fold after an event that took a removal back."""
     life = codec.decode_as(payload, _Restored).life or Life(state.removed_at)
@@ -549,6 +586,7 @@ def _returned(
         life.dropped,
         state.expires_us,
         life.removed_at,
+        version,
     )
 
 
@@ -571,7 +609,8 @@ def fold_rows(
     StreamState is made: none is needed.
     """
     before, run = state.link, OpBatch(state.root)
-    revision, time = state.revision, state.time
+    revision, time, version = state.revision, state.time, state.version
+    said: str | None = None  # the newest meta of a change: most say the same as the one before
     for row in rows:
         revision += 1
         number, time, type, actor, key, checkpoint, subject, payload, link, meta = row
@@ -585,16 +624,20 @@ def fold_rows(
         if found != link or number != revision:
             raise _unlinked(stream, revision, number)
         try:
+            if meta is not said and meta != said and type in OF_STATE:
+                said = meta
+                version = version_of(meta) or version
             if type == CHANGED:
                 run.apply_payload(payload, revision, blobs)
             else:
-                state = replace(state, revision=revision - 1, root=run.root())
+                state = replace(state, revision=revision - 1, root=run.root(), version=version)
                 state = advance(state, link, time, type, payload, _ops(type, payload), blobs)
-                run = OpBatch(state.root)
+                run, version, said = OpBatch(state.root), state.version, None
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         before = link
-    return replace(state, revision=revision, link=before, time=time, root=run.root())
+    root = run.root()
+    return replace(state, revision=revision, link=before, time=time, root=root, version=version)
 
 
 def each_state(
@@ -608,7 +651,10 @@ def each_state(
             raise _unlinked(stream, revision, record.revision)
         try:
             ops = ops_of(record)
-            state = advance(state, link, record.time, record.type, record.payload, ops, blobs)
+            type, version = record.type, 0
+            if type in OF_STATE:
+                version = version_of(record.meta)
+            state = advance(state, link, record.time, type, record.payload, ops, blobs, version)
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         yield state

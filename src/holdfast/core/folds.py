@@ -91,4 +91,5 @@ def _end(state: StreamState) -> StreamEnd:
         state.dropped,
         state.expires_us,
         state.removed_at,
+        state.version,
     )

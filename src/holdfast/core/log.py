@@ -33,6 +33,7 @@ from holdfast.backends.protocol import (
     Head,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
     Moment,
     Objects,
@@ -41,6 +42,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    find_marks,
     keeps_meta,
     position_before,
     read_back,
@@ -77,6 +79,8 @@ from holdfast.core.commit_queue import CommitQueue, Request, Waker
 from holdfast.core.dispatcher import Dispatcher, Subscription
 from holdfast.core.event import (
     EMPTY,
+    MIGRATED,
+    OF_STATE,
     Event,
     StreamEnd,
     StreamState,
@@ -95,12 +99,14 @@ from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
-from holdfast.core.meta import imported_meta, is_imported, joined
+from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
+from holdfast.core.schema import Schema
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
+from holdfast.core.typed import NOTHING, Typed
 from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
@@ -109,8 +115,10 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLostError,
     LostCommitsError,
+    NewerSchemaError,
     NotFoundError,
     UnavailableError,
+    UpgradeError,
     UsageError,
     show_us,
 )
@@ -276,6 +284,8 @@ BULK_EVENTS = 64
 SETTLE_S = 0.01
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
+_LEADING = frozenset((event.OPENED, event.MIGRATED))
+"""The types of events that the log itself puts before those of a write."""
 _COMMIT_OF = attrgetter("commit")
 RETRIES_MAX = 1000
 
@@ -291,6 +301,8 @@ class Log:
         self.expiry = Expiry(backend)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that a reader is handed, through the transforms if there are any."""
+        self.typed = NOTHING
+        """The schemas of scopes: what they refuse, and what readers see of older data."""
         self._transforms: tuple[Transform, ...] = ()
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
@@ -355,10 +367,17 @@ class Log:
         def remove() -> None:
             with self._chains:
                 self._transforms = _without(self._transforms, transform)
-                if not self._transforms:
+                if not self._transforms and not self.typed.all:
                     self.show = state_of
 
         return remove
+
+    def use_schemas(self, typed: Typed) -> None:
+        """Has writes to scopes checked by their schemas, and readers see what is older upgraded."""
+        with self._chains:
+            self.typed = typed
+            is_plain = not typed.all and not self._transforms
+            self.show = state_of if is_plain else self._show_transformed
 
     def add_validator(self, validator: Validator) -> Callable[[], None]:
         """Adds a check that every write passes before anything of its commit is written.
@@ -377,14 +396,15 @@ class Log:
         return remove
 
     def _show_transformed(self, state: StreamState, stream: str) -> Map:
-        root = state_of(state, stream)
+        state_of(state, stream)
+        root = self.typed.shown(state, stream)
         for transform in self._transforms:
             root = transform(root, stream)
         return root
 
     @property
     def is_transformed(self) -> bool:
-        """Whether readers see something else than what is stored."""
+        """Whether readers see something else than what is stored, schemas apart."""
         return bool(self._transforms)
 
     # --- who is told -----------------------------------------------------------------------------
@@ -608,7 +628,7 @@ class Log:
         """
         proposed: ProposedCommit = request.work
         try:
-            if isinstance(error, UsageError | ClosedError):
+            if isinstance(error, UsageError | ClosedError | NewerSchemaError | UpgradeError):
                 for write in proposed.writes:
                     self.folds.keep(write.stream, self._refreshed(write))
                 return self._prepare(request, {})
@@ -721,23 +741,13 @@ class Log:
         stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
         expires_us = base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
-            removed_at = self.life(stream)
-            if write.follows <= removed_at:
-                raise conflict(stream, write.follows, removed_at)
-        begins = False
-        if base.revision == 0:
-            expires_us = self.expiry.begin(stream)
-            if write.id == "":
-                raise unnamed(stream)
-            begins = expires_us > 0 or write.id is not None
-        elif write.expires and not expires_us:
-            raise lasts(stream)
-        if begins:
-            payload = event.opened_payload(write.parent, expires_us, write.id)
-            new_events = self._opened(payload, new_events)
-        elif write.parent is not None and base.parent != write.parent:
-            new_events = self._opened(event.opened_payload(write.parent, 0), new_events)
-        state = base
+            self._check_life(write)
+        if base.revision == 0 or write.expires or write.parent is not None:
+            expires_us, new_events = self._with_opening(write, base)
+        schema = self.typed.of(stream) if self.typed.all and not write.keeps_state else None
+        if schema is not None and (base.version != schema.version or schema.aliases):
+            new_events = self._migrated(write, base, new_events)
+        state = before = base
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
@@ -756,32 +766,101 @@ class Log:
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             envelope = [stream, revision, time, type, actor, key, checkpoint, None]
-            meta = common if one.meta is None else joined(common, one.meta)
+            meta, version = common if one.meta is None else joined(common, one.meta), 0
+            if (schema is not None or meta is not None or base.version) and type in OF_STATE:
+                meta, version = self._versioned(stream, state, meta, one, schema)
             if meta is not None:
                 if not self.routes.keeps_meta(stream):
                     raise meta_not_kept(stream)
                 envelope.append(meta)
             link = event.next_link(state.link, payload, envelope)
-            state = advance(state, link, time, type, payload, ops, blobs)
+            state = advance(state, link, time, type, payload, ops, blobs, version)
+            if type == MIGRATED:
+                before = state
             record = Record(
                 stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
             )
             records.append(record)
             key = None
+        if schema is not None:
+            self.typed.check(write, before.root, state, schema)
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
 
-    def _opened(self, payload: bytes, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
-        """Returns events with the one that opens their scope before them.
+    def _with_opening(
+        self, write: StreamWrite, base: StreamState
+    ) -> tuple[int, tuple[NewEvent, ...]]:
+        """Returns when a stream ends, and the events of a write, led by what opens its scope."""
+        stream, expires_us, new_events = write.stream, base.expires_us, write.new_events
+        begins = False
+        if base.revision == 0:
+            expires_us = self.expiry.begin(stream)
+            if write.id == "":
+                raise unnamed(stream)
+            begins = expires_us > 0 or write.id is not None
+        elif write.expires and not expires_us:
+            raise lasts(stream)
+        if begins or (write.parent is not None and base.parent != write.parent):
+            said = (expires_us, write.id) if begins else (0, None)
+            opened = NewEvent(event.OPENED, event.opened_payload(write.parent, *said))
+            new_events = self._led(opened, new_events)
+        return expires_us, new_events
+
+    def _check_life(self, write: StreamWrite) -> None:
+        """Raises ConflictError if what a write follows is of a life that is over."""
+        removed_at = self.life(write.stream)
+        if write.follows <= removed_at:
+            raise conflict(write.stream, write.follows, removed_at)
+
+    def _led(self, lead: NewEvent, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
+        """Returns events with one before them that opens their scope, or migrates its state.
 
         Where one key is all that an append takes, it is on the first event.
         """
         first, *rest = new_events
         if first.key is None or self.record_keys:
-            return (NewEvent(event.OPENED, payload), *new_events)
-        opened = NewEvent(event.OPENED, payload, key=first.key)
-        return (opened, msgspec.structs.replace(first, key=None), *rest)
+            return (lead, *new_events)
+        lead = msgspec.structs.replace(lead, key=first.key)
+        return (lead, msgspec.structs.replace(first, key=None), *rest)
+
+    def _migrated(
+        self, write: StreamWrite, base: StreamState, new_events: tuple[NewEvent, ...]
+    ) -> tuple[NewEvent, ...]:
+        """Returns events with the one before them that brings the state to the program's version.
+
+        One that says its version by itself goes to that one: a migration, or a removal that is
+        taken back, which brings back what was stored then.
+        """
+        if any(one.meta is not None and one.type in OF_STATE for one in write.new_events):
+            return new_events
+        lead = self.typed.migration(base, write.stream, self.blobs.spill)
+        return new_events if lead is None else self._led(lead, new_events)
+
+    def _versioned(
+        self,
+        stream: str,
+        state: StreamState,
+        meta: str | None,
+        one: NewEvent,
+        schema: Schema[Any] | None,
+    ) -> tuple[str | None, int]:
+        """Returns meta and version of a change of the state.
+
+        Where no schema here looks at it, it says its version itself, or follows a state without
+        one. Else it is refused: it was not made for what is there. If that is not to be checked,
+        it says what was there.
+        """
+        if schema is not None and one.meta is None:
+            return joined(meta, schema.meta), schema.version
+        said = event.version_of(meta)
+        if said >= state.version or one.type == MIGRATED or not (one.ops or one.defaults):
+            return meta, said
+        if said or not self.typed.unchecked:
+            self.typed.refuse(stream, state.version)
+        text = encode_meta(Meta(schema=state.version))
+        assert text is not None, "BUG: a version that says nothing"
+        return joined(meta, text), state.version
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
         """Returns the state that a write will follow, having checked what can be checked here."""
@@ -801,7 +880,9 @@ class Log:
             base = overlay.get(stream) or self._refreshed(write)
             if write.expected != base.revision:
                 raise conflict(stream, write.expected, base.revision)
-        if isinstance(base, StreamEnd) and not self._needs_end_only(write):
+        if isinstance(base, StreamEnd) and not (
+            self._needs_end_only(write) and (base.version >= 0 or write.keeps_state)
+        ):
             # A neighbour's commit, which was not folded: this one waits until that is written.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at and write.new_events[0].type != event.REMOVED:
@@ -857,6 +938,8 @@ class Log:
             ends = self.expiry.end(write.stream, head)
             end = end_of(self.record(write.stream, head.revision), ends)
             self.folds.keep(write.stream, end)
+        if end.version < 0 and not write.keeps_state:
+            return self.newest(write.stream)  # only the fold knows whether the state has a schema
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
@@ -879,6 +962,8 @@ class Log:
             is_ending = write.new_events[-1].type in (event.CLOSED, event.REMOVED)
             return not (is_ending and self.dispatcher.hears(write.stream))
         if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
+            return False
+        if self.typed.all and self.typed.of(write.stream) is not None:
             return False
         growth = self.snapshots.growth.get(write.stream)
         return growth is None or growth.bytes < growth.due_at_bytes
@@ -1045,9 +1130,9 @@ class Log:
         for write in proposed.writes:
             found = self.find(write.stream, key=write.key) if write.key else []
             first = found[0].revision if found else 1
-            last = first + len(write.new_events) if found else 0
+            last = first + len(write.new_events) + 1 if found else 0
             stored = self.records(write.stream, after=first - 1, until=last)
-            if stored and stored[0].type == event.OPENED:
+            while stored and stored[0].type in _LEADING:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
             pairs = zip(stored, write.new_events, strict=True)
@@ -1505,9 +1590,22 @@ class Log:
                     return 0 if before is None else before.removed_at
         return 0
 
-    def absent(self) -> set[str]:
-        """Returns the streams that are there and whose scopes were removed, as they are now."""
-        return {mark.key for mark in self._backend.marks.list(ABSENT, limit=NO_LIMIT)}
+    def find_marks(
+        self,
+        index: str | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        group: str | None = None,
+        after: Mark | None = None,
+        limit: int = NO_LIMIT,
+    ) -> list[Mark]:
+        """Returns the marks that fit what is given, in the order of clause 17."""
+        query = MarkQuery(index, keys, group, after, limit=limit)
+        return find_marks(self._backend.marks, query)
+
+    def absent(self, streams: Sequence[str]) -> set[str]:
+        """Returns those of some streams whose scopes were removed, as they are now."""
+        return {mark.key for mark in self.find_marks(ABSENT, keys=streams)} if streams else set()
 
     def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
         """Yields the name of every stream after one, in order."""

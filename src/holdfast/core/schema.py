@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from holdfast.core.arguments import check_call, check_text, check_whole
+from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.shape import Misfit, Shape, check_type
 from holdfast.errors import (
     ExistsError,
@@ -64,6 +65,8 @@ class Schema(Generic[T]):
         self.shape: Shape = check_type(type)
         self.type = type
         self.aliases = _check_aliases(aliases, self.shape)
+        self.meta = cast("str", encode_meta(Meta(schema=version)))
+        """What is stored with each event of this version."""
         self._upgrades: dict[int, Step] = {}
         self._downgrades: dict[int, Step] = {}
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from holdfast.core.codec import Path, show_path
+from holdfast.core.codec import Encoded, Path, may_have_tags, show_path
 from holdfast.errors import UsageError, show_error, show_value
 
 _EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at `[^`]*`)?$", re.S)
@@ -53,6 +53,7 @@ class Shape:
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._parts: _Parts | None = None
+        self._decoders: dict[str, msgspec.json.Decoder[Any]] | None = None
 
     @property
     def parts(self) -> _Parts:
@@ -76,7 +77,29 @@ class Shape:
         validate = getattr(self.annotation, "model_validate", None)
         if validate is not None:
             return validate(data)
-        return msgspec.convert(data, self.annotation)
+        return msgspec.convert(data, self.annotation, str_keys=True)
+
+    def takes(self, field: object, value: Encoded) -> bool:
+        """Says whether a field can be this encoded value, at little cost.
+
+        It is what `misfits` says of it. False may also mean that it was not looked at: a value with
+        tags of ours in it, a field that the type has not, a type with no parts.
+        """
+        if self._decoders is None:
+            fields = (self.parts.fields or {}).items()
+            self._decoders = {
+                name: msgspec.json.Decoder(part.shape.annotation)
+                for name, part in fields
+                if not hasattr(part.shape.annotation, "model_validate")
+            }
+        decoder = self._decoders.get(cast("str", field))
+        if decoder is None or may_have_tags(bytes(value)):
+            return False
+        try:
+            decoder.decode(value)
+        except Exception:  # whatever a type of the user's raises: it is asked again, for its words
+            return False
+        return True
 
     def misfits(self, data: Any, path: Path = ()) -> list[Misfit]:
         """Returns every place of the data that is not what the type says; none if it fits."""

@@ -427,8 +427,9 @@ def _run(numbers: list[int]) -> ItemRange:
 # Which folds are kept as snapshots, when, and how one is trusted again.
 #
 # A snapshot is an object named `<stream digest>/<revision>`: sha256 of the rest (32 bytes), a JSON
-# line with stream, revision, link, time, parent and closing, then the packed state (`snapshot.py`).
-# It is a hint. One that fails its digest, or whose link the log does not have at that revision, is
+# line with stream, revision, link, time, parent, closing and the version of its schema, then the
+# packed state (`snapshot.py`), as it is stored: whoever shows it brings it to another version. It
+# is a hint. One that fails its digest, or whose link the log does not have at that revision, is
 # reported, deleted and not used.
 #
 # A snapshot is due when the log has grown by as much as the last one took, and by 256 KiB at least.
@@ -455,6 +456,7 @@ class _Header(Struct, array_like=True):
     dropped: bool
     expires_us: int = 0
     removed_at: int = 0
+    schema: int = 0
 
 
 class _Growth(Struct):
@@ -580,6 +582,7 @@ class Snapshots:
             header.dropped,
             header.expires_us,
             header.removed_at,
+            header.schema,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
@@ -594,6 +597,7 @@ class Snapshots:
             state.dropped,
             state.expires_us,
             state.removed_at,
+            state.version,
         )
         rest = codec.encode_plain(header) + b"\n" + pack(state.root)
         try:

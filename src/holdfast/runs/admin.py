@@ -22,7 +22,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import new_id
-from holdfast.record.removal import along, check_nothing_under_way, removal
+from holdfast.record.removal import along, check_nothing_under_way, leased, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.execution import INDEX, new_event, status_marks
@@ -89,9 +89,10 @@ class HeldRun:
     def add(self, added: Any) -> None:
         """Appends an event, under the run's lease, with the marks of the status it leads to.
 
-        Never after the end: `ended` is the last event, which says that the run is over.
+        Nothing goes on after the end. But whoever finds out what became of an act that was under
+        way then may say so: a verdict changes nothing of how the run ended.
         """
-        if self.journal.ended is not None:
+        if self.journal.ended is not None and not isinstance(added, events.Settled):
             raise UsageError(
                 f'run "{self._id}" has ended: nothing is added to it any more',
                 hint="fork it from before that step to go on from there",
@@ -178,9 +179,11 @@ def fork(
         added.append(events.StepDone(path, store(values.encode(value))))
     new_events += [new_event(one) for one in added]
     write = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
-    engine.log.commit(ProposedCommit((write,), marks=status_marks(target, "pending")))
+    writes = [write]
     if signals == "copy":
-        _copy_messages(engine, stream, f"run/{target}", journal.taken)
+        # In the same commit: a run that is resumed at once finds what it waits for.
+        writes += _copied_messages(engine, stream, f"run/{target}", journal.taken)
+    engine.log.commit(ProposedCommit(tuple(writes), marks=status_marks(target, "pending")))
     return Run(engine, target)
 
 
@@ -195,33 +198,42 @@ def _fork_point(journal: Journal, id: str, at: str | int) -> int:
     return entry.revision - 1
 
 
-def _copy_messages(engine: Engine, source: str, target: str, taken: set[int]) -> None:
+def _copied_messages(
+    engine: Engine, source: str, target: str, taken: set[int]
+) -> list[StreamWrite]:
+    """Returns what puts the messages that a run has not taken into the inbox of another one."""
     box = inbox.Inbox(engine.log, source)
     box.look()
-    for message in sorted(box.waiting(taken), key=lambda message: message.revision):
-        if message.kind != "stop":
-            key = f"{source}@{message.revision}"
-            inbox.send(engine.log, target, message.kind, message.value, name=message.name, id=key)
+    waiting = sorted(box.waiting(taken), key=lambda message: message.revision)
+    copied = [inbox.sent_event(one.kind, one.value, one.name) for one in waiting]
+    left = [one for one, message in zip(copied, waiting, strict=True) if message.kind != "stop"]
+    return [StreamWrite(inbox.stream_of(target), tuple(left))] if left else []
 
 
 def remove(engine: Engine, id: str) -> list[str]:
     """Removes a run that has ended, with its children: their ids can begin again (0025).
 
     One commit ends the journal, the inbox and the own state of each. It is guarded by where each of
-    them was when it was looked at. Nobody adds to a journal that has ended, so no lease is needed.
+    them was when it was looked at. Nobody adds to a journal that has ended, so its lease is not
+    needed; those of the own states are held meanwhile, as for every scope that is removed.
     """
     id = check_id(id)
     for _ in range(REMOVE_RETRIES):
         removing: dict[str, Journal] = {}
         writes: list[StreamWrite] = []
         marks: list[Mark | Cleared] = []
-        for one in _with_children(engine, id, removing):
-            found, changes = _removal_of(engine, one, removing[one].revision)
-            writes += found
-            marks += changes
+        ids = list(_with_children(engine, id, removing))
+        states = [engine.state_of(one) for one in ids]
         try:
-            engine.log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
-        except ConflictError as error:
+            with leased(states[0]._context, *[state.name for state in states]) as fence:
+                for one in ids:
+                    found, changes = _removal_of(engine, one, removing[one].revision)
+                    writes += found
+                    marks += changes
+                engine.log.commit(ProposedCommit(tuple(writes), fence=fence, marks=tuple(marks)))
+        except (ConflictError, LeaseLostError) as error:
+            if isinstance(error, LeaseLostError) and error.lease != states[0].name:
+                raise
             _logger.debug('the removal of run "%s" is tried again: %s', id, error)
             continue
         return list(removing)

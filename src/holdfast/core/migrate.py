@@ -1,0 +1,180 @@
+"""Brings the state of every scope to the version of its schema, by appending; nothing is rewritten.
+
+Each scope is a commit of its own, guarded by the revision that its upgrade was computed from. So a
+run that was killed is begun again, and passes over what is done; and a scope that others write to
+meanwhile is migrated by them, or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit_queue import Request
+from holdfast.core.event import StreamState
+from holdfast.core.log import BULK_STREAMS, Log
+from holdfast.core.schema import Schema
+from holdfast.errors import ConflictError, HoldfastError, UpgradeError, UsageError
+
+RETRIES = 8
+Progress = Callable[[int, int], object]
+"""Called with how many scopes are done, and how many there are."""
+
+
+class Outdated(Struct, frozen=True):
+    """A scope whose state is not of its schema's version: what it has, and what it is to have."""
+
+    scope: str
+    stored: int
+    version: int
+    changes: int = 0
+    """How many places the migration changes; 0 if it was not computed."""
+    error: str | None = None
+    """Why it cannot be migrated; None if it can."""
+    both: tuple[str, ...] = ()
+    """Former names of fields that stand beside their new ones, which count."""
+
+
+class Migration(Struct, frozen=True):
+    """What a migration found and did."""
+
+    scopes: int
+    """How many scopes have a schema."""
+    migrated: int
+    outdated: list[Outdated]
+    """Those that are not of their version: all if nothing was to be done, else those left."""
+    is_dry: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every scope is of its version now, or could be made so."""
+        return not any(one.error or not self.is_dry for one in self.outdated)
+
+
+def typed_scopes(log: Log) -> list[str]:
+    """Returns the names of all scopes that have a schema."""
+    levels = dict.fromkeys(one.name.partition("/")[0] for one in log.typed.all)
+    found: list[str] = []
+    for level in levels:
+        found += [level] if log.heads([level])[0] is not None else []
+        found += log.streams(prefix=f"{level}/")
+    return [name for name in found if log.typed.of(name) is not None]
+
+
+def outdated(log: Log, *, compute: bool, to: int | None = None) -> Iterator[Outdated]:
+    """Yields the scopes that are not of their version; with `compute`, what would become of them.
+
+    Those with both names of a renamed field are among them, though nothing is to be done there.
+    """
+    names = typed_scopes(log)
+    for start in range(0, len(names), BULK_STREAMS):
+        chunk = names[start : start + BULK_STREAMS]
+        for name, state in zip(chunk, log.newest_of(chunk), strict=True):
+            if state is not None and state.root:
+                one = _look(log, name, state, compute=compute, to=to)
+                if one is not None:
+                    yield one
+
+
+def _look(
+    log: Log, name: str, state: StreamState, *, compute: bool, to: int | None
+) -> Outdated | None:
+    schema = log.typed.of(name)
+    assert schema is not None, "BUG: a scope without a schema is migrated"
+    stored, goal = schema.stored_version(state.version), _goal(schema, to)
+    both = tuple(schema.doubled_in(state.root))
+    if stored == goal and not schema.renamed_in(state.root) and not both:
+        return None
+    if stored > schema.version:
+        return Outdated(name, stored, goal, error=schema.newer(stored, name).message)
+    if not compute:
+        return Outdated(name, stored, goal, both=both)
+    try:
+        new_event = _new_event(log, name, state, to)
+    except UpgradeError as error:
+        return Outdated(name, stored, goal, error=error.message, both=both)
+    return Outdated(name, stored, goal, 0 if new_event is None else len(new_event.ops), both=both)
+
+
+def _goal(schema: Schema[Any], to: int | None) -> int:
+    return schema.version if to is None else min(to, schema.version)
+
+
+def _new_event(log: Log, name: str, state: StreamState, to: int | None) -> NewEvent | None:
+    if to is None:
+        return log.typed.migration(state, name, log.blobs.spill)
+    return log.typed.downgrade(state, name, to, log.blobs.spill)
+
+
+def migrate(log: Log, *, to: int | None, progress: Progress | None) -> Migration:
+    """Migrates every scope that has a schema; `to` is an older version to go down to."""
+    names = typed_scopes(log)
+    done, left = 0, list[Outdated]()
+    for start in range(0, len(names), BULK_STREAMS):
+        chunk = names[start : start + BULK_STREAMS]
+        wanted: list[tuple[str, StreamState]] = []
+        for name, state in zip(chunk, log.newest_of(chunk), strict=True):
+            if state is not None and not state.closed_at:
+                wanted.append((name, state))
+        count, failed = _migrate_some(log, wanted, to)
+        done += count
+        left += failed
+        if progress is not None:
+            progress(start + len(chunk), len(names))
+    return Migration(len(names), done, left)
+
+
+def _migrate_some(
+    log: Log, wanted: Sequence[tuple[str, StreamState]], to: int | None
+) -> tuple[int, list[Outdated]]:
+    """Migrates some scopes, in commits next to each other: one sync serves them all."""
+    sent: list[str] = []
+    proposed: list[ProposedCommit] = []
+    left: list[Outdated] = []
+    for name, state in wanted:
+        try:
+            new_event = _new_event(log, name, state, to)
+        except HoldfastError as error:
+            left.append(_failed(log, name, state, error, to))
+            continue
+        if new_event is not None:
+            sent.append(name)
+            write = StreamWrite(name, (new_event,), expected=state.revision)
+            proposed.append(ProposedCommit((write,)))
+    requests = log.submit_all(proposed) if proposed else []
+    done = 0
+    for name, request in zip(sent, requests, strict=True):
+        try:
+            done += _finish(log, name, request, to)
+        except (UpgradeError, UsageError, ConflictError) as error:
+            left.append(_failed(log, name, log.newest(name), error, to))
+    return done, left
+
+
+def _finish(log: Log, name: str, request: Request, to: int | None) -> int:
+    """Waits for one, and does it again if others were faster; returns whether it was needed."""
+    for _ in range(RETRIES):
+        try:
+            log.wait(request)
+            return 1
+        except ConflictError:
+            state = log.newest(name)
+            new_event = None if state.closed_at else _new_event(log, name, state, to)
+            if new_event is None:
+                return 0
+            write = StreamWrite(name, (new_event,), expected=state.revision)
+            request = log.submit(ProposedCommit((write,)))
+    log.wait(request)
+    return 1
+
+
+def _failed(
+    log: Log, name: str, state: StreamState, error: HoldfastError, to: int | None
+) -> Outdated:
+    schema = log.typed.of(name)
+    assert schema is not None, "BUG: a scope without a schema is migrated"
+    stored = schema.stored_version(state.version)
+    return Outdated(name, stored, _goal(schema, to), error=error.message)

@@ -1,0 +1,315 @@
+"""Typed state: which schema a scope has, what it refuses, and what readers see of older data.
+
+The stored fold never runs code of the user's: a state is what its events say, and `version` is what
+the newest of them says of it. All this stands beside that fold. A read shows the stored state as
+the program's version has it. A write is checked where it touches the state, against what its type
+says there. The first one at a newer version is led by an event `migrated`, which holds the
+difference from the stored to the upgraded state: its ops, and all ops after it, address that shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NoReturn, cast
+
+from holdfast.core import codec, tree
+from holdfast.core.codec import Path
+from holdfast.core.commit import NewEvent, StreamWrite
+from holdfast.core.event import MIGRATED, StreamState, migrated_payload, state_of
+from holdfast.core.layers import reserved_prefixes
+from holdfast.core.meta import Meta, encode_meta
+from holdfast.core.schema import Schema, schema_of
+from holdfast.core.shape import Misfit, Shape, show_type
+from holdfast.core.tree import MISSING, List, Map, Op, thaw
+from holdfast.errors import NewerSchemaError, SchemaError, UsageError, show_value
+
+Spill = Callable[[Op, str], Op]
+"""Returns an op of a stream with its value kept beside the log, if that is large."""
+
+KNOWN_MAX = 65536
+SHOWN_MAX = 256
+"""So many upgraded states are kept, each until its stream goes on."""
+
+
+class Typed:
+    """The schemas of one store's scopes."""
+
+    def __init__(self, schemas: Sequence[type[Any]], *, unchecked: bool = False) -> None:
+        self.all = [schema_of(kind) for kind in schemas]
+        self.unchecked = unchecked
+        """Whether scopes without a schema here may be written to, whatever they have."""
+        self._known: dict[str, Schema[Any] | None] = {}
+        self._shown: dict[str, tuple[bytes, Map]] = {}
+        names: dict[str, Schema[Any]] = {}
+        for one in self.all:
+            _check_pattern(one)
+            if one.name in names:
+                raise _doubled(one.name, [names[one.name], one])
+            names[one.name] = one
+
+    def of(self, stream: str) -> Schema[Any] | None:
+        """Returns the schema of a scope, None if it has none; raises UsageError if it has two."""
+        try:
+            return self._known[stream]
+        except KeyError:
+            found = [one for one in self.all if _is_of(stream, one.name)]
+            if len(found) > 1:
+                raise _doubled(stream, found) from None
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[stream] = found[0] if found else None
+            return self._known[stream]
+
+    def check_schema(self, stream: str, kind: Any) -> None:
+        """Raises UsageError if a class is not the schema of a scope."""
+        schema = self.of(stream)
+        if schema is None:
+            raise without_schema(stream)
+        if kind is not schema.type:
+            raise UsageError(
+                f'scope "{stream}" has the schema "{schema.type.__name__}", found '
+                f"{show_value(kind)}"
+            )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def is_current(self, state: StreamState, stream: str) -> bool:
+        """Says whether readers see a state as it is stored: nothing of it is older, or it is newer
+        than this program, which then cannot change what it shows."""
+        schema = self.of(stream)
+        if schema is None or not state.root:
+            return True
+        stored = schema.stored_version(state.version)
+        return stored > schema.version or schema.is_current(state.root, state.version)
+
+    def shown(self, state: StreamState, stream: str) -> Map:
+        """Returns a state as the program's version has it; raises UpgradeError if it cannot be.
+
+        What was computed is kept until the stream goes on: the newest state is read most.
+        """
+        if state.dropped or self.is_current(state, stream):
+            return state.root
+        kept = self._shown.get(stream)
+        if kept is not None and kept[0] == state.link:
+            return kept[1]
+        schema = cast("Schema[Any]", self.of(stream))
+        where = f'scope "{stream}" at revision {state.revision}'
+        new = schema.upgraded(state.root.to_dict(), state.version, where)
+        root = _entered(new)
+        if len(self._shown) >= SHOWN_MAX:
+            self._shown.pop(next(iter(self._shown)), None)
+        self._shown[stream] = state.link, root
+        return root
+
+    def value(self, state: StreamState, stream: str) -> Any:
+        """Returns a state as a value of its type; raises UsageError if the scope has no schema."""
+        schema = self.of(stream)
+        if schema is None:
+            raise without_schema(stream)
+        state_of(state, stream)
+        where = f'scope "{stream}" at revision {state.revision}'
+        try:
+            return schema.load(self.shown(state, stream).to_dict(), where)
+        except SchemaError as error:
+            if state.version > schema.version:
+                raise schema.newer(state.version, where) from error
+            raise
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def migration(self, state: StreamState, stream: str, spill: Spill) -> NewEvent | None:
+        """Returns the event that brings a stored state to the program's version; None if it is.
+
+        Raises NewerSchemaError if it is newer.
+        """
+        schema, stored = self._stored(state, stream)
+        if not state.root and not state.version:
+            return None  # nothing was ever set
+        if schema.is_current(state.root, state.version):
+            return None
+        ops = tree.diff_ops(state.root, self.shown(state, stream))
+        return migrated(stored, schema.version, ops, stream, spill)
+
+    def downgrade(self, state: StreamState, stream: str, to: int, spill: Spill) -> NewEvent | None:
+        """Returns the event that brings a stored state to an older version; None if it is."""
+        schema, stored = self._stored(state, stream)
+        if not state.root and not state.version:
+            return None  # nothing was ever set
+        if stored <= to:
+            return None
+        where = f'scope "{stream}" at revision {state.revision}'
+        new = schema.downgraded(state.root.to_dict(), state.version, to, where)
+        return migrated(stored, to, tree.diff_ops(state.root, _entered(new)), stream, spill)
+
+    def _stored(self, state: StreamState, stream: str) -> tuple[Schema[Any], int]:
+        """Returns the schema of a scope that has one, and the version that its state has.
+
+        Raises NewerSchemaError if that is newer than the program.
+        """
+        schema = self.of(stream)
+        assert schema is not None, "BUG: a scope without a schema is migrated"
+        stored = schema.stored_version(state.version)
+        if stored > schema.version:
+            raise schema.newer(stored, f'scope "{stream}"')
+        return schema, stored
+
+    def check(
+        self, write: StreamWrite, before: Map, state: StreamState, schema: Schema[Any]
+    ) -> None:
+        """Raises SchemaError, with every place, if a write leaves what its type does not allow.
+
+        `before` is the state that its ops were made for. Only what they touched is looked at. What
+        leaves nothing at all is a state as before the first write, and that has no type.
+        """
+        first = write.new_events[0]
+        if len(write.new_events) == 1 and len(first.ops) == 1 and before and not first.defaults:
+            # Nearly every write: a field of the state is set, and what it is set to is right.
+            op = first.ops[0]
+            if op.kind == "set" and schema.shape.takes(op.path, op.value):
+                return
+        if state.version != schema.version or not state.root:
+            return
+        ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
+        if misfits := _misfits(schema.shape, ops, before, state.root):
+            shown = "; ".join(map(str, misfits))
+            raise SchemaError(
+                f'scope "{write.stream}" has the schema "{schema.type.__name__}": {shown}; nothing '
+                "was written",
+                misfits=misfits,
+            )
+
+    def refuse(self, stream: str, version: int) -> NoReturn:
+        """Raises NewerSchemaError for a write to a scope whose schema this program has not."""
+        raise NewerSchemaError(
+            f'scope "{stream}" has version {version} of a schema that this program has not: '
+            "nothing was written",
+            name=stream,
+            stored=version,
+            known=0,
+            hint="open the store with schemas=[…], or with unchecked=True to write all the same, "
+            "without a check",
+        )
+
+
+NOTHING = Typed(())
+"""Of a store that was opened without schemas."""
+
+
+def _entered(data: dict[str, Any]) -> Map:
+    """Returns plain data as a state, each value encoded by itself."""
+    return tree.apply(Map(), [tree.set_op(key, data[key]) for key in data], revision=None)
+
+
+def migrated(start: int, end: int, ops: Sequence[Op], stream: str, spill: Spill) -> NewEvent:
+    """Returns the event of a state that goes from a version to another one."""
+    ops = [spill(op, stream) for op in ops]
+    meta = encode_meta(Meta(schema=end))
+    payload = migrated_payload(start, end, tree.encode_ops(ops))
+    return NewEvent(MIGRATED, payload, tuple(ops), meta=meta)
+
+
+def without_schema(stream: str) -> UsageError:
+    """Returns the error for a scope that is asked for its type and has none."""
+    return UsageError(
+        f'scope "{stream}" has no schema in this program',
+        hint="open the store with schemas=[…]: one whose level or pattern is that of the scope",
+    )
+
+
+def _check_pattern(one: Schema[Any]) -> None:
+    level = one.name.partition("/")[0]
+    if one.kind != "state" or level in reserved_prefixes() or not level.isidentifier():
+        raise UsageError(
+            f"{one!r} cannot be the schema of scopes: expected one of a level, or of a pattern "
+            "such as conversation/support-*",
+            hint='@holdfast.schema("conversation", version=1)',
+        )
+
+
+def _is_of(stream: str, pattern: str) -> bool:
+    if "/" not in pattern:
+        return stream.partition("/")[0] == pattern
+    return fnmatchcase(stream, pattern)
+
+
+def _doubled(stream: str, found: Sequence[Schema[Any]]) -> UsageError:
+    shown = " and ".join(map(repr, found))
+    return UsageError(
+        f'"{stream}" has two schemas: {shown}', hint="a scope has one: make the patterns narrower"
+    )
+
+
+# --- what a write touched -------------------------------------------------------------------------
+
+
+def _misfits(shape: Shape, ops: Sequence[Op], before: Map, after: Map) -> list[Misfit]:
+    """Returns every place that ops left as it must not be."""
+    if not before or shape.is_whole:
+        return shape.misfits(after.to_dict())
+    found: list[Misfit] = []
+    alone = _appended_alone(ops)
+    for op in ops:
+        for path in _paths(op):
+            first = 0
+            if op.kind == "append" and path in alone:
+                kept = tree.get(before, path)
+                first = len(kept) if isinstance(kept, List) else 0
+            found += _misfits_by(shape, path, first, before, after)
+    return list(dict.fromkeys(found))
+
+
+def _appended_alone(ops: Sequence[Op]) -> set[Path]:
+    """Returns the lists that ops append to, without any other op at or around them."""
+    appended = {op.keys for op in ops if op.kind == "append"}
+    for op in ops if appended else ():
+        if op.kind != "append":
+            shared = len(op.keys)
+            appended = {
+                path for path in appended if path[:shared] != op.keys[: min(shared, len(path))]
+            }
+    return appended
+
+
+def _paths(op: Op) -> list[Path]:
+    """Returns the paths that an op puts something at, or takes it away from."""
+    if op.kind == "truncate":
+        return []
+    if op.kind == "merge" and codec.parse_blob_ref(op.value) is None:
+        return [(*op.keys, key) for key in codec.decode(op.value)]
+    return [op.keys]
+
+
+def _misfits_by(shape: Shape, path: Path, first: int, before: Map, after: Map) -> Iterator[Misfit]:
+    """Yields what is wrong at a path: there, or in what holds it if that is to be seen as a whole.
+
+    It is where its type looks at itself, and where it was not there before: it must be complete.
+    Of a list that grew, the items from `first` on are looked at.
+    """
+    required = False
+    for depth, step in enumerate(path):
+        place = path[:depth]
+        if shape.is_whole or (depth and not isinstance(tree.get(before, place), Map | List)):
+            path, required = place, False
+            break
+        parts = shape.parts
+        part = None if parts.fields is None else parts.fields.get(cast("str", step))
+        if parts.each is not None:
+            shape, required = parts.each, False
+        elif part is not None:
+            shape, required = part.shape, part.required
+        else:
+            kept = tree.locate(after, path[: depth + 1])
+            if parts.is_closed and kept is not MISSING:
+                yield Misfit(path[: depth + 1], "no such field", show_value(thaw(kept)))
+            return
+    kept = tree.locate(after, path)
+    if kept is MISSING:
+        if required and tree.locate(after, path[:-1]) is not MISSING:
+            yield Misfit(path, show_type(shape.annotation), "nothing")
+    elif first and shape.parts.each is not None:
+        items = cast("List", tree.get(after, path))
+        for index in range(first, len(items)):
+            yield from shape.parts.each.misfits(thaw(items[index]), (*path, index))
+    else:
+        yield from shape.misfits(thaw(kept), path)
