@@ -30,7 +30,7 @@ from holdfast.render.history import (
     value_document,
     write_document,
 )
-from holdfast.render.query import hit_document
+from holdfast.render.query import hit_document, linked_document
 from holdfast.render.text import (
     clean,
     indent,
@@ -87,7 +87,7 @@ def show_linked(store: Store, link: str, options: Options) -> None:
         for one in hit.links
     }
     if options.json:
-        print_json({**document, "leads": leads})
+        print_json(linked_document(hit, leads))
         return
     facts = [(name, str(value)) for name, value in document.items() if value and name != "links"]
     print_facts([*facts, *((f"links to {one}", to or "") for one, to in leads.items())])

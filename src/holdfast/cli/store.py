@@ -37,10 +37,9 @@ from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.names import split_name, unescape, without_secrets
-from holdfast.render.query import links_document
+from holdfast.render.query import linked_check_document
 from holdfast.render.store import (
     ScopeSummary,
-    check_document,
     copy_document,
     created_document,
     groups_document,
@@ -201,7 +200,7 @@ def check(
         report = store.check(read_all=read_all, expect=expect)
         dangling = store.dangling_links() if links else []
     if options.json:
-        print_json({**check_document(report), **links_document(dangling, asked=links)})
+        print_json(linked_check_document(report, dangling if links else None))
     else:
         print_report(report, options)
         for one in dangling:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
+from holdfast.core.check import Report
 from holdfast.query.form import Hit, Hits
 from holdfast.query.links import DanglingLink
 from holdfast.query.tables import Rows
+from holdfast.render.store import check_document
 from holdfast.render.text import page_document, time_text
 
 
@@ -30,9 +32,17 @@ def hit_document(hit: Hit) -> dict[str, Any]:
     }
 
 
-def links_document(dangling: Sequence[DanglingLink], *, asked: bool) -> dict[str, Any]:
-    """Returns the links that lead nowhere, if they were asked for."""
-    return {"dangling": [to_builtins(one) for one in dangling] if asked else None}
+def linked_document(hit: Hit, leads: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns what a link leads to, with where its own links lead; None for nowhere."""
+    return {**hit_document(hit), "leads": dict(leads)}
+
+
+def linked_check_document(
+    report: Report, dangling: Sequence[DanglingLink] | None
+) -> dict[str, Any]:
+    """Returns what a check found, and the links that lead nowhere if they were asked for."""
+    links = None if dangling is None else [to_builtins(one) for one in dangling]
+    return {**check_document(report), "dangling": links}
 
 
 def hits_document(answer: Hits) -> dict[str, Any]:
