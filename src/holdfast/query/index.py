@@ -210,7 +210,7 @@ class QueryIndex:
         names = sorted({one.link for one in scopes})
         heads = self._log.heads(names) if names else []
         there = {name for name, head in zip(names, heads, strict=True) if head is not None}
-        there -= set(self._log.absent(sorted(there))) if there else set()
+        there -= self._log.absent(sorted(there))
         return nowhere + [one for one in scopes if one.link not in there]
 
     def _follow_now(self, timeout_s: float) -> None:
