@@ -48,6 +48,9 @@ LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]*)(?P<p
 FRONT = {"index.md": "---\nhide:\n  - navigation\n  - toc\n---\n\n"}
 """What is said to the builder at the top of a page."""
 FENCED = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.M | re.S)
+ITEM = re.compile(r"(?:-|\d+\.) ")
+INSIDE = re.compile(r"(?:-|\d+\.) | ")
+"""A line of a list: the first of an item, or one that goes on with it."""
 COLOURED = re.compile(r"\x1b\[[0-9;]*m")
 NAMES = re.compile(r"`(\w+)`")
 
@@ -104,6 +107,19 @@ def relinked(text: str, source: str, page: str) -> str:
     return "".join([*pieces, LINK.sub(replace, text[end:])])
 
 
+def spaced(text: str) -> str:
+    """Returns a page's text with an empty line before each list, which the builder needs."""
+    lines: list[str] = []
+    is_code = False
+    for line in text.splitlines():
+        before = lines[-1] if lines else ""
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and ITEM.match(line) and before and not INSIDE.match(before):
+            lines.append("")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def example(path: Path) -> str:
     """Returns the page of an example: what its docstring says, then all of it."""
     code = path.read_text("utf-8")
@@ -155,7 +171,7 @@ def stage() -> None:
         if source.endswith(".py"):
             target.write_text(example(ROOT / source), "utf-8")
         elif source.endswith(".md"):
-            text = relinked((ROOT / source).read_text("utf-8"), source, page)
+            text = spaced(relinked((ROOT / source).read_text("utf-8"), source, page))
             text = linked_names(text) if source == "docs/api.md" else text
             target.write_text(FRONT.get(page, "") + text, "utf-8")
         else:

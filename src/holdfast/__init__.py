@@ -8,13 +8,14 @@ from holdfast.contrib.task_lifetimes import job
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
+from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
-from holdfast.core.observe import Observed
+from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
@@ -102,14 +103,20 @@ from holdfast.runs import (
 )
 from holdfast.runs.admin import RunSummary
 from holdfast.scope import (
+    AsyncState,
+    ConversationScope,
     ConversationState,
     Edit,
+    GlobalScope,
     GlobalState,
     Recalled,
     Scope,
     State,
+    TeamScope,
     TeamState,
+    WorkflowScope,
     WorkflowState,
+    json_default,
 )
 from holdfast.store import Store
 from holdfast.store import open_store as open
@@ -124,6 +131,7 @@ __all__ = [
     "MISSING",
     "Applied",
     "Artifact",
+    "AsyncState",
     "Audit",
     "AuditItem",
     "Cause",
@@ -136,6 +144,7 @@ __all__ = [
     "ConflictError",
     "Context",
     "Contradicted",
+    "ConversationScope",
     "ConversationState",
     "CorruptError",
     "Current",
@@ -153,6 +162,7 @@ __all__ = [
     "FileChange",
     "FilesTakenError",
     "FormatError",
+    "GlobalScope",
     "GlobalState",
     "Graph",
     "Group",
@@ -191,6 +201,7 @@ __all__ = [
     "NotDone",
     "NotFoundError",
     "Observed",
+    "Observer",
     "OpenDecision",
     "OpenTurn",
     "OtherStoreError",
@@ -232,9 +243,11 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subscriber",
     "Task",
     "TaskChange",
     "Tasks",
+    "TeamScope",
     "TeamState",
     "UnavailableError",
     "UndecidedError",
@@ -249,12 +262,14 @@ __all__ = [
     "Where",
     "Why",
     "Worker",
+    "WorkflowScope",
     "WorkflowState",
     "act",
     "current",
     "downgrade",
     "event",
     "job",
+    "json_default",
     "load_verifiers",
     "node",
     "open",

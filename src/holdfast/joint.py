@@ -103,7 +103,7 @@ class JointCommit(PendingCommit):
             refuse_in_body("recording in a joint commit")
             self._gathering = GatheringLog(self._context.log, self._key)
             self._recording = RecordContext(self._gathering, self._context.lease_keeper)
-            self._recording.policy = self._context.policy
+            self._recording.policy_log = self._context.policy_log
             self._known_open = dict(self._context.open_decisions)
             self._recording.open_decisions.update(self._known_open)
             self._recording.tables.begin_with(self._context.tables)

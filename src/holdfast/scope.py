@@ -7,8 +7,20 @@ and `checkpoint` (a name for the revision that the write makes).
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -66,14 +78,24 @@ from holdfast.core.event import (
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.core.own_event import OwnEvent, stored_type
+from holdfast.core.own_event import OwnEvent, is_of_type, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.past import StateAt
-from holdfast.core.tree import MISSING, Map, Op
-from holdfast.errors import ConflictError, CorruptError, NotFoundError, UsageError, show_value
+from holdfast.core.tree import MISSING, List, Map, Op
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    UsageError,
+    ValueDomainError,
+    show_value,
+)
 from holdfast.names import (
+    CONVERSATION,
     ESCAPE,
     GLOBAL,
+    TEAM,
+    WORKFLOW,
     Levels,
     check_name,
     escape,
@@ -90,9 +112,11 @@ from holdfast.record.decisions import (
     Link,
     OpenDecision,
     check_effect,
+    kept_when_closed,
 )
 from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
+from holdfast.record.in_run import refuse_in_body
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
@@ -314,7 +338,8 @@ class Scope(Generic[S_co]):
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
 
-        Events of your own (`record`) are asked for by the name of their type, or by its class.
+        Events of your own (`record`) are asked for by the name of their type, or by its class; all
+        of them by the class `OwnEvent`.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
         stored = None if type is None else stored_type(type)
@@ -327,7 +352,7 @@ class Scope(Generic[S_co]):
             if not records:
                 return
             for record in records:
-                if stored is None or record.type == stored:
+                if stored is None or is_of_type(record.type, stored):
                     yield self._log.event(record)
             after = records[-1].revision
 
@@ -444,12 +469,20 @@ class Scope(Generic[S_co]):
         self,
         path: Path,
         *,
+        missing_ok: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Takes away what is at a key or path, which must be there; returns the new revision."""
-        return self._change([tree.delete_op(path)], expected, key, checkpoint)
+        """Takes away what is at a key or path, which must be there; returns the new revision.
+
+        With `missing_ok` it need not be there: then nothing is written, unless `expected`, `key` or
+        `checkpoint` ask for an event.
+        """
+        op = tree.delete_op(path)
+        if missing_ok is not False and check_flag(missing_ok, "missing_ok"):
+            return self._delete_if_there(op, expected, key, checkpoint)
+        return self._change([op], expected, key, checkpoint)
 
     def append(
         self,
@@ -711,7 +744,7 @@ class Scope(Generic[S_co]):
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
-        fork = self._like(self.level, stored, self._parent, id)
+        fork = cast("Self", self._like(self.level, stored, self._parent, id))
         payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
@@ -727,7 +760,10 @@ class Scope(Generic[S_co]):
         go. With `keep=False` the state is dropped too: reading it raises ClosedError, earlier
         revisions can still be read until retention removes them. None asks the level's policy.
         """
-        keep = self._levels.keeps(self.level) if keep is None else check_flag(keep, "keep")
+        if keep is None:
+            stored = kept_when_closed(self._context, self.level)
+            keep = self._levels.keeps(self.level) if stored is None else stored
+        check_flag(keep, "keep")
         for _ in range(CLOSE_RETRIES):
             Decisions(self._context).abandon(self, "the scope was closed")
             cancel_tasks(self._context, self, "the scope was closed")
@@ -919,6 +955,18 @@ class Scope(Generic[S_co]):
     def __len__(self) -> int:
         return len(self.state)
 
+    def keys(self) -> KeysView[str]:
+        """The keys of the state as it is now; with `[]` this makes `dict(scope)` and `**scope`."""
+        return self.state.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The values of the state as it is now."""
+        return self.state.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The keys and values of the state as it is now."""
+        return self.state.items()
+
     # --- parts -----------------------------------------------------------------------------------
 
     def _life(self) -> int:
@@ -965,6 +1013,31 @@ class Scope(Generic[S_co]):
                     raise
                 _logger.debug('what was written with key "%s" meanwhile is repeated', key)
         return self._change((op,), expected, key, checkpoint)
+
+    def _delete_if_there(
+        self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        """Does what `delete` does with `missing_ok`; what it found at the path is guarded."""
+        refuse_in_body("delete(missing_ok=True)")
+        for _ in range(RESTORE_RETRIES):
+            found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
+            if found:
+                base = self._log.at(self.name, found[0].revision - 1)
+            else:
+                base = self._log.newest(self.name)
+            is_there = tree.locate(base.root, op.keys) is not MISSING
+            is_asked = key is not None or checkpoint is not None or expected is not None
+            if not is_there and not is_asked and not base.closed_at:
+                return base.revision
+            guards = (ReadGuard(self.name, base, (op.keys,)),) if is_there and not found else ()
+            write = self._change_write([op] if is_there else [], expected, key, checkpoint)
+            try:
+                return self._commit(write, guards).revision
+            except ConflictError as error:
+                if expected is not None:
+                    raise
+                _logger.debug("what is to be deleted is looked for again: %s", error)
+        raise self._contended("changed")
 
     def _change_write(
         self,
@@ -1048,9 +1121,9 @@ class Scope(Generic[S_co]):
 
     def _like(
         self, level: str, id: str | None, parent: Scope | None, given: str | None = None
-    ) -> Self:
-        """Returns another scope of the same store and class."""
-        return type(self)(
+    ) -> Scope:
+        """Returns another scope of the same store."""
+        return scope_class(level)(
             self._context,
             level,
             id,
@@ -1071,7 +1144,7 @@ class Scope(Generic[S_co]):
         scope._expires = self._expires
         return scope
 
-    def _sibling(self, name: str) -> Self:
+    def _sibling(self, name: str) -> Scope:
         return self._like(*split_name(name), None)
 
     def _upwards(self) -> Iterator[Scope]:
@@ -1086,6 +1159,58 @@ class Scope(Generic[S_co]):
             if scope is not None and scope.name in seen:
                 raise CorruptError(f'scope "{scope.name}" stands above itself', stream=scope.name)
         yield self._sibling(GLOBAL)
+
+
+# The scopes of the four built-in levels: what tells them apart, for readers and type checkers.
+
+
+class ConversationScope(Scope[S_co]):
+    """A conversation's scope."""
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.id or ""
+
+
+class WorkflowScope(Scope[S_co]):
+    """A workflow's scope."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow's execution."""
+        return self.id or ""
+
+
+class TeamScope(Scope[S_co]):
+    """A team's scope."""
+
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        return self.id or ""
+
+
+class GlobalScope(Scope[S_co]):
+    """The global scope."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one such state for the whole application."""
+        return True
+
+
+_CLASSES: dict[str, type[Scope]] = {
+    CONVERSATION: ConversationScope,
+    WORKFLOW: WorkflowScope,
+    TEAM: TeamScope,
+    GLOBAL: GlobalScope,
+}
+
+
+def scope_class(level: str) -> type[Scope]:
+    """Returns the class of a level's scopes."""
+    return _CLASSES.get(level, Scope)
 
 
 class Edit:
@@ -1149,17 +1274,67 @@ class State(Protocol):
 class ConversationState(State, Protocol):
     """A conversation's state: history, messages, tool results; one agent session."""
 
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        ...
+
 
 @runtime_checkable
 class WorkflowState(State, Protocol):
     """A workflow's state: what its nodes share; one execution."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow's execution."""
+        ...
 
 
 @runtime_checkable
 class TeamState(State, Protocol):
     """A team's state: what its agents share; one team session."""
 
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        ...
+
 
 @runtime_checkable
 class GlobalState(State, Protocol):
     """The application's state: settings, shared resources, caches."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one for the whole application."""
+        ...
+
+
+@runtime_checkable
+class AsyncState(Protocol):
+    """What every scope of an async store offers."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> Awaitable[Map]: ...
+    async def get(self, path: Path, default: Any = None) -> Any: ...
+    async def set(self, path: Path, value: Any) -> int: ...
+    async def update(self, values: Mapping[str, Any]) -> int: ...
+    async def to_dict(self) -> dict[str, Any]: ...
+
+
+def json_default(value: object) -> Any:
+    """Returns a stored value as `json.dumps(value, default=holdfast.json_default)` needs it.
+
+    States, their mappings and lists, and scopes become dicts and lists. Bytes, datetimes and what
+    else JSON has no word for become the tagged objects that they are stored as.
+    """
+    if isinstance(value, Scope | Map):
+        return value.to_dict()
+    if isinstance(value, List):
+        return value.to_list()
+    try:
+        return json.loads(codec.encode(value))
+    except ValueDomainError as error:
+        raise TypeError(str(error)) from error

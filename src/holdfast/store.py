@@ -109,7 +109,7 @@ from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode
+from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
@@ -120,7 +120,14 @@ from holdfast.runs.define import RunFunction, is_run
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import Status
 from holdfast.runs.waits import check_id, message_name
-from holdfast.scope import Scope
+from holdfast.scope import (
+    ConversationScope,
+    GlobalScope,
+    Scope,
+    TeamScope,
+    WorkflowScope,
+    scope_class,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,9 +180,9 @@ class Store:
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def global_(self, schema: type[S] | None = None) -> Scope[S]:
+    def global_(self, schema: type[S] | None = None) -> GlobalScope[S]:
         """Returns the one global scope."""
-        return self.scope(GLOBAL, schema=schema)
+        return cast("GlobalScope[S]", self.scope(GLOBAL, schema=schema))
 
     def team(
         self,
@@ -184,9 +191,9 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
 
     def workflow(
         self,
@@ -195,9 +202,11 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
-        return self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def conversation(
         self,
@@ -206,9 +215,11 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: float | None = None,
-    ) -> Scope[S]:
+    ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
-        return self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+        return cast(
+            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+        )
 
     def scope(
         self,
@@ -242,7 +253,7 @@ class Store:
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
-        return Scope(
+        return scope_class(level)(
             self._context,
             level,
             stored,
@@ -343,6 +354,15 @@ class Store:
         for level in self._levels.registered():
             if level.name == name:
                 note_level(self._log, level)
+
+    def close_policy(self, level: str, *, keep: bool) -> None:
+        """Says what `close()` does to the state of a level's scopes, unless it is told otherwise.
+
+        It is stored, and counts for every handle and process of the store from now on. With
+        `keep=False` the state is dropped.
+        """
+        self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
+        set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
 
     # --- schemas ---------------------------------------------------------------------------------
 
@@ -1031,8 +1051,9 @@ class Store:
     def policy(self, mode: PolicyMode) -> Policy:
         """Says what happens to an effect without an open decision: off, warn or refuse.
 
-        It counts for this handle from now on, or for the block if it is used as one. Each such
-        effect is recorded in its scope.
+        It is stored, and counts for every handle and process of the store from now on; a run that
+        is under way elsewhere heeds it after five seconds at most. Used as a block, it is as before
+        when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
 
@@ -1164,16 +1185,7 @@ def open_store(
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so.
     """
-    # Checked here, for every backend: a misspelt durability must not become a weak one.
-    if durability not in DURABILITIES:
-        raise UsageError(
-            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
-        )
-    check_flag(create, "create")
-    check_flag(read_only, "read_only")
-    check_seconds(heartbeat_s, "heartbeat_s")
-    if clock is not None and not hasattr(clock, "boot_us"):
-        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
+    _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
         actor = check_name(actor, "actor")
     typed = _check_schemas(schemas, unchecked)
@@ -1202,6 +1214,24 @@ def open_store(
         heartbeat_s=heartbeat_s,
         read_only=read_only,
     )
+
+
+def _check_options(
+    durability: object, create: object, read_only: object, heartbeat_s: object, clock: object
+) -> None:
+    """Raises UsageError for an option that is none, for every backend alike.
+
+    A misspelt durability must not become a weak one.
+    """
+    if durability not in DURABILITIES:
+        raise UsageError(
+            f"durability is one of {', '.join(DURABILITIES)}, found {show_value(durability)}"
+        )
+    check_flag(create, "create")
+    check_flag(read_only, "read_only")
+    check_seconds(heartbeat_s, "heartbeat_s")
+    if clock is not None and not hasattr(clock, "boot_us"):
+        raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
 
 
 def _place_of(shown: str) -> str | None:

@@ -1,6 +1,8 @@
 """Scopes as the guide promises them, on every embedded backend."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,14 @@ from holdfast import (
     ConflictError,
     ConversationState,
     ExistsError,
+    GlobalState,
     NotFoundError,
     Store,
+    TeamState,
     UsageError,
+    WorkflowState,
 )
+from holdfast.core import codec
 
 
 def test_the_readme_in_short(hf: Store) -> None:
@@ -543,3 +549,76 @@ def test_check_gives_a_digest_of_the_content(hf: Store) -> None:
     report = hf.check(expect=digest)
     assert not report.ok
     assert "expected" in report.findings[0].problem
+
+
+def test_delete_of_what_need_not_be_there(hf: Store) -> None:
+    team = hf.team("t")
+    assert team.delete("a", missing_ok=True) == 0, "nothing was written"
+    team.set("a", {"b": 1})
+    assert team.delete(("a", "c"), missing_ok=True) == 1
+    assert team.delete(("a", "b"), missing_ok=True) == 2
+    assert team.state == {"a": {}}
+    assert team.delete("x", missing_ok=True, checkpoint="here") == team.revision_of("here") == 3
+    assert team.delete("a", missing_ok=True, key="k") == 4
+    assert team.delete("a", missing_ok=True, key="k") == 4, "the same key writes once"
+    assert team.delete("a", missing_ok=True, key="k2") == 5
+    assert team.delete("a", missing_ok=True, key="k2") == 5
+    with pytest.raises(ConflictError):
+        team.delete("a", missing_ok=True, expected=1)
+    with pytest.raises(UsageError, match="is not there"):
+        team.delete("a")
+    with pytest.raises(UsageError, match="missing_ok"):
+        team.delete("a", missing_ok=1)  # type: ignore[arg-type]
+    with hf.commit() as tx:
+        tx.scope(team).delete("a", missing_ok=True)
+        tx.scope(team).set("b", 1)
+        tx.scope(team).delete("b", missing_ok=True)
+    assert team.state == {}
+    with pytest.raises(UsageError, match="checkpoint name"), hf.commit() as tx:
+        tx.scope(team).checkpoint(None)  # type: ignore[arg-type]
+
+
+def test_a_delete_that_another_writer_was_faster_with(hf: Store) -> None:
+    team = hf.team("t")
+    team.set("a", 1)
+    commit, lost = team._commit, []
+
+    def slowly(*args: Any) -> Any:
+        if not lost:
+            lost.append(hf.team("t").delete("a"))
+        return commit(*args)
+
+    team._commit = slowly  # type: ignore[method-assign]
+    assert team.delete("a", missing_ok=True) == lost[0] == 2
+
+
+def test_a_scope_is_a_mapping_and_goes_through_json(hf: Store) -> None:
+    team = hf.team("t")
+    when = datetime(2026, 11, 17, tzinfo=UTC)
+    team.update({"a": {"b": [1]}, "when": when, "raw": b"\x00"})
+    assert [*team.keys()] == [*team.state] == [*dict(team)]
+    assert dict(**team) == dict(team.items()) == team.to_dict()
+    assert [*team.values()] == [{"b": [1]}, when, b"\x00"]
+    for value in (team, team.state, dict(team), {"nested": [team.state["a"]]}):
+        assert json.loads(json.dumps(value, default=holdfast.json_default))
+    text = json.dumps(team.state, default=holdfast.json_default)
+    assert codec.decode(text.encode()) == team.to_dict(), "as it is stored"
+    with pytest.raises(TypeError, match="object"):
+        json.dumps(object(), default=holdfast.json_default)
+
+
+def test_the_protocols_tell_levels_apart(hf: Store) -> None:
+    scopes = {
+        ConversationState: hf.conversation("c"),
+        WorkflowState: hf.workflow("w"),
+        TeamState: hf.team("t"),
+        GlobalState: hf.global_(),
+    }
+    for protocol in scopes:
+        assert [kind for kind, scope in scopes.items() if isinstance(scope, protocol)] == [protocol]
+    assert isinstance(hf.scope("team/t"), TeamState)
+    hf.team("t").set("a", 1)
+    assert type(hf.team("t").fork("u")) is holdfast.TeamScope
+    chat = hf.conversation("c", parent=hf.team("t"))
+    chat.set("a", 1)
+    assert isinstance(hf.conversation("c").parent, TeamState)

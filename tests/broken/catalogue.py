@@ -65,6 +65,7 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.AnswersByName: ("clause_23", True),
     memory.ReadsBackHalfACommit: ("clause_24", True),
     memory.ReadsPastTheEnd: ("clause_24", True),
+    memory.ListsMarksLater: ("clause_35", False),
     memory.DropsMeta: ("clause_27", True),
 }
 """The clause whose test must fail, and whether the machine must find it too."""

@@ -23,6 +23,7 @@ from holdfast.backends.protocol import (
     Lease,
     LinkedRow,
     Mark,
+    MarksAtMoment,
     Moment,
     Position,
     Receipt,
@@ -89,6 +90,14 @@ class ReadsPastTheEnd(MemoryBackend):
     def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
         end = None if until is None else Position(max(until - 1, 0))
         return super().read_back(until=end, limit=limit)
+
+
+class ListsMarksLater(MemoryBackend):
+    """Looks at the marks when one more commit has been made since the moment."""
+
+    def marks_at_moment(self) -> MarksAtMoment:
+        found = super().marks_at_moment()
+        return replace(found, moment=Moment(Position(max(found.newest - 1, 0))))
 
 
 class AnswersByName(MemoryBackend):

@@ -20,6 +20,8 @@ MODULES = (
     "holdfast.aio",
     "holdfast.testing",
     "holdfast.backends.protocol",
+    "holdfast.backup",
+    "holdfast.interchange",
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",

@@ -70,6 +70,11 @@ def test_links_fit_the_place_of_a_page(source: str, text: str, staged: str):
     assert site.relinked(text, source, page) == staged
 
 
+def test_a_list_has_an_empty_line_before_it():
+    text = "These:\n- one\n  and more\n- two\n\n```\nx\n- 1\n```\n"
+    assert site.spaced(text) == text.replace("These:\n", "These:\n\n")
+
+
 def test_the_settings_are_valid_and_fetch_nothing(
     pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ from holdfast import (
     aio,
 )
 from holdfast.errors import ExpiredError
+from holdfast.record.decisions import set_policy
 from holdfast.testing import FakeClock
 from tests.record.stores import new_url
 
@@ -398,18 +402,19 @@ def test_decisions_for_asyncio(url: str) -> None:
             async with chat.decide("refund", because="broken") as d:
                 [found] = await hf.decisions(incomplete=True, scope=chat)  # type: ignore[arg-type]
                 assert found.id == d.id
-                with hf.policy("refuse"):
-                    async with chat.effect("POST"):
-                        pass
+                async with hf.policy("refuse"), chat.effect("POST"):
+                    pass
                 await d.outcome("refunded")
             assert d.stored.outcome == "refunded"
             with pytest.raises(ZeroDivisionError):
                 async with chat.decide("divide") as failed:
                     1 / 0  # noqa: B018
             assert (await hf.decision(failed.id)).error == "ZeroDivisionError: division by zero"
-            with hf.policy("refuse"), pytest.raises(UndecidedError):
-                async with hf.team("t").effect("POST"):
-                    pass
+            async with hf.policy("refuse"):
+                with pytest.raises(UndecidedError):
+                    async with hf.team("t").effect("POST"):
+                        pass
+            await hf.policy("off")
             open_ = await chat.decide("plain")
             await open_.prioritise("high")
             assert (await hf.outcome(open_.id, "done")).priority == 1
@@ -468,3 +473,68 @@ def test_closing_a_scope_ends_its_standing_orders(hf: Store) -> None:
     team.close()
     assert hf.conversation("c", parent=team).recall().orders == []
     assert hf.marks("order") == []
+
+
+def test_a_policy_binds_every_handle_and_process(tmp_path: Path) -> None:
+    """It bound the handle that it was set on, and nobody else."""
+    url = str(tmp_path / "store")
+    program = f"""
+import holdfast
+with holdfast.open({url!r}) as hf:
+    try:
+        with hf.team("t").effect("POST"):
+            print("done")
+    except holdfast.UndecidedError:
+        print("refused")
+"""
+    with holdfast.open(url) as hf, holdfast.open(url) as other:
+        hf.policy("refuse")
+        with pytest.raises(UndecidedError), other.team("t").effect("POST"):
+            pass
+        assert run_python(program) == "refused"
+        with other.policy("off"), hf.team("t").effect("POST"):
+            assert run_python(program) == "done"
+        with pytest.raises(UndecidedError), other.team("t").effect("POST"):
+            pass
+    with holdfast.open(url) as again:
+        with pytest.raises(UndecidedError), again.team("t").effect("POST"):
+            pass
+        with pytest.raises(UsageError, match="no level"):
+            again.scope("policy/store").set("effects", "off")
+
+
+def run_python(program: str) -> str:
+    """Returns what a program prints, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_what_a_newer_version_means_by_a_policy_is_refused(hf: Store) -> None:
+    set_policy(hf._context, ("effects",), "newer")
+    with pytest.raises(UndecidedError), hf.team("t").effect("POST"):
+        pass
+    hf.policy("off")
+
+
+def test_the_closing_policy_of_a_level_is_stored(hf: Store) -> None:
+    hf.close_policy("conversation", keep=False)
+    chat = hf.conversation("c")
+    chat.set("n", 1)
+    chat.close()
+    with pytest.raises(ClosedError):
+        chat.state  # noqa: B018
+    team = hf.team("t")
+    team.set("n", 1)
+    team.close()
+    assert team.state == {"n": 1}, "another level"
+    hf.close_policy("conversation", keep=True)
+    kept = hf.conversation("kept")
+    kept.set("n", 1)
+    kept.close()
+    assert kept.state == {"n": 1}
+    with pytest.raises(UsageError, match="no level"):
+        hf.close_policy("nowhere", keep=True)
+    with pytest.raises(UsageError, match="keep"):
+        hf.close_policy("team", keep="yes")  # type: ignore[arg-type]

@@ -486,3 +486,24 @@ def test_threads_that_add_read_and_pop(hf: Store) -> None:
         popped = [id for ids in pool.map(work, range(4)) for id in ids]
     left = [message.id for message in chat.messages]
     assert len(popped) + len(left) == len({*popped, *left}) == 40
+
+
+def test_a_cursor_within_a_compacted_range_leads_to_the_summary(hf: Store) -> None:
+    """Paging back from it ended without the summary, as if nothing had been said before."""
+    chat = hf.conversation("c")
+    for number in range(10):
+        chat.say(f"m{number}")
+    cursors = [chat.messages.page(size).older for size in (2, 3, 8)]
+    chat.messages.compact("summary", keep_last=3)
+    for cursor, expected in zip(
+        cursors, (["summary", "m7"], ["summary"], ["summary"]), strict=True
+    ):
+        page = chat.messages.page(5, before=cursor)
+        assert [message.text for message in page.messages] == expected
+        assert page.older is None
+    [summary, *_] = chat.messages
+    assert chat.messages.page(before=chat.messages.cursor(summary)).messages == []
+    after = chat.messages.page(after=chat.messages.cursor(summary)).messages
+    assert [message.text for message in after] == ["m7", "m8", "m9"]
+    chat.messages.delete(summary)
+    assert chat.messages.page(before=cursors[2]).messages == []

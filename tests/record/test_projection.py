@@ -51,6 +51,24 @@ def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
     assert [d.id for d in hf.decisions(incomplete=True)] == []
 
 
+def test_old_events_keep_what_has_no_place_today(hf: Store) -> None:
+    """Fields that only older programs knew were lost."""
+    chat = hf.conversation("c")
+    write_old(
+        hf,
+        chat.name,
+        ("decision_made", {"text": "A", "planned_action": "do it", "confidence": 0.5, "links": 7}),
+        ("decision_result", {"decision_id": 1, "result": "ok", "outcome": "fine", "cost": 3}),
+        ("decision_prioritized", {"decision_id": 1, "priority": "high", "why": "late"}),
+    )
+    [found] = hf.decisions(scope=chat)
+    assert (found.planned_action, found.outcome, found.links) == ("do it", "ok", ())
+    assert found.more == {
+        "confidence": 0.5, "links": 7, "outcome": "fine", "cost": 3, "why": "late"
+    }  # fmt: skip
+    assert chat.decide("B").stored.more == {}
+
+
 @pytest.mark.parametrize(
     ("type", "data"),
     [

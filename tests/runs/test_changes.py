@@ -257,6 +257,20 @@ def test_signals_and_children_of_a_fork(hf: Store, witness: Witness):
     assert witness.acts == {"post child 4": 2}
 
 
+def test_signals_are_copied_in_the_commit_that_forks(hf: Store, witness: Witness):
+    """A crash between the two left a fork that waits for what came long ago."""
+    BODY["now"] = lambda ctx: ctx.signal("go")
+    hf.start(changing, id="r")
+    hf.signal("r", "go", 1)
+    hf.run("r").result()
+    commits: list[Any] = []
+    stop = hf.observe(lambda seen: commits.append(seen) if seen.kind == "commit" else None)
+    hf.fork("r", "signal.go", id="same", signals="copy")
+    stop()
+    assert len(commits) == 1
+    assert hf.resume("same").result() == 1
+
+
 def test_a_run_in_living_hands_is_neither_adopted_nor_settled(hf: Store, witness: Witness):
     def body(ctx: Any) -> Any:
         for attempt in (lambda: hf.adopt("r"), lambda: hf.settle("r", "x", holdfast.Done())):

@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import RunCancelledError, RunFailedError, StepError, Store, UsageError, aio
+from holdfast import (
+    NotFoundError,
+    RunCancelledError,
+    RunFailedError,
+    StepError,
+    Store,
+    UsageError,
+    aio,
+)
 from tests.processes import await_end
 from tests.record.stores import new_url
 from tests.runs.cuts import until
@@ -146,6 +154,15 @@ def test_cancel_ends_the_group_and_the_act_is_uncertain(hf: Store, tmp_path: Pat
         run.result(timeout=60)
     await_end(numbers)
     assert [entry.path for entry in run.journal.uncertain()] == ["stay"]
+    hf.settle(run.id, "stay", holdfast.Unknown("nobody looked"))
+    hf.settle(run.id, "stay", holdfast.Done())
+    assert not run.journal.uncertain(), "also after the end somebody may say what became of it"
+    assert [one.status for one in hf.runs(status="cancelled")] == ["cancelled"]
+    with pytest.raises(RunCancelledError):
+        hf.run(run.id).result(timeout=60)
+    with pytest.raises(NotFoundError):
+        hf.adopt(run.id)
+    hf.remove_run(run.id)
 
 
 def test_a_stop_from_another_process_is_heard_while_a_step_works(durable_url: str, tmp_path: Path):

@@ -21,7 +21,7 @@ import holdfast.errors
 from holdfast.cli import main
 from holdfast.cli.app import VERBS, make_app
 from holdfast.cli.options import Options
-from holdfast.cli.programs import ProgramOptions
+from holdfast.cli.prose import ProgramOptions
 from holdfast.cli.query import Question
 from holdfast.cli.runs import WaitOptions
 from tests.skins.conftest import in_process
@@ -117,6 +117,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("set", SCOPE, "stage", "done")
     cli("task", "add", SCOPE, "review the change")
     cli("set", "conversation/old", "a", "1")
+    cli("export", "conversation/old", "--to", "old.jsonl")
+    cli("backup", "made")
     leave_a_suspect("store")
 
 
@@ -189,6 +191,15 @@ def _(old):
 """
 
 
+TICKETS = """
+import holdfast
+
+@holdfast.projection()
+class Tickets:
+    def ticket_opened(self, tickets, event):
+        tickets[event["data"]["id"]] = {"title": event["data"]["title"], "status": "open"}
+"""
+
 COMMANDS = {
     "init": ["init"],
     "status": ["status"],
@@ -212,6 +223,9 @@ COMMANDS = {
     "task close": ["task", "close", SCOPE, "t1", "merged"],
     "messages": ["messages", SCOPE],
     "say": ["say", SCOPE, "hello"],
+    "event record": ["event", "record", SCOPE, "ticket_opened", '{"id":"t1","title":"a"}'],
+    "event list": ["event", "list"],
+    "project": ["project", "opened_tickets.py:Tickets"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
@@ -232,6 +246,12 @@ COMMANDS = {
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
     "salvage": ["salvage", "store", "rescued"],
+    "backup": ["backup", "saved"],
+    "backup list": ["backup", "list", "made"],
+    "backup restore": ["backup", "restore", "made", "restored"],
+    "backup drill": ["backup", "drill", "made"],
+    "export": ["export", SCOPE, "--to", "support.jsonl"],
+    "import": ["import", "old.jsonl"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],
     "demo": ["demo"],
     "advise": ["advise", "--machines", "1"],
@@ -301,6 +321,9 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("walked")
     if verb.startswith("prose"):
         request.getfixturevalue("programs_left")
+    if verb in ("event list", "project"):
+        cli(*COMMANDS["event record"])
+        Path("opened_tickets.py").write_text(TICKETS)
     code = int(verb == "migrate")  # --check has found one
     printed = cli(*COMMANDS[verb], "--json", code=code).document
     documented = example(SECTIONS[verb])

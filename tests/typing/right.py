@@ -84,6 +84,27 @@ async def reading(ctx: aio.AsyncContext, name: str) -> bytes:
     return await ctx.step(fetch, name)
 
 
+def talk(
+    chat: holdfast.ConversationState,
+    team: holdfast.TeamState,
+    shared: holdfast.GlobalState,
+    work: holdfast.WorkflowState,
+    any_one: holdfast.State,
+) -> str:
+    return chat.session_id + team.team_id + work.workflow_id
+
+
+async def listen(scope: aio.AsyncScope, told: holdfast.Subscriber) -> None:
+    state: holdfast.AsyncState = scope
+    assert_type(await state.set("a", 1), int)
+
+
+def observed(told: holdfast.Observed) -> None: ...
+
+
+def changed(change: holdfast.Change) -> None: ...
+
+
 def use(hf: holdfast.Store) -> None:
     assert_type(hf.start(mailing, ["a"]).result(), list[str])
     assert_type(hf.start(mailing, ["a"], loud=True, id="monday").result(), list[str])
@@ -91,7 +112,11 @@ def use(hf: holdfast.Store) -> None:
     assert_type(hf.start(mailing, ["a"], True, id="friday", if_exists="attach").result(), list[str])
     assert_type(hf.start(mailing, ["a"], queue="night"), holdfast.Run[list[str]])
     hf.start(plain, id="nothing").result()
-    assert_type(hf.team("red"), holdfast.Scope)
+    assert_type(hf.team("red"), "holdfast.TeamScope[Any]")
+    scope: holdfast.Scope = hf.team("red")
+    talk(hf.conversation("c"), hf.team("red"), hf.global_(), hf.workflow("w"), scope)
+    hf.observe(observed)
+    scope.subscribe(changed)
     assert_type(double.outside(4), int)
 
 

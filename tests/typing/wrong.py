@@ -75,3 +75,16 @@ async def use_async(store: aio.AsyncStore) -> None:
     await store.start(reading, 3)  # error
     number: int = await (await store.start(reading, "a")).result()  # error
     print(number)
+
+
+def talk(chat: holdfast.ConversationState) -> None: ...
+
+
+def observed(told: int) -> None: ...
+
+
+def mixed_up(hf: holdfast.Store) -> None:
+    talk(hf.team("red"))  # error
+    talk(hf.global_())  # error
+    hf.observe(observed)  # error
+    hf.team("red").subscribe(observed)  # error

@@ -379,3 +379,14 @@ def test_when_a_scope_ends_is_known_once_its_records_were_seen() -> None:
         assert short.expires_at is not None
         assert expiry.known_end("team/short") == from_datetime(short.expires_at)
         assert (expiry.known_end("team/long"), expiry.known_end("team/none")) == (0, 0)
+
+
+def test_all_own_events_are_asked_for_by_their_class(hf: Store) -> None:
+    team = hf.team("a")
+    team.set("x", 1)
+    team.record("one", {}, unchecked=True)
+    team.record("two", {}, unchecked=True)
+    assert [event.type for event in hf.events(type=OwnEvent)] == ["one", "two"]
+    assert [event.type for event in team.history(type=OwnEvent)] == ["one", "two"]
+    with hf.group("g", types=(OwnEvent,)) as group:  # pyright: ignore[reportArgumentType]
+        assert [delivery.event.type for delivery in group.take(9)] == ["one", "two"]

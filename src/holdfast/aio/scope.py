@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    ItemsView,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Generic, Literal, cast, overload
@@ -223,10 +233,20 @@ class AsyncScope(Generic[S_co]):
         self,
         path: Path,
         *,
+        missing_ok: bool = False,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if missing_ok is not False:
+            return await self._loop.hop_shielded(
+                self.sync.delete,
+                path,
+                missing_ok=missing_ok,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         return await self._change([tree.delete_op(path)], expected, key, checkpoint)
 
     async def append(
@@ -310,6 +330,15 @@ class AsyncScope(Generic[S_co]):
             return edit.revision
 
         return await self._loop.persist(retries, attempt)
+
+    async def keys(self) -> KeysView[str]:
+        return (await self._state()).keys()
+
+    async def values(self) -> ValuesView[Any]:
+        return (await self._state()).values()
+
+    async def items(self) -> ItemsView[str, Any]:
+        return (await self._state()).items()
 
     async def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
         return await self._loop.hop_shielded(

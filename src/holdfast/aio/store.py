@@ -58,7 +58,7 @@ from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Decision, Policy, PolicyMode
+from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import S, Store
 
@@ -247,6 +247,27 @@ def _giving_run(
         return AsyncRun(self._loop, found)
 
     return call
+
+
+class AsyncPolicy:
+    """What `store.policy(mode)` returns: await it, or use it as the block in which it applies."""
+
+    def __init__(self, loop: Loop, mode: PolicyMode) -> None:
+        self._loop = loop
+        self._mode: PolicyMode = mode
+
+    async def _set(self) -> AsyncPolicy:
+        self._policy = await self._loop.hop_shielded(self._loop.store.policy, self._mode)
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncPolicy]:
+        return self._set().__await__()
+
+    async def __aenter__(self) -> AsyncPolicy:
+        return await self._set()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.hop_shielded(self._policy.__exit__)
 
 
 class AsyncStore:
@@ -676,8 +697,11 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
-    def policy(self, mode: PolicyMode) -> Policy:
-        return self._store.policy(mode)
+    def policy(self, mode: PolicyMode) -> AsyncPolicy:
+        return AsyncPolicy(self._loop, mode)
+
+    async def close_policy(self, level: str, *, keep: bool) -> None:
+        await self._loop.hop_shielded(self._store.close_policy, level, keep=keep)
 
     async def migrate(
         self,

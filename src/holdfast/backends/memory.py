@@ -36,6 +36,7 @@ from holdfast.backends.protocol import (
     Leases,
     Mark,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -201,6 +202,11 @@ class MemoryBackend:
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
 
+    def marks_at_moment(self) -> MarksAtMoment:
+        with self._checkout.reading():
+            newest = Position(len(self._log))
+            return MarksAtMoment(Moment(newest), newest, list(self._marks.ordered(None)))
+
     def now_us(self, stream: str) -> int:
         self._checkout.check_open()
         return self._checkout.clock.now_us()
@@ -358,7 +364,7 @@ class _MemoryMarks:
             due_us = self._checkout.clock.now_us()
             taken = [
                 mark
-                for mark in self._ordered(index)
+                for mark in self.ordered(index)
                 if mark.due <= due_us and not self._claimed(mark, now_us)
             ][:n]
             for mark in taken:
@@ -376,7 +382,7 @@ class _MemoryMarks:
     ) -> list[Mark]:
         with self._checkout.reading():
             return [
-                mark for mark in self._ordered(index) if due_before is None or mark.due < due_before
+                mark for mark in self.ordered(index) if due_before is None or mark.due < due_before
             ][:limit]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
@@ -388,7 +394,7 @@ class _MemoryMarks:
             ]
             return [claim for claim in claims if claim.left_us > 0][:limit]
 
-    def _ordered(self, index: str | None) -> Sequence[Mark]:
+    def ordered(self, index: str | None) -> Sequence[Mark]:
         marks = [mark for mark in self._marks.values() if index is None or mark.index == index]
         return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
 

@@ -72,6 +72,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
      it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
      record without it costs nothing and reads as None. A backend that does not say so is never
      sent one: the log refuses the commit and writes nothing of it.
+(35) `marks_at_moment`, which a backend need not have, returns a moment as `moment` does, the newest
+     position that it holds, and every mark as it was in that very moment: none that a later commit
+     set, none that a later one cleared.
 """
 
 from __future__ import annotations
@@ -349,6 +352,39 @@ def read_many(backend: Backend, streams: Sequence[str], *, limit: int) -> list[l
     if isinstance(backend, ReadsMany):
         return backend.read_many(streams, limit=limit)
     return [backend.read(stream, limit=limit) for stream in streams]
+
+
+class MarksAtMoment(Struct, frozen=True, gc=False):
+    """Every mark as it was in one moment, and the newest position that the moment holds.
+
+    Where commits become visible in the order of their positions, that is the moment's own. `exact`
+    is False if the backend could not tell: then marks may be newer than the moment.
+    """
+
+    moment: Moment
+    newest: Position
+    marks: list[Mark]
+    exact: bool = True
+
+
+_LOOKS = 20
+"""How often a backend is asked that cannot tell the moment, until nothing came between."""
+
+
+def marks_at_moment(backend: Backend) -> MarksAtMoment:
+    """Returns marks and a moment (clause 35), by looking twice in a backend that cannot tell."""
+    own = getattr(backend, "marks_at_moment", None)
+    if own is not None:
+        return own()
+    looks = 0
+    while True:
+        looks += 1
+        moment = backend.moment()
+        marks = backend.marks.list(limit=1 << 62)
+        is_quiet = backend.wait(START, timeout_s=0) == moment.position
+        is_quiet = is_quiet and backend.marks.list(limit=1 << 62) == marks
+        if is_quiet or looks == _LOOKS:
+            return MarksAtMoment(moment, moment.position, marks, exact=is_quiet)
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
@@ -13,14 +14,15 @@ from cyclopts.exceptions import CycloptsError
 
 import holdfast
 from holdfast.cli import (
+    backup,
     decisions,
     demo,
     doctor,
+    events,
     facts,
     history,
     messages,
     nodes,
-    programs,
     prose,
     query,
     runs,
@@ -80,6 +82,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema list", schemas.list_schemas, _LOOK),
     ("schema show", schemas.show_schema, _LOOK),
     ("schema diff", schemas.diff_schema, _LOOK),
+    ("event list", events.list_events, _LOOK),
+    ("project", events.project, _LOOK),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
@@ -88,6 +92,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
+    ("event record", events.record, _CHANGE),
     ("task add", tasks.add, _CHANGE),
     ("task claim", tasks.claim, _CHANGE),
     ("task update", tasks.update, _CHANGE),
@@ -102,6 +107,12 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("migrate", schemas.migrate, _CARE),
     ("copy", store.copy_store, _CARE),
     ("salvage", salvage.salvage_store, _CARE),
+    ("backup", backup.make, _CARE),
+    ("backup list", backup.list_points, _LOOK),
+    ("backup restore", backup.restore, _CARE),
+    ("backup drill", backup.drill, _CARE),
+    ("export", backup.export, _CARE),
+    ("import", backup.import_file, _CARE),
     ("selftest", selftest.selftest, _CARE),
     ("runs list", runs.list_runs, _LOOK),
     ("runs show", runs.show, _LOOK),
@@ -117,11 +128,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("runs adopt", runs.adopt, _CHANGE),
     ("runs fork", runs.fork, _CHANGE),
     ("prose check", prose.check_programs, _LOOK),
-    ("prose show", programs.show, _LOOK),
-    ("prose run", programs.run, _RUNS),
-    ("prose resume", programs.resume, _RUNS),
-    ("prose restore", programs.restore, _CHANGE),
-    ("prose fork", programs.fork, _CHANGE),
+    ("prose show", prose.show, _LOOK),
+    ("prose run", prose.run, _RUNS),
+    ("prose resume", prose.resume, _RUNS),
+    ("prose restore", prose.restore, _CHANGE),
+    ("prose fork", prose.fork, _CHANGE),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -143,7 +154,9 @@ ALIASES = {
 """Each noun takes its verbs after it; what is typed often has a short form too."""
 
 _FAMILIES = {
+    "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
+    "event": "Record and list events of your own.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
@@ -151,9 +164,11 @@ _FAMILIES = {
     "schema": "List, show and compare the schemas of a program and of a store.",
     "task": "Add, list, claim, change and close tasks.",
 }
-"""Words that other verbs follow, such as runs list."""
+"""Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
 _WITH_VALUE = ("--store", "--actor")
+VIEWS = ".prose"
+"""The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
 
 
@@ -170,13 +185,17 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        group = _CARE if family == "backup" else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]
     for name, function, group in [*VERBS, *aliases]:
         *families, verb = name.split()
         owner = app[families[0]] if families else app
-        owner.command(function, name=verb, group=group)
+        if not families and verb in _FAMILIES:
+            app[verb].default(function)
+        else:
+            owner.command(function, name=verb, group=group)
     app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
         help="Install completion for the shell in use.", group=_SHELL
     )
@@ -192,7 +211,7 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = put_verb_first(words)
+    words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -261,6 +280,17 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         del words[:count]
     count = verb_length(words)
     return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def name_views(words: list[str]) -> list[str]:
+    """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        after = words[number + 1] if number + 1 < len(words) else "--"
+        is_bare = after.startswith("-") or "=" in after or Path(after).is_file()
+        is_views = word == "--views" and words[:2] == ["prose", "run"] and "--" not in found
+        found.append(f"--views={VIEWS}" if is_views and is_bare else word)
+    return found
 
 
 def verb_length(words: list[str]) -> int:

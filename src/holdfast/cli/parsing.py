@@ -293,7 +293,7 @@ def _parse_time(text: str, word: str) -> datetime:
 
 
 def read_time(text: str) -> datetime | None:
-    """Returns the time that a word means, None if it means none."""
+    """Returns the time that a text names, in UTC if it says no zone; None if it names none."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -16,6 +16,7 @@ from holdfast.cli.decisions import load_config
 from holdfast.core.schema import is_schema
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.nodes.define import Graph, is_graph
+from holdfast.projections import Projection
 from holdfast.runs.define import RunFunction, find_run, is_run
 
 FORMS = "write it like review.py:review or package.module:review"
@@ -78,6 +79,24 @@ def load_schemas(code: str) -> list[type[Any]]:
     if name not in found:
         raise NotFoundError(f'"{place}" has no schema "{name}": it has {", ".join(found)}')
     return [found[name]]
+
+
+def load_projection(code: str, modules: Sequence[str] | None = None) -> Projection:
+    """Returns the projection that `FILE.py:name` or `module:name` names."""
+    place, name = split(code)
+    module = load(code, modules)
+    known = {key: one for key, one in vars(module).items() if isinstance(one, Projection)}
+    if not name and len(known) == 1:
+        return known[next(iter(known))]
+    if name in known:
+        return known[name]
+    listed = ", ".join(known)
+    if known and not name:
+        raise UsageError(f'"{place}" has several projections: {listed}', hint=FORMS)
+    raise NotFoundError(
+        f'"{place}" has no projection{f" {name!r}: it has {listed}" if known else ""}',
+        hint="put @holdfast.projection() above the class or function",
+    )
 
 
 def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:

@@ -102,12 +102,17 @@ MATRIX: dict[str, Rule] = {
     "embeddings": Rule(
         "embedding storage",
         "Are vectors kept and searched beside the state?",
-        {POSTGRESQL: "pgvector, in the same database"},
+        {},
+        {POSTGRESQL: "in tables of your own in the same database, with pgvector"},
     ),
     "schema": Rule(
         "schema enforcement",
         "Must the database itself enforce a schema?",
-        {SQLITE: "SQL constraints on derived tables", POSTGRESQL: "SQL constraints, foreign keys"},
+        {},
+        {
+            SQLITE: "for tables of your own in the same file: events are stored as JSON",
+            POSTGRESQL: "for tables of your own in the same database: events are stored as JSON",
+        },
     ),
 }
 """Each rule by the field of `Needs` that asks for it."""
@@ -222,6 +227,12 @@ def _reasons(needs: Needs, backend: str) -> tuple[str, ...]:
     ]
     if backend in needs.has:
         reasons.append("it is operated already")
+    if not reasons:
+        reasons = [
+            f"no other comes nearer to {MATRIX[name].requirement}"
+            for name in _asked(needs)
+            if backend in MATRIX[name].partly
+        ]
     if not reasons and backend == FILES:
         reasons.append("the simplest that survives a crash and a power loss; nothing more is asked")
     return tuple(reasons) or ("nothing has to survive the process",)

@@ -8,21 +8,26 @@ never changes, whatever happens to the live state.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from holdfast.core.arguments import Path
 from holdfast.core.tree import Map
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.names import CONVERSATION
+from holdfast.joint import JointCommit
+from holdfast.names import CONVERSATION, check_name
 from holdfast.scope import Scope
 from holdfast.store import Store, open_store
 
 __all__ = ["GlobalStateManager", "StateScope"]
+
+_logger = logging.getLogger("holdfast.compat")
 
 SAVED = "checkpoint"
 
@@ -111,6 +116,42 @@ class ScopeState(MutableMapping[str, Any]):
         return len(self.scope.state)
 
 
+class ConversationScopeState(ScopeState):
+    """The state of a session."""
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self.id or ""
+
+
+class WorkflowScopeState(ScopeState):
+    """The state of a workflow execution."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the execution."""
+        return self.id or ""
+
+
+class TeamScopeState(ScopeState):
+    """The state of a team."""
+
+    @property
+    def team_id(self) -> str:
+        """The id of the team."""
+        return self.id or ""
+
+
+class GlobalScopeState(ScopeState):
+    """The one global state."""
+
+    @property
+    def is_global(self) -> Literal[True]:
+        """Says that there is one such state for the whole application."""
+        return True
+
+
 class GlobalStateManager:
     """The single entry point that the document describes."""
 
@@ -149,45 +190,64 @@ class GlobalStateManager:
         if self._owns_store:
             self.store.close()
 
-    def get_conversation_state(self, session_id: str) -> ScopeState:
+    def get_conversation_state(self, session_id: str) -> ConversationScopeState:
         """Returns the state of a session; two ids never share data."""
-        return self._state(StateScope.CONVERSATION, session_id)
+        return ConversationScopeState(self.store.conversation(session_id))
 
-    def get_workflow_state(self, workflow_id: str) -> ScopeState:
+    def get_workflow_state(self, workflow_id: str) -> WorkflowScopeState:
         """Returns the state of a workflow execution."""
-        return self._state(StateScope.WORKFLOW, workflow_id)
+        return WorkflowScopeState(self.store.workflow(workflow_id))
 
-    def get_team_state(self, team_id: str) -> ScopeState:
+    def get_team_state(self, team_id: str) -> TeamScopeState:
         """Returns the state of a team."""
-        return self._state(StateScope.TEAM, team_id)
+        return TeamScopeState(self.store.team(team_id))
 
-    def get_global_state(self) -> ScopeState:
+    def get_global_state(self) -> GlobalScopeState:
         """Returns the one global state."""
-        return self._state(StateScope.GLOBAL, None)
+        return GlobalScopeState(self.store.global_())
 
     async def save_checkpoint(
-        self, scope: StateScope, state: Mapping[str, Any] | ScopeState
+        self, scope: StateScope, state: Mapping[str, Any] | ScopeState, *, id: str | None = None
     ) -> None:
-        """Stores a checkpoint of a scope; its id is that of the state, if the state has one."""
+        """Stores a checkpoint of a scope; its id is that of the state, if the state has one.
+
+        What `to_dict()` returns has it, and so have its copies; a dict of another make needs `id`.
+        """
         self._check(scope)
-        await self._in_thread(self._save, scope, state)
+        await self._in_thread(self._save, scope, state, id)
 
     async def load_checkpoint(self, scope: StateScope, id: str | None = None) -> dict[str, Any]:
         """Returns the newest checkpoint of an id; without an id the newest of its scope."""
         self._check(scope)
         return await self._in_thread(self._load, scope, id)
 
-    def _save(self, scope: StateScope, state: Mapping[str, Any] | ScopeState) -> None:
+    def _save(
+        self, scope: StateScope, state: Mapping[str, Any] | ScopeState, id: str | None
+    ) -> None:
         if isinstance(state, ScopeState):
             state = state.to_dict()
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a checkpoint is a mapping, found {show_value(state)}")
-        id = getattr(state, "scope_id", None)
-        plain = dict(state)
-        with self.store.commit() as tx:
-            tx.scope(self._saved(scope, None)).set("newest", {"id": id, "state": plain})
-            if id is not None:
-                tx.scope(self._saved(scope, id)).set("newest", {"id": id, "state": plain})
+        id = getattr(state, "scope_id", None) if id is None else check_name(id, "id")
+        if id is None and scope is not StateScope.GLOBAL:
+            _logger.warning(
+                "a checkpoint of the %s scope has no id: load_checkpoint finds it without one "
+                "only; give save_checkpoint an id",
+                scope.value,
+            )
+        self.store.commit(partial(self._write, scope, id, dict(state)))
+
+    def _write(
+        self, scope: StateScope, id: str | None, state: dict[str, Any], tx: JointCommit
+    ) -> None:
+        """Stores what differs from the checkpoint before; the newest of a scope is a reference."""
+        if id is None:
+            tx.scope(self._saved(scope, None)).set(
+                "newest", {"id": None, "state": state}, diff=True
+            )
+            return
+        tx.scope(self._saved(scope, None)).set("newest", {"id": id}, diff=True)
+        tx.scope(self._saved(scope, id)).set("newest", {"id": id, "state": state}, diff=True)
 
     def _load(self, scope: StateScope, id: str | None) -> dict[str, Any]:
         saved = self._saved(scope, id).get("newest")
@@ -196,18 +256,27 @@ class GlobalStateManager:
             raise NotFoundError(
                 f"there is no checkpoint of {what}", hint="save_checkpoint stores one"
             )
+        if "state" not in saved:  # the newest of the scope has an id: it is kept there
+            return self._load(scope, saved["id"])
         return saved["state"].to_dict()
 
     def _saved(self, scope: StateScope, id: str | None) -> Scope:
         return self.store.scope(SAVED, scope.value if id is None else f"{scope.value}/{id}")
 
-    def _state(self, scope: StateScope, id: str | None) -> ScopeState:
-        return ScopeState(self.store.scope(scope.value, id))
-
     def _check(self, scope: object) -> None:
         if not isinstance(scope, StateScope):
             raise UsageError(f"expected a StateScope, found {show_value(scope)}")
 
-    async def _in_thread(self, function: Any, *args: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._executor, function, *args))
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Runs a call in the manager's thread; a cancellation is passed on when it has ended."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            future.exception()  # retrieved: the caller is told of the cancellation instead
+            raise cancelled
+        return future.result()

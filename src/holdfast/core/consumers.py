@@ -41,7 +41,7 @@ from holdfast.core.event import (
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
-from holdfast.core.own_event import stored_type
+from holdfast.core.own_event import OWN, stored_type
 from holdfast.errors import (
     CorruptError,
     HoldfastError,
@@ -161,7 +161,11 @@ class GroupFilter(Struct, frozen=True):
     def takes(self, record: Record) -> bool:
         if not record.stream.startswith(self.prefix) or record.stream.startswith(_OWN):
             return False
-        return self.types is None or record.type in self.types
+        return (
+            self.types is None
+            or record.type in self.types
+            or (OWN in self.types and record.type.startswith(OWN))
+        )
 
 
 class GroupPlace(Struct, frozen=True):

@@ -17,7 +17,7 @@ written. Memory is bounded by a batch, not by the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 from msgspec import Struct
@@ -58,6 +58,11 @@ Progress = Callable[[int, int], None]
 """Called with the number of events passed so far, and how many there are."""
 
 
+def parts_of(log: Log) -> list[Backend]:
+    """Returns the backends that a log is made of, its own if it is one."""
+    return log.routes.parts() or [log._backend]
+
+
 class Copied(Struct, frozen=True):
     """What a copy did."""
 
@@ -72,7 +77,7 @@ class Copied(Struct, frozen=True):
 
 def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
     """Copies what the target lacks, and verifies that every head is equal."""
-    _check_related(source, target._backend)
+    check_related(source, target)
     return Copier(source, target, progress).run()
 
 
@@ -91,16 +96,16 @@ class Copier:
         self._target = target
         self._progress = progress
         self._ends = ends or self._ends_by_head
-        self._parts = target.routes.parts() or [target._backend]
+        self._parts = parts_of(target)
         self._known: set[tuple[int, str]] = set()
         self._commits = self._events = self._blobs = self._skipped = self._ended = 0
 
     def run(self) -> Copied:
         began = self._source.position()
         total = _count(self._source._backend)
-        for part in self._source.routes.parts() or [self._source._backend]:
+        for part in parts_of(self._source):
             # The goal is fixed before the first event is read: a busy source would have no end.
-            for batch in _batches(part, part.wait(START, timeout_s=0)):
+            for batch in batches(commits_until(part, START, part.wait(START, timeout_s=0))):
                 self.copy(batch, total)
         marks = self.copy_marks(self._source.marks.list(limit=MARKS_MAX))
         is_behind = _compare_heads(self._source, self._target._backend, began)
@@ -204,25 +209,30 @@ class Copier:
 # --- batches -------------------------------------------------------------------------------------
 
 
-def _batches(source: Backend, goal: Position) -> Iterator[list[list[Record]]]:
-    """Yields whole commits up to the goal, a few at a time, in the order of the source."""
-    position = START
-    while records := source.read_all(after=position, limit=RECORDS_PER_READ):
-        position = records[-1].position
-        batch: list[list[Record]] = []
-        size = 0
+def commits_until(source: Backend, after: Position, until: Position) -> Iterator[list[Record]]:
+    """Yields the commits after a position up to another, in the order of the source."""
+    while records := source.read_all(after=after, limit=RECORDS_PER_READ):
+        after = records[-1].position
         for at, group in groupby(records, lambda record: record.position):
-            if at > goal:
-                break
-            batch.append(list(group))
-            size += sum(len(record.payload) for record in batch[-1])
-            if len(batch) >= COMMITS_PER_BATCH or size >= BYTES_PER_BATCH:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-        if position >= goal:
+            if at > until:
+                return
+            yield list(group)
+        if after >= until:
             return
+
+
+def batches(commits: Iterable[list[Record]]) -> Iterator[list[list[Record]]]:
+    """Yields commits a few at a time: so many, or so many bytes, as are copied in one step."""
+    batch: list[list[Record]] = []
+    size = 0
+    for records in commits:
+        batch.append(records)
+        size += sum(len(record.payload) for record in records)
+        if len(batch) >= COMMITS_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _missing(records: list[Record], known: dict[str, _Tail], ends: dict[str, int]) -> Commit | None:
@@ -275,9 +285,9 @@ def _send(target: Backend, wanted: list[Commit]) -> None:
 # --- comparing -----------------------------------------------------------------------------------
 
 
-def _check_related(source: Log, target: Backend) -> None:
+def check_related(source: Log, target: Log) -> None:
     """Raises ConflictError unless every stream of the target is a beginning of the source's."""
-    for name, theirs, ours in _pairs(target, source._backend):
+    for name, theirs, ours in _pairs(target._backend, source._backend):
         if ours is None:
             raise ConflictError(
                 f'the target has a stream "{name}" that the source has not',

@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -40,7 +40,13 @@ LINGER_S = 1.0
 """How long the thread waits for more before it ends."""
 DRAIN_S = 30.0
 
-Subscriber = Callable[[Change], object]
+
+class Subscriber(Protocol):
+    """Who is told of changes: any function of one, for asyncio a coroutine function too."""
+
+    def __call__(self, change: Change, /) -> object: ...
+
+
 OnError = Callable[[Exception, Change], object]
 
 

@@ -91,9 +91,13 @@ def send(
         name = check_name(name, "message name")
     if id is not None:
         id = check_name(id, "message id")
-    payload = codec.encode_plain(_Sent(kind, Raw(codec.encode(value)), name))
-    write = StreamWrite(stream_of(owner), (NewEvent(SENT, payload),), key=id)
+    write = StreamWrite(stream_of(owner), (sent_event(kind, value, name),), key=id)
     return log.commit(ProposedCommit((write,), marks=marks)).revision
+
+
+def sent_event(kind: Kind, value: Any, name: str | None) -> NewEvent:
+    """Returns the event of a message."""
+    return NewEvent(SENT, codec.encode_plain(_Sent(kind, Raw(codec.encode(value)), name)))
 
 
 class Inbox:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import local
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,7 +45,12 @@ class Observed(Struct, frozen=True, kw_only=True):
     details: dict[str, Any] = {}
 
 
-Observer = Callable[[Observed], object]
+class Observer(Protocol):
+    """Who is told what a store does: any function of one `Observed`."""
+
+    def __call__(self, observed: Observed, /) -> object: ...
+
+
 Tracer = Callable[[], str | None]
 
 

@@ -141,9 +141,12 @@ def known_type(name: str) -> Schema[Any]:
 def stored_type(type: object) -> str:
     """Returns how a type is stored that a reader asks for, by its name or its class.
 
-    A word without a dot is an own type, unless it is one of `CORE_TYPES`.
+    A word without a dot is an own type, unless it is one of `CORE_TYPES`. The class `OwnEvent`
+    means every own type: see `is_of_type`.
     """
     if not isinstance(type, str):
+        if type is OwnEvent:
+            return OWN
         schema = declared_by(type)
         if schema is None:
             raise UsageError(
@@ -151,6 +154,11 @@ def stored_type(type: object) -> str:
             )
         return OWN + schema.name
     return OWN + type if _TYPE.match(type) and type not in CORE_TYPES else type
+
+
+def is_of_type(found: str, stored: str) -> bool:
+    """Says whether a record's type is one that `stored_type` returned."""
+    return found == stored or (stored == OWN and found.startswith(OWN))
 
 
 # --- what it refers to ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from holdfast.backends.protocol import START, Position, Record
 from holdfast.core.arguments import check_flag, check_whole, name_of
 from holdfast.core.event import Event
 from holdfast.core.log import Log
-from holdfast.core.own_event import stored_type
+from holdfast.core.own_event import is_of_type, stored_type
 from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
 from holdfast.errors import UsageError, show_value
 
@@ -31,7 +31,9 @@ class EventFilter(NamedTuple):
     actor: str | None
 
     def matches(self, record: Record) -> bool:
-        return self.type in (None, record.type) and self.actor in (None, record.actor)
+        return (self.type is None or is_of_type(record.type, self.type)) and (
+            self.actor in (None, record.actor)
+        )
 
     def chunk(self, limit: int | None) -> int:
         """Returns how many events to ask for at once, to find so many."""

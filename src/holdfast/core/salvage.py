@@ -41,6 +41,7 @@ from holdfast.core.copy import (
     Copied,
     Copier,
     Progress,
+    parts_of,
 )
 from holdfast.core.event import FORKED, ORIGIN, expires_of, ops_of, origin_of, record_link
 from holdfast.core.log import Log
@@ -315,9 +316,9 @@ def _not_ours(stream: str, expected: int, head: Head | None) -> ConflictError:
 # --- what is left --------------------------------------------------------------------------------
 
 
-def remnants(source: Log) -> Iterator[Remnant]:
-    """Yields what is left of a store, part by part if it has several backends."""
-    for part in source.routes.parts() or [source._backend]:
+def remnants(source: Log, *parts: Backend) -> Iterator[Remnant]:
+    """Yields what is left of a store, part by part if it has several backends; or of some parts."""
+    for part in parts or parts_of(source):
         inspect = part.inspect
         yield from inspect.remains() if isinstance(inspect, Salvageable) else _by_stream(part)
 

@@ -261,9 +261,10 @@ class PendingScope:
         """Puts several values, each at its key."""
         self._ops += update_ops(values)
 
-    def delete(self, path: Path) -> None:
-        """Deletes a value."""
-        self._ops.append(tree.delete_op(path))
+    def delete(self, path: Path, *, missing_ok: bool = False) -> None:
+        """Takes a value away, which must be there unless `missing_ok` is given: then it looks."""
+        if not check_flag(missing_ok, "missing_ok") or self.get(path, MISSING) is not MISSING:
+            self._ops.append(tree.delete_op(path))
 
     def append(self, path: Path, item: Any) -> None:
         """Appends an item to a list; a missing list is created."""
@@ -275,7 +276,7 @@ class PendingScope:
 
     def checkpoint(self, name: str) -> None:
         """Names the revision that the commit makes of this scope."""
-        self._checkpoint = name
+        self._checkpoint = check_name(name, "checkpoint name")
 
     def expect(self, revision: int) -> None:
         """Guards the whole scope at a revision that was read elsewhere."""

@@ -194,6 +194,8 @@ class Interpreter:
         else:
             self._sync(frame, None)  # whoever is to answer may look at them first
             prompt = self._text(frame, node.prompt)
+            if isinstance(node.prompt, tree.Condition):
+                prompt = frame.ctx._reword(prompt, self._source(node))
             value = frame.ctx.wait(node.name, label=prompt[:200], source=self._source(node))
         return self._declare(frame, "input", node.name, value, node)
 

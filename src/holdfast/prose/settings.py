@@ -1,9 +1,22 @@
-"""What may be set for one execution of a program; it is stored with the run."""
+"""What may be set for programs: by a caller, kept with the run, and in `[prose]` of holdfast.toml.
+
+    [prose]
+    imports = ["programs"]
+    backoff_scale = 1.0
+    verbatim_max = 2000
+    summarised_max = 8000
+    limits = { statements = 30, branches = 5, imports = 3, depth = 3, characters = 200000 }
+
+The section names no commands, so that it needs no trust; a file that somebody else may write is
+refused all the same.
+"""
 
 from __future__ import annotations
 
+import os
+import tomllib
 from hashlib import blake2b
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -11,7 +24,9 @@ from msgspec import Struct
 
 from holdfast.errors import UsageError
 from holdfast.prose.views import BRANCHES_MIN, state_path
+from holdfast.record.trust import read_config
 
+FILE = "holdfast.toml"
 VERBATIM_MAX = 2000
 SUMMARISED_MAX = 8000
 
@@ -56,3 +71,42 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 def settings_of(document: dict[str, Any]) -> Settings:
     """Returns stored settings."""
     return msgspec.convert(document, Settings)
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """How large a program in context may be; one that is larger is kept in the store."""
+
+    statements: int = 30
+    branches: int = 5
+    imports: int = 3
+    depth: int = 3
+    characters: int = 200_000
+
+
+class ProseConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The section as it is written; directories are relative to the file."""
+
+    imports: list[str] = []
+    backoff_scale: float = 1.0
+    verbatim_max: int = VERBATIM_MAX
+    summarised_max: int = SUMMARISED_MAX
+    limits: Limits = Limits()
+
+
+class _File(Struct):
+    prose: ProseConfig = ProseConfig()
+
+
+def load_config(path: str | os.PathLike[str] = FILE) -> tuple[ProseConfig, list[Path]]:
+    """Returns what a file says, and the directories that it names; defaults if there is none."""
+    if not Path(path).exists():
+        return ProseConfig(), []
+    found = read_config(path)
+    try:
+        config = msgspec.convert(tomllib.loads(found.data.decode("utf-8")), _File).prose
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(
+            f'configuration file "{found.path}" cannot be parsed: {error}',
+            hint="[prose] may have imports, backoff_scale, verbatim_max, summarised_max and limits",
+        ) from error
+    return config, [Path(found.path).parent / name for name in config.imports]

@@ -27,6 +27,7 @@ from holdfast.errors import UsageError
 from holdfast.prose import syntax as tree
 from holdfast.prose.narration import Narrator, Transcript
 from holdfast.prose.program import Stored, loaded
+from holdfast.prose.settings import Limits
 from holdfast.runs import events
 from holdfast.runs.execution import status_marks
 from holdfast.runs.journal import Journal
@@ -38,16 +39,6 @@ _PREFIX = "run."
 _BLOB = "blob"
 _MOVED = "moved"
 _logger = logging.getLogger("holdfast.prose")
-
-
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """How large a program in context may be; one that is larger is kept in the store."""
-
-    statements: int = 30
-    branches: int = 5
-    imports: int = 3
-    depth: int = 3
-    characters: int = 200_000
 
 
 class MovedError(UsageError):
@@ -136,14 +127,17 @@ class Telling:
         if write.stream != self._stream:
             return
         if self.is_full:
-            raise MovedError("it goes on in the store")
+            raise self._too_much()
         if before.revision < len(self.told):
             return  # it was prepared again
         for one in write.new_events:
             self._tell_event(one)
         if self.characters > self._most:
             self.is_full = True
-            raise MovedError(f"its transcript has more than {self._most:,} characters")
+            raise self._too_much()
+
+    def _too_much(self) -> MovedError:
+        return MovedError(f"its transcript has more than {self._most:,} characters")
 
     def _tell_event(self, one: NewEvent) -> None:
         for id, size in codec.blobs_in(one.payload):

@@ -1,9 +1,19 @@
-"""The names that a program has bound, read from its journal alone."""
+"""The names that a program has bound, read from its journal alone; and other answers for a fork.
+
+What a program binds follows from what was answered, so an edit changes the answer: the session or
+the wait that the name was bound from. What the program computes itself is edited in its source.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any, cast
 
+from msgspec import Struct
+
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.prose import values
 from holdfast.runs.journal import Entry, Journal, block_of
 
 _BINDS = frozenset(("let", "const", "set"))
@@ -43,3 +53,57 @@ def variables_of(journal: Journal) -> dict[tuple[str, str], Variable]:
 def scope_of(path: str) -> str:
     """Returns the scope that an operation binds names in; empty for that of the program."""
     return _SHARED.sub("", f"{block_of(path)}/").rstrip("/")
+
+
+class EditedAnswer(Struct, frozen=True):
+    """A record with another value, and the revision at which the name was bound from it."""
+
+    path: str
+    value: Any
+    bound: int
+
+
+def edited_answers(
+    journal: Journal, edits: dict[str, Any], load: Callable[[Any], Any]
+) -> list[EditedAnswer]:
+    """Returns the records that give names other values, or raises what is wrong with them."""
+    known = {name: one for (scope, name), one in variables_of(journal).items() if not scope}
+    found: list[EditedAnswer] = []
+    for name, value in edits.items():
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise NotFoundError(f'the program has bound no name "{name}": it has {listed}')
+        bound = known[name].entry
+        answer = _answer_of(journal, name, bound)
+        if answer is None:
+            raise UsageError(
+                f'"{name}" was given by no session and no input: the program computed it',
+                hint="edit the program, then resume the fork with its file",
+            )
+        before = load(answer.value) if answer.value else None
+        found.append(EditedAnswer(answer.path, _changed(before, value), bound.revision))
+    return found
+
+
+def _answer_of(journal: Journal, name: str, bound: Entry) -> Entry | None:
+    """Returns the session or the wait that a name was bound from."""
+    block = block_of(bound.path)
+    begin = f"{block}/" if block else ""
+    sessions, wait = f"{begin}session={name}", f"{begin}wait.{name}"
+    candidates = [
+        entry
+        for entry in journal.entries.values()
+        if entry.state == "done"
+        and entry.revision < bound.revision
+        and (entry.path in (sessions, wait) or entry.path.startswith(f"{sessions}:"))
+    ]
+    return max(candidates, key=lambda entry: entry.revision, default=None)
+
+
+def _changed(before: Any, value: Any) -> Any:
+    """Returns a value in the form of the one that it replaces."""
+    if not isinstance(before, dict):
+        return value
+    stored = cast("dict[str, Any]", before)
+    field = "out" if "out" in stored else "text"
+    return {**stored, field: values.text_of(value)}

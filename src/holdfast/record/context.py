@@ -29,7 +29,11 @@ class RecordContext:
     def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.log = log
         self.lease_keeper = lease_keeper
-        self.policy = "off"
+        self.policy_log = log
+        """Where the policy of the store is read: not in the middle of a joint commit."""
+        self.policy_seen = "off"
+        self.policy_due = 0.0
+        """What it said when it was last read, and when a run reads it again (`monotonic`)."""
         self.open_decisions: dict[str, str] = {}
         """The ids of decisions that this worker has opened and not closed, with their scopes."""
         self.unfinished_recoveries: set[str] = set()

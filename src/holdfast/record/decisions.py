@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Cleared, Mark, Record
-from holdfast.core import codec
+from holdfast.core import codec, tree
 from holdfast.core.arguments import (
     TEXT_CHARACTERS_MAX,
     check_flag,
@@ -42,7 +43,7 @@ from holdfast.core.arguments import (
     name_of,
     older_bound,
 )
-from holdfast.core.commit import NewEvent, ProposedCommit
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
@@ -150,6 +151,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     updated_at: datetime
     revision: int
     events: int = 1
+    more: dict[str, Any] = {}
+    """What an older program wrote beside it, under names that have no place here."""
 
     @property
     def is_open(self) -> bool:
@@ -289,12 +292,14 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         priority=data.get("priority", 0),
         updated_at=time,
         revision=envelope.revision,
+        more=data.get("more", {}),
     )
 
 
 def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any]) -> Decision:
     """Returns the decision one event later; an unknown type leaves it as it is."""
-    decision = replace(decision, updated_at=time, events=decision.events + 1)
+    more = {**decision.more, **data["more"]} if data.get("more") else decision.more
+    decision = replace(decision, updated_at=time, events=decision.events + 1, more=more)
     if type == CLOSED:
         return replace(
             decision,
@@ -341,16 +346,24 @@ def _convert_opened(data: dict[str, Any]) -> dict[str, Any]:
     made = {"decision": data.get("decision", data.get("text", ""))}
     if "priority" in data:
         made["priority"] = _old_priority(data["priority"])
-    return {**{name: data[name] for name in ("key", "rationale") if name in data}, **made}
+    same = {name: data[name] for name in ("key", "rationale", "planned_action") if name in data}
+    return {**same, **made, "more": _others(data, "text", *same, *made)}
 
 
 def _convert_closed(data: dict[str, Any]) -> dict[str, Any]:
     outcome = data.get("result", data.get("outcome"))
-    return {"key": data["decision_id"], "outcome": outcome, "how": "stated"}
+    more = _others(data, "decision_id", "result" if "result" in data else "outcome")
+    return {"key": data["decision_id"], "outcome": outcome, "how": "stated", "more": more}
 
 
 def _convert_prioritized(data: dict[str, Any]) -> dict[str, Any]:
-    return {"key": data["decision_id"], "priority": _old_priority(data["priority"])}
+    more = _others(data, "decision_id", "priority")
+    return {"key": data["decision_id"], "priority": _old_priority(data["priority"]), "more": more}
+
+
+def _others(data: dict[str, Any], *known: str) -> dict[str, Any]:
+    """Returns the fields of an old event that have no place in today's form."""
+    return {name: value for name, value in data.items() if name not in known}
 
 
 def _old_priority(priority: Any) -> int:
@@ -372,9 +385,17 @@ _OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 # An effect is covered by the decision in whose block it runs, or by one that this worker has open
 # in the same scope. An effect that is not covered leaves the event `policy.breached` in the stream
 # of its scope, so that it can be found later. The mode "refuse" then raises before the effect.
+#
+# The policy is stored in a stream of its own: it binds every handle and process, at once, and who
+# set it and when is in its history. Before an effect it is read, but that a run, whose effects may
+# come by the thousand, reads one that was off every few seconds only.
 
 
 BREACHED = "policy.breached"
+POLICY_S = 5.0
+"""How long a run does without another look at a policy that was off."""
+POLICY_STREAM = "policy/store"
+"""Its state has what the store says: "effects", and "keep" by level."""
 
 PolicyMode = Literal["off", "warn", "refuse"]
 
@@ -383,8 +404,33 @@ class UndecidedWarning(UserWarning):
     """An effect was not covered by an open decision; the policy "warn" lets it pass."""
 
 
+def policy_of(context: RecordContext) -> PolicyMode:
+    """Returns what the store says about effects without an open decision."""
+    mode = context.policy_log.newest(POLICY_STREAM).root.get("effects", "off")
+    return mode if mode in get_args(PolicyMode) else "refuse"  # a newer one: rather too strict
+
+
+def kept_when_closed(context: RecordContext, level: str) -> bool | None:
+    """Returns what the store says about the state of a level's closed scopes; None if nothing."""
+    kept = context.policy_log.newest(POLICY_STREAM).root.get("keep", {})
+    return kept.get(level)
+
+
+def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> None:
+    """Stores one thing that the store says, if it says something else now."""
+    log = context.policy_log
+    context.policy_due = 0.0
+    if tree.get(log.newest(POLICY_STREAM).root, path, None) != value:
+        with unjournalled():
+            log.commit(
+                ProposedCommit(
+                    (StreamWrite(POLICY_STREAM, (changed([tree.set_op(path, value)]),)),)
+                )
+            )
+
+
 class Policy:
-    """What `store.policy(mode)` returns: it applies from then on, or only in its block."""
+    """What `store.policy(mode)` returns: it applies from then on, or until its block ends."""
 
     def __init__(self, context: RecordContext, mode: PolicyMode) -> None:
         if mode not in get_args(PolicyMode):
@@ -392,14 +438,14 @@ class Policy:
                 f"a policy is one of {', '.join(get_args(PolicyMode))}, found {show_value(mode)}"
             )
         self._context = context
-        self._before = context.policy
-        context.policy = mode
+        self._before = policy_of(context)
+        set_policy(context, ("effects",), mode)
 
     def __enter__(self) -> Policy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._context.policy = self._before
+        set_policy(self._context, ("effects",), self._before)
 
 
 def is_covered(context: RecordContext, scope: Scope) -> bool:
@@ -411,7 +457,8 @@ def is_covered(context: RecordContext, scope: Scope) -> bool:
 
 def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     """Records an effect that no open decision covers, and may refuse it; call it first."""
-    mode = context.policy
+    mode = policy_of(context)
+    context.policy_seen, context.policy_due = mode, monotonic() + POLICY_S
     if mode == "off" or is_covered(context, scope):
         return
     data = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}

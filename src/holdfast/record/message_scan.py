@@ -142,6 +142,10 @@ class Scan:
         """Scans to the start of the stream."""
         self._scan_down_to(-1)
 
+    def seek(self, place: int) -> None:
+        """Scans until it is known whether a place lies within what a compaction covers."""
+        self._scan_down_to(place)
+
     def start(self) -> None:
         """Scans the newest events, unless that was done: they tell whether anything is left."""
         if self._frontier == self.until and not self.done:

@@ -213,6 +213,7 @@ def moved_fields(message: Message) -> dict[str, Any]:
 PAGE = 50
 CHUNK = 1000
 _MARK = b"m1:"
+_SUMMARY_MARK = b"s1:"
 
 
 class MessagePage(Struct, frozen=True):
@@ -387,14 +388,13 @@ class History(Sequence[Message]):
                 has_older = after is not None
                 has_newer = len(records) == limit
             else:
-                place = scan.until + 1 if before is None else parse_cursor(before)
+                place = scan.until + 1 if before is None else self._place_before(scan, before)
                 records = scan.before(place, limit + 1)
                 has_older = len(records) > limit
                 records = records[-limit:]
                 has_newer = before is not None
-            places = [scan.place(record) for record in records]
-            older = make_cursor(places[0]) if has_older and places else None
-            newer = make_cursor(places[-1]) if has_newer and places else None
+            older = _cursor_of(scan, records[0]) if has_older and records else None
+            newer = _cursor_of(scan, records[-1]) if has_newer and records else None
             return MessagePage(self._messages(scan, records), older, newer)
 
     def cursor(self, message: Message) -> str:
@@ -403,7 +403,19 @@ class History(Sequence[Message]):
             raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
         with scan.mutex:
-            return make_cursor(scan.place(message._record))
+            return _cursor_of(scan, message._record)
+
+    def _place_before(self, scan: Scan, cursor: str) -> int:
+        """Returns the place that a page ends before.
+
+        A cursor that was given out before a compaction may lie within what that covers. Before it
+        is the summary then; before the summary there is nothing.
+        """
+        place = parse_cursor(cursor)
+        scan.seek(place)
+        if place > scan.floor or scan.summary is None or is_of_summary(cursor):
+            return place
+        return scan.floor + 1
 
     def get(self, id: str) -> Message:
         """Returns a message by its id, or raises NotFoundError; it searches from the newest on."""
@@ -549,9 +561,20 @@ class History(Sequence[Message]):
         ]
 
 
-def make_cursor(place: int) -> str:
+def make_cursor(place: int, *, mark: bytes = _MARK) -> str:
     """Returns a place among the messages as an opaque text."""
-    return base64.urlsafe_b64encode(_MARK + str(place).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(mark + str(place).encode()).decode().rstrip("=")
+
+
+def _cursor_of(scan: Scan, record: Record) -> str:
+    """Returns the cursor of a message; that of a summary says so."""
+    mark = _SUMMARY_MARK if record.type == COMPACTED else _MARK
+    return make_cursor(scan.place(record), mark=mark)
+
+
+def is_of_summary(cursor: str) -> bool:
+    """Says whether a cursor, which was parsed before, is that of a summary."""
+    return cursor.startswith(base64.urlsafe_b64encode(_SUMMARY_MARK).decode())
 
 
 def parse_cursor(cursor: object) -> int:
@@ -559,7 +582,8 @@ def parse_cursor(cursor: object) -> int:
     try:
         padded = str(cursor).encode() + b"=" * (-len(str(cursor)) % 4)
         raw = base64.b64decode(padded, altchars=b"-_", validate=True)
-        if isinstance(cursor, str) and raw.startswith(_MARK) and raw[len(_MARK) :].isdigit():
+        is_marked = raw.startswith((_MARK, _SUMMARY_MARK))
+        if isinstance(cursor, str) and is_marked and raw[len(_MARK) :].isdigit():
             return int(raw[len(_MARK) : len(_MARK) + 18])
     except (binascii.Error, UnicodeEncodeError):
         pass

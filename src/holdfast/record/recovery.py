@@ -241,6 +241,7 @@ register_layer(
 register_layer(
     Layer(
         name="decisions",
+        prefixes=("policy",),
         indexes=_DECISION_INDEXES,
         swept=_DECISION_INDEXES,
         holds=decisions.open_here,

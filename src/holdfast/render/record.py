@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from holdfast.core.event import Event
 from holdfast.core.intent import Recovery
+from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import Page
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision
@@ -28,6 +30,41 @@ def trust_document(
 def trusted_document(found: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Returns the configuration files that are trusted."""
     return {"trusted": [{"path": path, "state": state} for path, state in found]}
+
+
+def own_event_document(event: OwnEvent) -> dict[str, Any]:
+    """Returns an event of a program's own, its data as it is stored."""
+    return {
+        "scope": event.stream,
+        "revision": event.revision,
+        "position": int(event.position),
+        "time": time_text(event.time),
+        "type": event.type,
+        "actor": event.actor,
+        "key": event.key,
+        "version": event.version,
+        "data": encode_value(event.raw),
+        "refs": list(event.refs),
+    }
+
+
+def own_events_document(scope: str | None, events: Page[Event]) -> dict[str, Any]:
+    """Returns a page of own events, newest first; its cursor leads to the next page."""
+    documents = [own_event_document(event) for event in events if isinstance(event, OwnEvent)]
+    return {"scope": scope, "events": documents, **page_document(events)}
+
+
+def projected_document(
+    name: str, over: str, state: Any, events: int, differences: int | None
+) -> dict[str, Any]:
+    """Returns the state of a projection, and in how many places a replay differed, if asked."""
+    return {
+        "projection": name,
+        "over": over,
+        "events": events,
+        "differences": differences,
+        "state": encode_value(state),
+    }
 
 
 def message_document(message: Message) -> dict[str, Any]:
@@ -91,6 +128,7 @@ def decision_document(decision: Decision) -> dict[str, Any]:
     document["links"] = [str(link) for link in decision.links]
     document["output"] = encode_value(decision.output)
     document["arguments"] = encode_value(decision.arguments)
+    document["more"] = encode_value(decision.more)
     return document
 
 

@@ -18,6 +18,7 @@ from msgspec import Raw
 from holdfast.core import codec
 from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Event
+from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, List, Map
 
@@ -128,15 +129,20 @@ def show_summary(event: Event) -> str:
         did = _summary(event)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Not what we write under that type: another program wrote it, so it is shown as it is.
-        did = preview(event.data)
+        did = preview(_stored(event))
     meta = event.record.meta
     return (
         did if meta is None else f"{did} {preview(codec.decode_as(meta.encode(), dict[str, Any]))}"
     )
 
 
+def _stored(event: Event) -> Any:
+    """Returns the data of an event as it is stored: nothing of a program's is needed for it."""
+    return event.raw if isinstance(event, OwnEvent) else event.data
+
+
 def _summary(event: Event) -> str:
-    data = event.data
+    data = _stored(event)
     if event.type == "changed":
         return show_ops(data)
     if event.type == "restored":

@@ -89,9 +89,10 @@ class HeldRun:
     def add(self, added: Any) -> None:
         """Appends an event, under the run's lease, with the marks of the status it leads to.
 
-        Never after the end: `ended` is the last event, which says that the run is over.
+        Nothing goes on after the end. But whoever finds out what became of an act that was under
+        way then may say so: a verdict changes nothing of how the run ended.
         """
-        if self.journal.ended is not None:
+        if self.journal.ended is not None and not isinstance(added, events.Settled):
             raise UsageError(
                 f'run "{self._id}" has ended: nothing is added to it any more',
                 hint="fork it from before that step to go on from there",
@@ -178,9 +179,11 @@ def fork(
         added.append(events.StepDone(path, store(values.encode(value))))
     new_events += [new_event(one) for one in added]
     write = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
-    engine.log.commit(ProposedCommit((write,), marks=status_marks(target, "pending")))
+    writes = [write]
     if signals == "copy":
-        _copy_messages(engine, stream, f"run/{target}", journal.taken)
+        # In the same commit: a run that is resumed at once finds what it waits for.
+        writes += _copied_messages(engine, stream, f"run/{target}", journal.taken)
+    engine.log.commit(ProposedCommit(tuple(writes), marks=status_marks(target, "pending")))
     return Run(engine, target)
 
 
@@ -195,13 +198,16 @@ def _fork_point(journal: Journal, id: str, at: str | int) -> int:
     return entry.revision - 1
 
 
-def _copy_messages(engine: Engine, source: str, target: str, taken: set[int]) -> None:
+def _copied_messages(
+    engine: Engine, source: str, target: str, taken: set[int]
+) -> list[StreamWrite]:
+    """Returns what puts the messages that a run has not taken into the inbox of another one."""
     box = inbox.Inbox(engine.log, source)
     box.look()
-    for message in sorted(box.waiting(taken), key=lambda message: message.revision):
-        if message.kind != "stop":
-            key = f"{source}@{message.revision}"
-            inbox.send(engine.log, target, message.kind, message.value, name=message.name, id=key)
+    waiting = sorted(box.waiting(taken), key=lambda message: message.revision)
+    copied = [inbox.sent_event(one.kind, one.value, one.name) for one in waiting]
+    left = [one for one, message in zip(copied, waiting, strict=True) if message.kind != "stop"]
+    return [StreamWrite(inbox.stream_of(target), tuple(left))] if left else []
 
 
 def remove(engine: Engine, id: str) -> list[str]:

@@ -688,6 +688,11 @@ class Operations:
         asked = made.summary(self, made.chosen(executor), text, limit)
         return self._ask(asked, key, label, source)
 
+    def _reword(self, text: str, source: str) -> Any:
+        """Returns a question to a person as the executor words it, if it does; a step of read."""
+        asked = self._engine.agents.rewording(text)
+        return text if asked is None else self._ask(asked, None, None, source)
+
     def _ask(
         self,
         asked: sessions.AgentStep,

@@ -512,8 +512,13 @@ class Engine:
         raise no_run(id)
 
     def ended(self, id: str) -> events.Ended | None:
-        """Returns the end of a run, from its last record alone; None if it has none yet."""
+        """Returns the end of a run, from its last record; None if it has none yet.
+
+        After it there are verdicts at most, on acts that were under way when it ended.
+        """
         event = self._newest(id)
+        while event is not None and isinstance(event[1], events.Settled):
+            event = self._event_at(id, event[0] - 1)
         if event is None or isinstance(event[1], events.Removed):
             raise no_run(id)
         return event[1] if isinstance(event[1], events.Ended) else None
@@ -528,10 +533,11 @@ class Engine:
     def _newest(self, id: str) -> tuple[int, Struct | None] | None:
         """Returns the last event of a run's stream, with its revision."""
         head = self.log.head(f"run/{id}")
-        if head is None:
-            return None
-        [record] = self.log.records(f"run/{id}", after=head.revision - 1, until=head.revision)
-        return head.revision, events.read(record.type, record.payload)
+        return None if head is None else self._event_at(id, head.revision)
+
+    def _event_at(self, id: str, revision: int) -> tuple[int, Struct | None]:
+        [record] = self.log.records(f"run/{id}", after=revision - 1, until=revision)
+        return revision, events.read(record.type, record.payload)
 
     def load(self, raw: Any) -> Any:
         """Returns a recorded value."""

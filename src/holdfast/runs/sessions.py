@@ -26,6 +26,7 @@ from holdfast.agents.protocol import (
     Executor,
     NotSentError,
     Question,
+    Rewording,
     Usage,
 )
 from holdfast.core.commit import ProposedCommit
@@ -131,6 +132,12 @@ class AgentSteps:
             self._step(executor, "summarise", "read", ONCE), (text, limit), None, _same
         )
 
+    def rewording(self, text: str) -> AgentStep | None:
+        """Returns the step that words a question to a person; None if nobody here does that."""
+        if not isinstance(self.executor, Rewording):
+            return None
+        return AgentStep(self._step(self.executor, "reword", "read", ONCE), (text,), None, _same)
+
     def _step(
         self, executor: Executor, kind: str, effect: Effect | str, retry: Retry
     ) -> Step[..., Any]:
@@ -221,6 +228,13 @@ def _summarising(executor: Executor) -> Callable[..., Any]:
     return summarise
 
 
+def _rewording(executor: Any) -> Callable[..., Any]:
+    def reword(text: str) -> Any:
+        return _then(executor.reword(text), lambda said: str(said).strip() or text)
+
+    return reword
+
+
 def _then(said: Any, use: Callable[[Any], Any]) -> Any:
     """Uses what an executor returned, now or when it is awaited."""
     if not hasattr(said, "__await__"):
@@ -237,6 +251,7 @@ _FUNCTIONS: dict[str, Callable[[Executor], Callable[..., Any]]] = {
     "remembered": _remembering,
     "decide": _deciding,
     "summarise": _summarising,
+    "reword": _rewording,
 }
 _METHODS = {
     "session": "answer",

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from holdfast.backends.deadline import monotonic
 from holdfast.core import codec, intent
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.transaction import PendingCommit
@@ -104,8 +105,12 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
         if step.effect not in events.SAFE:
             if run.journal.forked is not None and not allowed(run, step, path):
                 return _record_done(run, call, attempt, None)
-            context = run.record_context
-            if step.effect == "effect" and context is not None and context.policy != "off":
+            policy = run.record_context
+            if (
+                step.effect == "effect"
+                and policy is not None
+                and (policy.policy_seen != "off" or policy.policy_due <= monotonic())
+            ):
                 yield Call(run.before_effect, (step.name,), path=path)
             run.record(
                 events.Intended(

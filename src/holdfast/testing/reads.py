@@ -1,4 +1,4 @@
-"""Clauses 10, 11, 14, 15, 20, 23 and 24: what is read is what was committed."""
+"""Clauses 10, 11, 14, 15, 20, 23, 24 and 35: what is read is what was committed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import pytest
 from holdfast.backends.protocol import (
     START,
     Backend,
+    Cleared,
     Found,
     Mark,
+    MarksAtMoment,
     Moment,
     Position,
     Record,
     keeps_meta,
     linked_row,
+    marks_at_moment,
     position_before,
     read_back,
     read_linked,
@@ -310,6 +313,47 @@ class ReadClauses(Trial):
                 assert not any(has[count:])
                 assert [START, *positions].index(before[name]) <= count <= after[name]
                 assert all(position > moment.position for position in positions[count:])
+
+    def test_clause_35_marks_are_of_the_moment(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        empty = marks_at_moment(backend)
+        assert (empty.moment.position, empty.newest, empty.marks) == (START, START, [])
+        wanted = [Mark("i", "b", 5, 2, "g"), Mark("j", "a", 9), Mark("i", "c", 9, 0, "h")]
+        first = accepted(backend, build.commit(build.append("a"), marks=wanted)).position
+        found = marks_at_moment(backend)
+        assert (found.moment.has(first), found.newest, found.marks) == (True, first, wanted)
+        cleared = build.commit(marks=[Cleared("i", "b"), Mark("j", "a", 1)])
+        later = accepted(backend, cleared).position
+        assert not found.moment.has(later)
+        assert marks_at_moment(backend).marks == [Mark("j", "a", 1), Mark("i", "c", 9, 0, "h")]
+        assert marks_at_moment(backend).marks == backend.marks.list()
+
+    def test_clause_35_marks_among_writers(self, backend: Backend) -> None:
+        """Each commit sets a mark to the number of its event: a moment has both or neither."""
+        names = [f"s{n}" for n in range(3)]
+
+        def work(name: str) -> None:
+            build = RecordBuilder()
+            append = None
+            for n in range(1, 21):
+                append = build.append(name, behind=append)
+                accepted(backend, build.commit(append, marks=[Mark("n", name, n)]))
+
+        writers = [Thread(target=work, args=(name,)) for name in names]
+        for writer in writers:
+            writer.start()
+        seen: list[MarksAtMoment] = []
+        while any(writer.is_alive() for writer in writers):
+            seen.append(marks_at_moment(backend))
+        positions = {name: [one.position for one in backend.read(name)] for name in names}
+        for one in seen:
+            marked = {mark.key: mark.due for mark in one.marks}
+            held = {name: [at for at in positions[name] if one.moment.has(at)] for name in names}
+            assert max(max(ats, default=START) for ats in held.values()) == one.newest
+            if one.exact:
+                counts = {name: len(ats) for name, ats in held.items() if ats}
+                assert marked == counts, "marks of another moment"
 
     def test_clause_14_every_name_is_its_own_stream(
         self, backend: Backend, build: RecordBuilder

@@ -53,6 +53,7 @@ from holdfast.backends.protocol import (
     Leases,
     LinkedRow,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -317,6 +318,12 @@ class FilesBackend(Handle):
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
+
+    def marks_at_moment(self) -> MarksAtMoment:
+        with self.reading(), self.catalog.mutex:
+            newest = Position(self.catalog.tail.cursor.position)
+            marks = [mark for mark, _ in self.catalog.marks(None, None, 1 << 40)]
+        return MarksAtMoment(Moment(newest), newest, marks)
 
     def now_us(self, stream: str) -> int:
         self.check_open()

@@ -1,6 +1,7 @@
 -- Lists the marks of one index, or of all, in the order of claims.
---   args  the index or false, what the due time must be below (as in the order), how many
--- Answers with {index, {{place in the order and key, group}, …}} for each index.
+--   args  the index or false, what the due time must be below (as in the order), how many, whether
+--         the newest position is asked for too
+-- Answers with {index, {{place in the order and key, group}, …}} for each index; then the position.
 local indexes = args[1] and {args[1]} or redis.call('SMEMBERS', store .. ':indexes')
 local before, limit = args[2], args[3]
 count_indexes()
@@ -22,4 +23,5 @@ for number, index in ipairs(indexes) do
   end
   answer[number] = {index, found}
 end
+if args[4] then answer[#answer + 1] = about[2] end
 return answer

@@ -64,6 +64,7 @@ from holdfast.backends.protocol import (
     Leases,
     Mark,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -334,6 +335,15 @@ _LIST_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
 _LIST_ALL_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
  WHERE application = %(application)s AND due < %(before)s
  ORDER BY priority DESC, due, key, about LIMIT %(limit)s"""
+
+# One statement has one snapshot, here too. A store without marks answers with one row of nulls.
+_MARKS_AT_MOMENT = """WITH seen AS MATERIALIZED (
+ SELECT holdfast.newest(s.application) AS newest, base, pg_current_snapshot()::text AS snapshot,
+ (SELECT coalesce(max(position), 0) FROM holdfast.events e WHERE e.application = s.application)
+ AS last FROM holdfast.stores s WHERE s.application = %(application)s)
+ SELECT newest, base, snapshot, last, about, key, due, priority, team FROM seen
+ LEFT JOIN holdfast.marks m ON m.application = %(application)s
+ ORDER BY priority DESC, due, key, about"""
 
 _CLAIMS = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
  SELECT about, key, owner, ends_us - us FROM holdfast.marks, now
@@ -719,6 +729,12 @@ class PostgresqlBackend:
     def moment(self) -> Moment:
         [row] = self._checkout.ask(MOMENT, {"application": self._checkout.application})
         return moment_of(*row)
+
+    def marks_at_moment(self) -> MarksAtMoment:
+        rows = self._checkout.ask(_MARKS_AT_MOMENT, {"application": self._checkout.application})
+        newest, base, snapshot, last = rows[0][:4]
+        marks = [Mark(*row[4:]) for row in rows if row[4] is not None]
+        return MarksAtMoment(moment_of(newest, base, snapshot), Position(last), marks)
 
     def side_tables(self, what: str) -> SideTables:
         """Returns the place for tables that are derived from the log, under a name."""

@@ -22,6 +22,7 @@ from holdfast.backends.protocol import (
     Leases,
     Mark,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -164,6 +165,15 @@ def _mark(index: str, member: bytes, group: bytes) -> Mark:
     return Mark(index, member[40:].decode(), due, priority, group.decode())
 
 
+def _ordered(indexes: list[Any]) -> list[Mark]:
+    """Returns the marks of some indexes as one list, in the order of clause 17."""
+    marks = [
+        _mark(name.decode(), member, group) for name, found in indexes for member, group in found
+    ]
+    marks.sort(key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
+    return marks
+
+
 class RedisMarks:
     """A claim is not repeated when its connection broke: it may have taken marks.
 
@@ -189,13 +199,13 @@ class RedisMarks:
         before = False if due_before is None else f"{DUE_ZERO + due_before:020}"
         wanted = False if index is None else index
         arguments: tuple[Any, ...] = (wanted, before, min(limit, _LIMIT_MAX))
-        marks = [
-            _mark(name.decode(), member, group)
-            for name, found in self._checkout.look("marks", (), arguments)
-            for member, group in found
-        ]
-        marks.sort(key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
-        return marks[:limit]
+        return _ordered(self._checkout.look("marks", (), arguments))[:limit]
+
+    def at_moment(self) -> MarksAtMoment:
+        """A script runs while nothing else does: what it finds is of one moment."""
+        *found, position = self._checkout.look("marks", (), (False, False, _LIMIT_MAX, True))
+        newest = Position(self._checkout.number(position))
+        return MarksAtMoment(Moment(newest), newest, _ordered(found))
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         return sorted(
@@ -304,7 +314,9 @@ class RedisBackend:
         pool.recheck = self._ack_tracker.check
         self._poller = PositionPoller(checkout, self._newest, pool.check_open)
         self.leases: Leases = RedisLeases(checkout)
-        self.marks: Marks = RedisMarks(checkout)
+        marks = RedisMarks(checkout)
+        self.marks: Marks = marks
+        self.marks_at_moment = marks.at_moment
         self.objects: Objects = RedisObjects(checkout)
         self.inspect: Inspection = RedisInspection(checkout, self.objects, durability)
 

@@ -20,7 +20,9 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     LinkedRow,
+    Mark,
     Marks,
+    MarksAtMoment,
     Moment,
     Objects,
     Position,
@@ -463,6 +465,17 @@ class SqliteBackend:
 
     def moment(self) -> Moment:
         return Moment(self.wait(START, timeout_s=0))
+
+    def marks_at_moment(self) -> MarksAtMoment:
+        def look(execute: Execute) -> tuple[int, list[Mark]]:
+            return execute(NEWEST).get or 0, self._marks.all(execute)
+
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            position, marks = checkout.reader.snapshot(look)
+        newest = Position(position)
+        return MarksAtMoment(Moment(newest), newest, marks)
 
     def now_us(self, stream: str) -> int:
         self._checkout.check_open()

@@ -19,6 +19,7 @@ from holdfast.backends.protocol import (
     Mark,
 )
 from holdfast.backends.sqlite.connection import (
+    HAS_TABLE,
     Execute,
     Row,
     SqliteCheckout,
@@ -258,6 +259,16 @@ class SqliteMarks:
                 rows = execute(_LIST_ALL, (due, limit)).fetchall()
             else:
                 rows = execute(_LIST_MARKS, (index, due, limit)).fetchall()
+        return [self._mark(row) for row in rows]
+
+    def all(self, execute: Execute) -> list[Mark]:
+        """Returns every mark, inside the transaction that asks.
+
+        That may have begun before another thread made the table, which is known since then.
+        """
+        if execute(HAS_TABLE, ("marks",)).get != 1:
+            return []
+        rows = execute(_LIST_ALL, (_DUE_MAX, -1)).fetchall()
         return [self._mark(row) for row in rows]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:

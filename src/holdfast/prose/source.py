@@ -1,4 +1,4 @@
-"""Programs read and checked: the entrance to this package's parts."""
+"""The text of a program: parsed, checked, or loaded to be run. The entrance to the other parts."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def load(source: str | bytes, file: str = "program.prose") -> Program:
     parsed, problems = _check(text, file)
     _refuse(problem or problems, text, file)
     return parsed.program
+
+
+def decoded(source: bytes, file: str) -> str:
+    """Returns the text of a program; ProgramError says which byte of it is no UTF-8."""
+    text, problem = _decode(source)
+    _refuse(problem, text, file)
+    return text
 
 
 def _decode(source: str | bytes) -> tuple[str, list[Problem]]:

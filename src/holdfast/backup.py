@@ -1,0 +1,630 @@
+"""Backups: a folder that holds a copy of a store, and a list of points to restore it at.
+
+    DEST/backup.json      which store this is a backup of
+    DEST/store/           its events and blobs, as a files store: every verb of the command line
+                          reads it
+    DEST/marks/p3.jsonl   the marks as they were at the point p3
+    DEST/points.jsonl     a line for each point, with the digest of the line before it
+
+A backup is made while others write. It fixes a moment of the source (clause 20), copies the events
+that the moment holds and the backup lacks, and the marks of that very moment (clause 35), reads
+back what it wrote and verifies it against the links, and last adds the point. Only then is there a
+point: a backup that is killed leaves events that the next one finds and need not copy again.
+
+Positions do not survive a copy, so a point is named by its line: it says how far the backup's own
+store reaches. To restore one, its events are copied into a new store, and the digest of that store
+is compared with the one that was noted. A time names the newest point that is not later.
+
+A damaged store is backed up too. What verifies is copied; the point names every stream of which
+something is missing. A stream of which the backup has more than is left stays as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Mark,
+    MarksAtMoment,
+    Position,
+    Record,
+    marks_at_moment,
+)
+from holdfast.clock import Clock
+from holdfast.core import codec
+from holdfast.core.check import content_of
+from holdfast.core.copy import (
+    Copied,
+    Copier,
+    Progress,
+    batches,
+    check_related,
+    commits_until,
+    parts_of,
+)
+from holdfast.core.event import FORKED, ORIGIN, from_datetime, origin_of, record_link, to_datetime
+from holdfast.core.log import Log
+from holdfast.core.salvage import Remains, remnants
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    ExistsError,
+    FormatError,
+    HoldfastError,
+    NotFoundError,
+    OtherStoreError,
+    UnavailableError,
+    UsageError,
+    show_value,
+)
+from holdfast.interchange import Needed
+from holdfast.names import check_name
+from holdfast.store import Store, open_store
+
+__all__ = ["Point", "Progress", "Restored", "backup", "drill", "points", "restore"]
+
+FORMAT = 1
+HELD_BACK_S = 30.0
+"""How long a backup waits for a stranger's open transaction that holds back what it has to copy."""
+_READ = 500
+
+
+class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a store was at one moment; `name` and `label` name it, and so does a time."""
+
+    name: str
+    at_us: int
+    label: str = ""
+    position: int
+    """How far the backup's own store reaches at this point."""
+    sources: list[int]
+    """How far the source was read, one number for each of its backends."""
+    streams: int
+    events: int
+    new_events: int
+    digest: str
+    """The digest that `check` shows of the store restored at this point."""
+    marks: int
+    marks_digest: str
+    marks_exact: bool = True
+    """False if the source's backend cannot tell its marks of one moment: they may be newer."""
+    damaged: dict[str, str] = {}
+    """The streams of which something is missing, and why."""
+    previous: str = ""
+    """The digest of the line before."""
+
+    @property
+    def at(self) -> datetime:
+        """The time at which it was made."""
+        return to_datetime(self.at_us)
+
+
+class Restored(Struct, frozen=True):
+    """What a restore did."""
+
+    point: Point
+    copied: Copied
+    digest: str
+
+
+class _About(Struct, frozen=True):
+    """The first file of a backup: which stores it was made of."""
+
+    format: int
+    stores: list[str]
+
+
+# --- making --------------------------------------------------------------------------------------
+
+
+def backup(
+    source: Store,
+    folder: str | os.PathLike[str],
+    *,
+    label: str = "",
+    progress: Progress | None = None,
+) -> Point:
+    """Adds a point to the backup in a folder, making it if it is not there.
+
+    The first backup copies everything, later ones what is new. It can be killed at any moment and
+    made again. Another that is under way in the same folder is an UnavailableError.
+    """
+    label = check_name(label, "label") if label else ""
+    place = Path(folder)
+    stores = _store_ids(source)
+    if not _is_backup(place):
+        _begin(place, stores)
+    about = _read_about(place)
+    if about.stores != stores:
+        raise OtherStoreError(
+            f'"{place}" is a backup of another store: expected {" and ".join(stores)}, found '
+            f"{' and '.join(about.stores)}",
+            hint="make the backup in another folder",
+        )
+    with _alone(place), open_store(place / "store", clock=source._log.clock) as target:
+        found = _read_points(place)
+        if label and any(label in (one.label, one.name) for one in found):
+            raise ExistsError(f'"{place}" has a point "{label}" already')
+        return _Increment(source._log, target._log, place, found, progress).run(label)
+
+
+def _store_ids(source: Store) -> list[str]:
+    return [str(part.inspect.describe().get("store", "")) for part in parts_of(source._log)]
+
+
+def _is_backup(place: Path) -> bool:
+    """Returns whether a backup was begun here; raises ExistsError if something else is."""
+    if (place / "backup.json").exists():
+        return True
+    try:
+        found = os.listdir(place)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UnavailableError(f'"{place}" cannot be read: {error.strerror}') from error
+    if any(name not in ("marks", "backup.json.new") for name in found):
+        raise ExistsError(
+            f'"{place}" is not empty, and is no backup', hint="make the backup elsewhere"
+        )
+    return False
+
+
+def _begin(place: Path, stores: list[str]) -> None:
+    try:
+        (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(place, 0o700)
+    except OSError as error:
+        raise UnavailableError(f'"{place}" cannot be made: {error.strerror}') from error
+    _write(place / "backup.json", msgspec.json.encode(_About(FORMAT, stores)) + b"\n")
+
+
+@contextmanager
+def _alone(place: Path) -> Generator[None]:
+    """Keeps other backups out of the folder. The lock goes with the process that holds it."""
+    fd = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnavailableError(
+                f'another backup into "{place}" is under way', hint="wait until it has ended"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+class _Increment:
+    """One backup: what the source has had since the last point, and the point."""
+
+    def __init__(
+        self,
+        source: Log,
+        target: Log,
+        place: Path,
+        found: list[Point],
+        progress: Progress | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._place = place
+        self._last = found[-1] if found else None
+        self._number = len(found) + 1
+        self._progress = progress
+        self._copier = Copier(source, target, None)
+        self._passed = self._total = 0
+        self._before: dict[str, tuple[int, bytes]] = {}
+        self._ends: dict[str, bytes] = {}
+        self._damaged: dict[str, str] = {}
+
+    def run(self, label: str) -> Point:
+        parts = parts_of(self._source)
+        moments = [self._moment(part) for part in parts]
+        at_us = self._source.clock.now_us()
+        afters = self._last.sources if self._last else [START] * len(parts)
+        for part, after, seen in zip(parts, afters, moments, strict=True):
+            if seen.moment.position < after:
+                raise _is_older(seen.moment.position, after)
+            self._total += int(seen.newest) - after
+            self._copy(part, Position(after), seen)
+        marks = [mark for seen in moments for mark in seen.marks]
+        self._verify()
+        content = content_of(self._target)
+        point = Point(
+            name=f"p{self._number}",
+            at_us=at_us,
+            label=label,
+            position=int(self._target.position()),
+            sources=[int(seen.moment.position) for seen in moments],
+            streams=content.streams,
+            events=content.events,
+            new_events=self._copier.copied(0, is_behind=False).events,
+            digest=content.digest,
+            marks=len(marks),
+            marks_digest=_write_marks(self._place, f"p{self._number}", marks),
+            marks_exact=all(seen.exact for seen in moments),
+            damaged=self._damaged,
+            previous=_line_digest(self._last),
+        )
+        _append_line(self._place / "points.jsonl", msgspec.json.encode(point))
+        return point
+
+    def _moment(self, part: Backend) -> MarksAtMoment:
+        """Returns a moment of one backend with its marks, without them if they are damaged."""
+        try:
+            return marks_at_moment(part)
+        except CorruptError as error:
+            self._damaged[error.where or "marks"] = error.message
+            moment = part.moment()
+            return MarksAtMoment(moment, moment.position, [], exact=False)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _copy(self, part: Backend, after: Position, seen: MarksAtMoment) -> None:
+        try:
+            if self._last and self._last.damaged:
+                raise CorruptError("it was damaged at the last point")
+            for batch in batches(_commits(part, after, seen)):
+                self._take(batch)
+        except CorruptError:
+            # All of it is read again, over the damage: what is after that cannot be told else.
+            for batch in batches(self._verified(part, seen)):
+                self._take(batch)
+
+    def _take(self, batch: list[list[Record]]) -> None:
+        """Copies what the backup lacks of some commits, and notes what has to be verified."""
+        streams = sorted({record.stream for commit in batch for record in commit})
+        for stream, head in zip(streams, self._target.heads(streams), strict=True):
+            known = (head.revision, head.link) if head else (0, ORIGIN)
+            self._before.setdefault(stream, known)
+        self._copier.copy(batch, 0)
+        for commit in batch:
+            self._ends.update((record.stream, record.link) for record in commit)
+        self._passed += sum(map(len, batch))
+        if self._progress is not None:
+            self._progress(self._passed, max(self._total, self._passed))
+
+    def _verified(self, part: Backend, seen: MarksAtMoment) -> Iterator[list[Record]]:
+        """Yields what verifies of the commits of a damaged backend, and notes what does not."""
+        remains = Remains(self._link_of, self._source.blobs.read)
+        for remnant in remnants(self._source, part):
+            if isinstance(remnant, list):
+                held = [record for record in remnant if seen.moment.has(record.position)]
+                if taken := [record for record in held if remains.take(record)]:
+                    yield taken
+            elif not isinstance(remnant, Mark):
+                remains.note(remnant)
+        for finding in remains.findings:
+            if not finding.harmless:
+                for stream in finding.streams or (finding.where,):
+                    self._damaged[stream] = finding.problem
+        for cut in remains.cut.values():
+            self._damaged[cut.stream] = cut.problem
+        for stream in remains.doubtful():
+            self._damaged.setdefault(stream, "its newest events may be lost")
+
+    def _link_of(self, stream: str, revision: int) -> bytes | None:
+        try:
+            return self._target.record(stream, revision).link
+        except HoldfastError:
+            return None  # not copied yet: the backup's own verification looks at it
+
+    # --- verifying -------------------------------------------------------------------------------
+
+    def _verify(self) -> None:
+        """Reads back what was written: every link, every blob. Raises CorruptError."""
+        [kept] = parts_of(self._target)
+        for stream, (revision, link) in self._before.items():
+            while records := kept.read(stream, after=revision, limit=_READ):
+                for record in records:
+                    if record.type == FORKED and not revision:
+                        origin, at = origin_of(record)
+                        link = self._target.record(origin, at).link
+                    link = record_link(link, record)
+                    if link != record.link:
+                        raise self._not_written(f"{stream}@{record.revision}")
+                    for name, size in codec.blobs_in(record.payload):
+                        self._target.blobs.read(name, size)
+                    revision = record.revision
+            if link != self._ends[stream] and not self._is_excused(stream):
+                raise self._not_written(stream)
+
+    def _is_excused(self, stream: str) -> bool:
+        """Returns whether a stream may end elsewhere: it is damaged, or its lifetime is over."""
+        if stream in self._damaged:
+            return True
+        [head] = self._source.heads([stream])
+        return head is not None and self._source.expiry.has_ended(stream, head)
+
+    def _not_written(self, where: str) -> CorruptError:
+        return CorruptError(
+            f'the backup in "{self._place}" does not hold what was written to it at {where}',
+            where=where,
+            hint="look at the disk, then make the backup in another folder",
+        )
+
+
+def _is_older(position: int, after: int) -> ConflictError:
+    return ConflictError(
+        f"the store is older than its backup: its newest commit is at {position}, the backup has "
+        f"it up to {after}",
+        stream="store",
+        expected=after,
+        actual=position,
+        hint="was it restored? then make the backup in another folder",
+    )
+
+
+def _commits(part: Backend, after: Position, seen: MarksAtMoment) -> Iterator[list[Record]]:
+    """Yields the commits of a moment after a position.
+
+    Where transactions end in another order than they began, some that the moment holds are not
+    final yet, and are not read before those under way have ended.
+    """
+    while True:
+        for commit in commits_until(part, after, seen.newest):
+            after = commit[0].position
+            if seen.moment.has(after):
+                yield commit
+        final = part.wait(START, timeout_s=0)
+        if after >= seen.newest or final >= seen.newest:
+            return
+        if part.wait(final, timeout_s=HELD_BACK_S) <= final:
+            raise UnavailableError(
+                f"a transaction that is open on the server holds back what was committed since "
+                f"{HELD_BACK_S:.0f} s",
+                hint="end it (pg_stat_activity shows it), then make the backup again",
+            )
+
+
+# --- points --------------------------------------------------------------------------------------
+
+
+def points(folder: str | os.PathLike[str]) -> list[Point]:
+    """Returns the points of a backup, oldest first."""
+    place = Path(folder)
+    _read_about(place)
+    return _read_points(place)
+
+
+def _read_about(place: Path) -> _About:
+    path = place / "backup.json"
+    try:
+        about = msgspec.json.decode(path.read_bytes(), type=_About)
+    except FileNotFoundError:
+        raise NotFoundError(f'"{place}" is no backup: it has no backup.json') from None
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f'"{path}" cannot be read: {error}', where=str(path)) from None
+    if about.format > FORMAT:
+        raise FormatError(
+            f'"{place}" is a backup of format {about.format}: this holdfast reads up to {FORMAT}',
+            hint="upgrade holdfast",
+        )
+    return about
+
+
+def _read_points(place: Path) -> list[Point]:
+    """Returns the points, each verified against the line after it; half a last line is none."""
+    path = place / "points.jsonl"
+    found: list[Point] = []
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    previous = ""
+    for number, line in enumerate(raw.split(b"\n")[:-1], 1):
+        try:
+            point = msgspec.json.decode(line, type=Point)
+        except msgspec.MsgspecError as error:
+            problem = str(error)
+        else:
+            problem = "" if point.previous == previous else "it does not follow the line before it"
+            found.append(point)
+        if problem:
+            raise CorruptError(
+                f'line {number} of "{path}" is damaged: {problem}',
+                where=str(path),
+                hint=f"the events are in its store: holdfast copy {place / 'store'} NEW",
+            )
+        previous = sha256(line).hexdigest()
+    return found
+
+
+def _line_digest(point: Point | None) -> str:
+    return "" if point is None else sha256(msgspec.json.encode(point)).hexdigest()
+
+
+def find_point(folder: str | os.PathLike[str], at: str | datetime | None) -> Point:
+    """Returns the point with that name or label, or the newest that is not later than a time."""
+    found = points(folder)
+    if not found:
+        raise NotFoundError(f'"{os.fspath(folder)}" has no point yet', hint="holdfast backup DEST")
+    if at is None:
+        return found[-1]
+    if isinstance(at, datetime):
+        until = from_datetime(at)
+        earlier = [point for point in found if point.at_us <= until]
+        if not earlier:
+            raise NotFoundError(
+                f"the backup has no point at {at.isoformat()} or before; the first is "
+                f"{found[0].name}, of {found[0].at.isoformat()}"
+            )
+        return earlier[-1]
+    if not isinstance(at, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"at is the name of a point, a time or None, found {show_value(at)}")
+    for point in found:
+        if at in (point.name, point.label):
+            return point
+    raise NotFoundError(
+        f'the backup has no point "{at}"; it has {_some([point.name for point in found])}',
+        hint="holdfast backup list DEST",
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names if len(names) <= 6 else [*names[:2], "…", *names[-3:]])
+
+
+# --- restoring -----------------------------------------------------------------------------------
+
+
+def restore(
+    folder: str | os.PathLike[str],
+    target: Store,
+    *,
+    at: str | datetime | None = None,
+    scope: str | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Copies a store as it was at a point into a new one, whole or one scope of it.
+
+    `at` is the name or the label of a point, or a time; without it, the newest. The target must be
+    empty, or hold what a restore that was killed wrote. A scope is restored with what it needs: the
+    scopes that it was forked from, and what layers keep with it.
+    """
+    point = find_point(folder, at)
+    place = Path(folder)
+    marks = _read_marks(place, point)
+    with _open_copy(place, target._log.clock) as kept:
+        log = kept._log
+        check_related(log, target._log)
+        needed = None if scope is None else Needed(log, [scope])
+        copier = Copier(log, target._log, None)
+        passed = 0
+        for batch in batches(commits_until(parts_of(log)[0], START, Position(point.position))):
+            chosen = batch
+            if needed is not None:
+                chosen = [[one for one in commit if needed.has(one.stream)] for commit in batch]
+            copier.copy([commit for commit in chosen if commit], 0)
+            passed += sum(map(len, batch))
+            if progress is not None:
+                progress(passed, max(point.events, passed))
+        if needed is not None:
+            marks = needed.marks(marks)
+        copied = copier.copied(copier.copy_marks(marks), is_behind=False)
+    digest = content_of(target._log).digest
+    if scope is None and not copied.ended and digest != point.digest:
+        raise CorruptError(
+            f"the store that was restored is not what it was at {point.name}: its digest is "
+            f"{digest}, expected {point.digest}",
+            where=str(place),
+            hint=f"holdfast check --store {place / 'store'}",
+        )
+    return Restored(point, copied, digest)
+
+
+def drill(
+    folder: str | os.PathLike[str],
+    *,
+    at: str | datetime | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Restores a point into a store that is thrown away, and reads every event of it.
+
+    Raises CorruptError if anything of it is not as it should be. It needs as much space as the
+    store, beside the backup.
+    """
+    scratch = tempfile.mkdtemp(prefix="drill-", dir=Path(folder))
+    try:
+        with open_store(Path(scratch) / "store") as target:
+            restored = restore(folder, target, at=at, progress=progress)
+            report = target.check()
+            for finding in report.findings:
+                if not finding.harmless:
+                    raise CorruptError(
+                        f"{finding.where}: {finding.problem}",
+                        where=finding.where,
+                        hint="make a new backup in another folder",
+                    )
+        return restored
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _open_copy(place: Path, clock: Clock) -> Generator[Store]:
+    try:
+        store = open_store(place / "store", create=False, read_only=True, clock=clock)
+    except NotFoundError:
+        raise CorruptError(
+            f'"{place}" has points, but its store is gone', where=str(place / "store")
+        ) from None
+    with store:
+        yield store
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _write_marks(place: Path, name: str, marks: list[Mark]) -> str:
+    raw = b"".join(msgspec.json.encode(mark) + b"\n" for mark in marks)
+    _write(place / "marks" / f"{name}.jsonl", raw)
+    return sha256(raw).hexdigest()
+
+
+def _read_marks(place: Path, point: Point) -> list[Mark]:
+    path = place / "marks" / f"{point.name}.jsonl"
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raw = None
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    if raw is None or sha256(raw).hexdigest() != point.marks_digest:
+        found = "it is gone" if raw is None else "it was changed"
+        raise CorruptError(f'the marks of {point.name}, "{path}": {found}', where=str(path))
+    return [msgspec.json.decode(line, type=Mark) for line in raw.splitlines()]
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Writes a file whole: it is there with all of its bytes, or not at all."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        with open(beside, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
+
+
+def _append_line(path: Path, line: bytes) -> None:
+    """Adds a line, durable when this returns. What a killed writer left of one is taken away."""
+    try:
+        with open(path, "a+b") as file:
+            file.seek(0)
+            raw = file.read()
+            file.truncate(raw.rfind(b"\n") + 1)
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
