@@ -74,7 +74,15 @@ from holdfast.core.log import Log
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, migrate, outdated, typed_scopes
 from holdfast.core.observe import Observer, Tracer
-from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
+from holdfast.core.page import (
+    NO_LIMIT,
+    PAGE_SIZE,
+    Page,
+    check_limit,
+    mark_key,
+    read_mark,
+    write_cursor,
+)
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -315,7 +323,7 @@ class Store:
         scopes = [self.scope(level, id) for level in self._levels.names() if level != GLOBAL]
         heads = self._log.heads([scope.name for scope in scopes])
         found = [scope for scope, head in zip(scopes, heads, strict=True) if head is not None]
-        removed = self._log.absent() if found else ()
+        removed = self._log.absent([scope.name for scope in found])
         return [scope for scope in found if scope.name not in removed]
 
     def _report_unknown_levels(self) -> None:
@@ -665,9 +673,12 @@ class Store:
         if index is not None:
             index = check_name(index, "index")
         limit = check_limit(limit)
-        most = NO_LIMIT if limit is None or after is not None else limit + 1
-        marks = self._log.marks.list(index, limit=most)
-        return cut("marks", marks, mark_key, after=after, limit=limit)
+        last = None if after is None else read_mark(after)
+        most = NO_LIMIT if limit is None else limit + 1
+        found = self._log.find_marks(index, after=last, limit=most)
+        page = found[:limit]
+        cursor = write_cursor("marks", *mark_key(page[-1])) if page else after
+        return Page(page, more=len(page) < len(found), cursor=cursor)
 
     def leases(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE

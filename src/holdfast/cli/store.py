@@ -174,7 +174,7 @@ def stream_names(
     """Returns names of streams, of one level or of all: those of runs and other layers too."""
     prefix = stored_prefix(level, prefix)
     if level is None:
-        return names_beginning(store._log, prefix, after, limit, store._log.absent())
+        return names_beginning(store._log, prefix, after, limit)
     return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
 
 
