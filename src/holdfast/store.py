@@ -502,6 +502,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
         """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
@@ -509,8 +511,10 @@ class Store:
         `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
-        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
-        look through all events until the page is full.
+        commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
+        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
+        `type`, `actor` and times look through all events until the page is full; `query` has an
+        index for them.
         """
         return event_page(
             self._log,
@@ -521,6 +525,8 @@ class Store:
             type=type,
             actor=actor,
             newest_first=newest_first,
+            since=since,
+            until=until,
         )
 
     def follow_events(
