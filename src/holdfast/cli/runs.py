@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     Words,
     command,
     confirm_removal,
@@ -102,13 +103,8 @@ class WaitOptions:
     """Another FILE.py or module to load first, with verifiers or children; may be given again."""
     leave: Flag = False
     """Leave the run when it waits for something: exit code 15."""
-    timeout: float | None = None
-    """Leave the run after this many seconds: exit code 15."""
-
-    def check(self) -> None:
-        """Raises UsageError for a timeout below 0."""
-        if self.timeout is not None and not self.timeout >= 0:
-            raise UsageError(f"--timeout must be at least 0 seconds, found {self.timeout}")
+    timeout: Seconds = None
+    """Leave the run after this time, in seconds or such as 1h30m: exit code 15."""
 
 
 UNTIL_IT_ENDS = WaitOptions()
@@ -142,7 +138,6 @@ def start(
     if_exists
         If the id is taken: error, or attach to continue that run.
     """
-    waiting.check()
     function = load_run(code, waiting.module)
     values = [parse_value(word, is_text=False) for word in arguments]
     named = dict(parse_named(word, "--input") for word in input or ())
@@ -283,7 +278,6 @@ def resuming(
     id: str, code: str, waiting: WaitOptions, options: Options
 ) -> Generator[tuple[Store, str]]:
     """Opens the store to continue a run, after its code was loaded; yields its whole id too."""
-    waiting.check()
     load(code, waiting.module)
     id, name = function_name(options, id)
     with executing(options, run_by_name(name, id, code)) as store:
@@ -465,7 +459,7 @@ def tail(
     /,
     *,
     after: int | None = None,
-    timeout: float | None = None,
+    timeout: Seconds = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Follow a run until it ends: a live tree on a terminal, else a line for each event.
@@ -477,10 +471,8 @@ def tail(
     after
         Start after this revision of its journal instead of with its last ten events.
     timeout
-        Stop after this many seconds without an event.
+        Stop after this time without an event, in seconds or such as 1h30m.
     """
-    if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout must be at least 0 seconds, found {timeout}")
     if after is not None and after < 0:
         raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:
