@@ -73,6 +73,7 @@ from holdfast.render.runs import (
     run_result_document,
     run_status_document,
     runs_document,
+    show_seconds,
     started_run_document,
     tree_rows,
 )
@@ -741,6 +742,7 @@ class Watcher:
         self.id = check_id(id)
         self._journal = Journal()
         self._created = self._updated = 0
+        self._times: dict[int, int] = {}
         self.new_events: list[Event] = []
         self.read_on()
         if self._journal.created is None:
@@ -756,7 +758,7 @@ class Watcher:
                 self._created, self.new_events = 0, []  # of an earlier run of this id
                 continue
             self._created = self._created or record.time
-            self._updated = record.time
+            self._updated = self._times[record.revision] = record.time
             self.new_events.append(Event(record))
         if self._journal.created is None:
             return None
@@ -771,6 +773,7 @@ class Watcher:
             None if holder is None else holder.owner,
             engine.progress_of(self.id) if is_here else recorded_progress(self._journal),
             engine.load,
+            self._times,
         )
 
     @property
@@ -850,7 +853,9 @@ def draw(run: RunView, *, most: int = CHILDREN_MAX) -> RenderableType:
             sign = node_symbol(child, run)
             said = shorten(clean(node_text(child, run)))
             text = Text.assemble((f"{sign} ", STYLES[sign]), (clean(child.name), "bold"))
-            grow(branch.add(text.append(f"  {said}") if said else text), child)
+            took = show_seconds(None if child.entry is None else run.seconds_of(child.entry))
+            text = text.append(f"  {said}") if said else text
+            grow(branch.add(text.append(f"  {took}", style="dim") if took else text), child)
 
     facts = run_facts(run)
     width = max(len(name) for name, _ in facts) + 2
