@@ -56,6 +56,7 @@ from holdfast.core.arguments import (
 from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.commit import (
     CommitResult,
+    Fence,
     NewEvent,
     ProposedCommit,
     ReadGuard,
@@ -86,6 +87,7 @@ from holdfast.core.tree import MISSING, List, Map, Op
 from holdfast.errors import (
     ConflictError,
     CorruptError,
+    LeaseLostError,
     NotFoundError,
     UsageError,
     ValueDomainError,
@@ -716,28 +718,31 @@ class Scope(Generic[S_co]):
             now = self._log.newest(self.name)
             if now.is_absent:
                 raise NotFoundError(f'scope "{self.name}" is not there: there is nothing to remove')
-            # What another writer begins from here on makes the commit a conflict.
-            removal.check_nothing_under_way(self._context, self.name)
-            new_event, marks = removal.removal(self._context, self.name)
-            write = StreamWrite(
-                self.name,
-                (new_event,),
-                now.revision if expected is None else expected,
-                checkpoint=event.LIFE,
-            )
+            guard = now.revision if expected is None else expected
             try:
-                more = removal.along(self._context, self.name)
-                result = self._log.commit(ProposedCommit((write, *more), marks=marks))
+                with removal.leased(self._context, self.name) as fence:
+                    return self._remove_at(guard, fence)
             except ConflictError as error:
                 if expected is not None:
                     raise
                 _logger.debug("remove is tried again: %s", error)
-                continue
-            return result.revision
+            except LeaseLostError as error:
+                if error.lease != self.name:
+                    raise
+                _logger.debug("remove is tried again: %s", error)
         raise UsageError(
             f'scope "{self.name}" changed {CLOSE_RETRIES} times while it was being removed',
             hint="stop its other writers first",
         )
+
+    def _remove_at(self, revision: int, fence: Fence | None) -> int:
+        """Removes the scope as it is at a revision, if nothing is under way there."""
+        # What another writer begins from here on makes the commit a conflict.
+        removal.check_nothing_under_way(self._context, self.name)
+        new_event, marks = removal.removal(self._context, self.name)
+        write = StreamWrite(self.name, (new_event,), revision, checkpoint=event.LIFE)
+        more = removal.along(self._context, self.name)
+        return self._log.commit(ProposedCommit((write, *more), fence=fence, marks=marks)).revision
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""

@@ -75,7 +75,15 @@ from holdfast.core.log import Log
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, migrate, outdated, typed_scopes
 from holdfast.core.observe import Observer, Tracer
-from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Page, check_limit, cut, mark_key
+from holdfast.core.page import (
+    NO_LIMIT,
+    PAGE_SIZE,
+    Page,
+    check_limit,
+    mark_key,
+    read_mark,
+    write_cursor,
+)
 from holdfast.core.paging import event_page
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -316,7 +324,7 @@ class Store:
         scopes = [self.scope(level, id) for level in self._levels.names() if level != GLOBAL]
         heads = self._log.heads([scope.name for scope in scopes])
         found = [scope for scope, head in zip(scopes, heads, strict=True) if head is not None]
-        removed = self._log.absent() if found else ()
+        removed = self._log.absent([scope.name for scope in found])
         return [scope for scope in found if scope.name not in removed]
 
     def _report_unknown_levels(self) -> None:
@@ -495,6 +503,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
         """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
@@ -502,8 +512,10 @@ class Store:
         `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
-        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
-        look through all events until the page is full.
+        commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
+        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
+        `type`, `actor` and times look through all events until the page is full; `query` has an
+        index for them.
         """
         return event_page(
             self._log,
@@ -514,6 +526,8 @@ class Store:
             type=type,
             actor=actor,
             newest_first=newest_first,
+            since=since,
+            until=until,
         )
 
     def follow_events(
@@ -666,9 +680,12 @@ class Store:
         if index is not None:
             index = check_name(index, "index")
         limit = check_limit(limit)
-        most = NO_LIMIT if limit is None or after is not None else limit + 1
-        marks = self._log.marks.list(index, limit=most)
-        return cut("marks", marks, mark_key, after=after, limit=limit)
+        last = None if after is None else read_mark(after)
+        most = NO_LIMIT if limit is None else limit + 1
+        found = self._log.find_marks(index, after=last, limit=most)
+        page = found[:limit]
+        cursor = write_cursor("marks", *mark_key(page[-1])) if page else after
+        return Page(page, more=len(page) < len(found), cursor=cursor)
 
     def leases(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE

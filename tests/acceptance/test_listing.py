@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Store, aio
-from holdfast.backends.protocol import Mark
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Mark, MarkQuery, Marks
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.listing import adopt_levels
 from holdfast.core.log import BULK_EVENTS, LEVELS
+from holdfast.core.page import write_cursor
 from holdfast.core.tree import apply, set_op
 from holdfast.errors import CorruptError, ExistsError, UsageError
 from holdfast.names import Levels
+from holdfast.testing import FakeClock
 from tests.record.stores import ALL, new_url
 
 MIXED = "mixed"
@@ -298,3 +302,84 @@ def test_lists_and_states_for_asyncio(place: object, hf: Store) -> None:
 
     if place != "memory:":
         asyncio.run(look())
+
+
+class CountsMarks(MemoryBackend):
+    """Counts the marks that it returns."""
+
+    returned = 0
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock())
+        own = self._marks.find
+
+        def find(query: MarkQuery) -> Sequence[Mark]:
+            found = own(query)
+            self.returned += len(found)
+            return found
+
+        self._marks.find = find  # type: ignore[method-assign]
+
+        listed = self._marks.list
+
+        def few(index: str | None = None, *, limit: int = 1000, **more: Any) -> list[Mark]:
+            assert limit == 1 or index == LEVELS, "all marks were listed"
+            return listed(index, limit=limit, **more)
+
+        self._marks.list = few  # type: ignore[method-assign]
+
+
+def test_lists_and_removals_ask_for_the_marks_that_they_need() -> None:
+    """However many scopes were removed, and however many marks others have."""
+    backend = CountsMarks()
+    with holdfast.open(backend=backend) as hf:
+        with hf.commit() as tx:
+            for number in range(300):
+                tx.scope(hf.team(f"{number:03}")).set("n", 1)
+                tx.mark("jobs", f"{number:03}", due=number)
+        for number in range(0, 300, 2):
+            hf.team(f"{number:03}").remove()
+        backend.returned = 0
+        assert [scope.id for scope in hf.scopes("team", limit=3)] == ["001", "003", "005"]
+        assert backend.returned <= 4
+        assert hf.find("002") == []
+        assert backend.returned <= 5
+        page = hf.marks("jobs", limit=10)
+        backend.returned = 0
+        for _ in range(3):
+            page = hf.marks("jobs", limit=10, after=page.cursor)
+        assert [mark.due for mark in page] == list(range(30, 40))
+        assert backend.returned == 33
+        for wrong in ("x", write_cursor("marks", 1, 2), write_cursor("runs", 1)):
+            with pytest.raises(UsageError, match="is not a cursor of marks"):
+                hf.marks(after=wrong)
+        backend.returned = 0
+        hf.team("001").remove()
+        assert backend.returned == 0
+
+
+class ListsMarks(MemoryBackend):
+    """A backend of a third party: it has no `find` for marks."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock())
+        self.marks = _OnlyListed(self._marks)
+
+
+class _OnlyListed:
+    def __init__(self, marks: Marks) -> None:
+        self.list, self.claim = marks.list, marks.claim
+        self.release, self.claims = marks.release, marks.claims
+
+
+def test_a_backend_without_find_has_its_marks_looked_through() -> None:
+    with holdfast.open(backend=ListsMarks()) as hf:
+        for id in ("a", "b", "c"):
+            hf.team(id).set("n", 1)
+            hf.team(id).facts.state("f", "true")
+        hf.team("b").remove()
+        assert [scope.id for scope in hf.scopes("team")] == ["a", "c"]
+        assert [fact.scope for fact in hf.team("a").facts.list()] == ["team/a"]
+        first = hf.marks(limit=1)
+        assert first.more
+        assert len(first) + len(hf.marks(after=first.cursor)) == len(hf.marks())

@@ -67,6 +67,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ReadsPastTheEnd: ("clause_24", True),
     memory.ListsMarksLater: ("clause_35", False),
     memory.DropsMeta: ("clause_27", True),
+    memory.PassesOverLikeMarks: ("clause_32", False),
+    memory.FindsMarksOfOtherGroups: ("clause_32", False),
 }
 """The clause whose test must fail, and whether the machine must find it too."""
 

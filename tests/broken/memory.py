@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from fnmatch import fnmatch
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from holdfast.backends.protocol import (
     Lease,
     LinkedRow,
     Mark,
+    MarkQuery,
     MarksAtMoment,
     Moment,
     Position,
@@ -167,6 +169,39 @@ class KeepsMarksOfRefusals(MemoryBackend):
             if isinstance(outcome, Refusal):
                 self._marks.apply(commit.marks)
         return outcomes
+
+
+class PassesOverLikeMarks(MemoryBackend):
+    """Goes on after a mark with those of lower priority, and leaves out those of the same."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        marks = self._marks
+        found = marks.find
+
+        def find(query: MarkQuery) -> Sequence[Mark]:
+            last = query.after
+            return [one for one in found(query) if last is None or one.priority < last.priority]
+
+        marks.find = find  # type: ignore[method-assign]
+
+
+class FindsMarksOfOtherGroups(MemoryBackend):
+    """Looks for marks of a group among those whose group begins like it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        marks = self._marks
+        found = marks.find
+
+        def find(query: MarkQuery) -> Sequence[Mark]:
+            group = query.group
+            if not group:
+                return found(query)
+            every = found(replace(query, group=None))
+            return [one for one in every if one.group.startswith(group)]
+
+        marks.find = find  # type: ignore[method-assign]
 
 
 class IgnoresFences(MemoryBackend):

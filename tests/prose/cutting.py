@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import holdfast
 from holdfast import Store
@@ -153,9 +154,31 @@ def die(_: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def run_with_views(url: str, sample: Sample, views: str, nth: int, when: str) -> None:
+    """Runs a program that is killed around the nth time that the file of a view is replaced."""
+    replace, left = Path.replace, [nth]
+
+    def counted(self: Path, target: Path) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and when == "before":
+            die("")
+        found = replace(self, target)
+        if left[0] == 0:
+            die("")
+        return found
+
+    store, _, _ = opened(url, sample)
+    with store, patch.object(Path, "replace", counted):
+        settings = Settings(backoff_scale=0.0, views=views)
+        start(store, sample.program, sample.inputs, id=ID, settings=settings).result()
+
+
 def main() -> None:
-    """The process that is killed: URL, sample, what, nth, when."""
-    url, name, what, nth, when = sys.argv[1:]
+    """The process that is killed: URL, sample, what, nth, when; for a view its directory."""
+    url, name, what, nth, when, *views = sys.argv[1:]
+    if views:
+        run_with_views(url, BY_NAME[name], views[0], int(nth), when)
+        return
     place = Place(what, int(nth), when)  # type: ignore[arg-type]
     sample = BY_NAME[name]
     store, _, _ = opened(url, sample, place, die)

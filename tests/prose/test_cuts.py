@@ -14,6 +14,7 @@ from tests.prose.samples import SAMPLES, Sample
 from tests.record.stores import new_url
 from tests.runs.cuts import Place
 from tests.runs.test_cuts import place
+from tests.selection import this_turn
 
 ROOT = Path(__file__).parents[2]
 __all__ = ["place"]
@@ -58,10 +59,15 @@ def test_a_program_that_is_killed_goes_on(number: int, place: Path):
         assert_ends(store, sample, go_on(store, sample, watched))
 
 
+PARTS = [(sample, part) for sample in SAMPLES for part in range(3)]
+"""Each program in three parts: every third place where it can be cut."""
+
+
 def on_servers(kind: str, new: Callable[[], str]) -> None:
-    for sample in SAMPLES[::6]:
+    """A share of the parts: all of them have their turn within 18 commits, and in test-all."""
+    for sample, part in this_turn(PARTS, 18):
         commits, acts = uncut(sample, new())
-        for where in places(kind, commits, acts)[::3]:
+        for where in places(kind, commits, acts)[part::3]:
             cut(sample, new(), where)
 
 

@@ -17,6 +17,7 @@ from holdfast.render.prose import last_session
 from holdfast.runs.events import Intended, StepDone
 from holdfast.runs.journal import Journal
 from tests.prose.test_interpreter import FAST, failed, given
+from tests.runs.cuts import until
 
 BAD: dict[str, Any] = {"sessions": [{"match": "bad", "answer": {"fail": "no"}}]}
 
@@ -146,3 +147,60 @@ def test_the_last_session_is_the_one_that_was_answered_last():
 
 def test_a_definition_after_the_last_statement_does_not_change_the_result(hf: Store):
     assert given(hf, 'do later("x")\nblock later(a):\n  session "l {a}"\n')[0] == "ok: l x"
+
+
+@pytest.mark.parametrize(
+    ("text", "given_"),
+    [
+        ("let x = 1\nparallel:\n  x = x + 1\n  x = x + 2\nx\n", 4),
+        ("let x = 1\nparallel:\n  x = 5\n  x = x + 2\nx\n", 7),
+        ('let x = ""\nparallel:\n  x = x + "a"\n  do:\n    x = x + "b"\nx\n', "ab"),
+        ('let x = ""\nparallel:\n  x = "a"\n  x = "b"\n', {"x": "b"}),
+    ],
+)
+def test_arms_that_have_the_name_of_a_variable_add_to_it(hf: Store, text: str, given_: Any):
+    """`x = x + e` is an arm of its own, too: what is added counts at the join, in arm order."""
+    assert given(hf, text)[0] == given_
+
+
+def test_two_arms_of_one_name_are_both_run(hf: Store):
+    found, agent = given(hf, 'let x = 1\nparallel:\n  x = session "a"\n  x = session "b"\nx\n')
+    assert found == "ok: b"
+    assert sorted(call.prompt for call in agent.calls) == ["a", "b"]
+
+
+class Polite(Scripted):
+    """A script that words questions to people."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked: list[str] = []
+
+    def reword(self, text: str, /) -> str:
+        self.asked.append(text)
+        return f"Please: {text}?"
+
+
+def test_a_condition_of_an_input_is_worded_by_the_executor(hf: Store):
+    """Once, also when the program is entered again; a text is shown as it is written."""
+    agent = Polite()
+    hf.use_executor(agent)
+    text = 'let x = "ada"\ninput a: **the age of {x}**\ninput b: "The town"\noutput [a, b]\n'
+    run = start(hf, gather_text(text), id="p")
+    until(run, "waiting")
+    assert run.journal.entries["wait.a"].label == "Please: the age of ada?"
+    hf.answer("p", "a", 1)
+    while "wait.b" not in run.journal.entries:
+        until(run, "waiting")
+    assert run.journal.entries["wait.b"].label == "The town"
+    hf.answer("p", "b", 2)
+    assert run.result(timeout=60) == [1, 2]
+    assert agent.asked == ["the age of ada"]
+
+
+def test_who_does_not_word_questions_is_not_asked_to(hf: Store):
+    hf.use_executor(Scripted({}))
+    run = start(hf, gather_text("input a: **the age**\na\n"), id="p")
+    until(run, "waiting")
+    assert list(run.journal.entries) == ["wait.a"]
+    assert run.journal.entries["wait.a"].label == "the age"

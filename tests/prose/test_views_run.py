@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tests.prose.samples import BY_NAME, Sample
 from tests.runs.cuts import Cut, settle, until
 
 ID = "p"
+ROOT = Path(__file__).parents[2]
 
 
 class Editing(Scripted):
@@ -260,3 +263,18 @@ def test_a_program_cut_in_a_write_of_a_view_goes_on(sample: Sample, tmp_path: Pa
     ):
         number += 1
     assert number > 2
+
+
+@pytest.mark.parametrize("number", range(len(SAMPLES)), ids=lambda n: SAMPLES[n].name)
+def test_a_program_killed_in_a_write_of_a_view_goes_on(number: int, tmp_path: Path):
+    """SIGKILL between the file that is written and the one that is replaced, or right after."""
+    sample, views = SAMPLES[number], tmp_path / "views"
+    url, when = str(tmp_path / "store"), ("before", "after")[number % 2]
+    words = [sys.executable, "-m", "tests.prose.cutting", url, sample.name, "view"]
+    words += [str(1 + number % 3), when, str(views)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    store, _, watched = opened(url, sample)
+    with store:
+        assert_ends(store, sample, go_on(store, sample, watched))
+        assert_shown(store, views)

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, aio
+from holdfast import Lease, Store, aio
 from holdfast.copy import copy
-from holdfast.errors import ConflictError, NotFoundError, UsageError
+from holdfast.errors import (
+    ConflictError,
+    LeaseLostError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from holdfast.record import removal
+from holdfast.record.context import RecordContext
 from holdfast.scope import Scope
+from holdfast.testing import FakeClock
 from tests.record.kills import kill_everywhere, open_dying
 from tests.record.stores import new_url
 
@@ -349,6 +358,74 @@ def test_what_is_under_way_is_named(hf: Store) -> None:
     assert chat.remove() == chat.revision
     with pytest.raises(UsageError, match="written by holdfast itself"):
         hf.conversation("x")._sibling("run/r").remove()
+
+
+def test_nobody_takes_the_lease_between_the_look_and_the_commit(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He would hold the lease of what is gone, and believe that he alone writes there."""
+    chat = hf.conversation("c")
+    chat.set("n", 1)
+    tries: list[str] = []
+    looked = removal.check_nothing_under_way
+
+    def look(context: RecordContext, stream: str) -> None:
+        looked(context, stream)
+        with pytest.raises(LeaseLostError, match=f"{hf.worker}.remove"):
+            hf.lease(stream)
+        tries.append(stream)
+
+    monkeypatch.setattr(removal, "check_nothing_under_way", look)
+    chat.remove()
+    assert tries == [chat.name]
+    with hf.lease(chat.name):
+        chat.set("n", 2)
+
+
+def test_a_removal_whose_lease_has_lapsed_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was paused longer than its lease lasts, and somebody took the scope's name meanwhile."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        chat = hf.conversation("c")
+        chat.set("n", 1)
+        looked = removal.check_nothing_under_way
+
+        def pause(context: RecordContext, stream: str) -> None:
+            looked(context, stream)
+            clock.advance(removal.LEASE_S + 1)
+            hf.lease(stream, ttl_s=3600)
+
+        monkeypatch.setattr(removal, "check_nothing_under_way", pause)
+        with pytest.raises(UsageError, match="holds the lease"):
+            chat.remove()
+        assert chat.get("n") == 1
+
+
+def test_a_removal_inside_another_lease_has_the_fence_of_that(hf: Store) -> None:
+    chat = hf.conversation("c")
+    chat.set("n", 1)
+    with hf.lease("nightly") as lease:
+        hf._log.leases.release(lease)
+        with pytest.raises(LeaseLostError, match="nightly"):
+            chat.remove()
+    assert chat.get("n") == 1
+    with hf.lease("nightly"):
+        chat.remove()
+    assert chat.get("n") is None
+
+
+def test_a_lease_that_cannot_be_given_back_lapses(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = hf.conversation("c")
+    chat.set("n", 1)
+
+    def fail(lease: Lease) -> None:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(hf._log.leases, "release", fail)
+    chat.remove()
+    assert chat.get("n") is None
 
 
 @holdfast.run(name="removal.waits")

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -251,3 +253,211 @@ def test_a_modified_constant_says_what_to_type(place: Path, cli: Any):
     cli("runs", "answer", "one", "go", "yes")
     parked = cli("prose", "resume", "one", "--script", "script.json", code=13)
     assert "hint: put that right, then holdfast prose resume one" in parked.err
+
+
+# --- files, places and programs from elsewhere ----------------------------------------------------
+
+
+def test_what_cannot_be_read_says_so_in_words(place: Path, cli: Any):
+    Path("folder").mkdir()
+    Path("latin.prose").write_bytes(b'let x = "a"\nlet y = "\xe4"\n')
+    for verb in (["check"], ["run", "--script", "script.json"]):
+        said = cli("prose", *verb, "folder", code=8).err
+        assert said == 'error: the file "folder" cannot be read: Is a directory\n'
+        assert 'there is no file "none.prose"' in cli("prose", *verb, "none.prose", code=3).err
+    said = run_file(cli, "latin.prose", code=2).err
+    assert "latin.prose:2:10: error: the byte 0xe4 is no UTF-8 here" in said
+    said = cli("prose", "show", "--transcript", "folder", code=8).err
+    assert said == 'error: transcript "folder" cannot be read: Is a directory\n'
+
+
+def run_file(cli: Any, file: str, *words: str, **how: Any) -> Any:
+    return cli("prose", "run", file, *words, "--script", "script.json", **how)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a.prose", "who=ada", "--views"],
+        ["a.prose", "--views", "who=ada"],
+        ["--views", "a.prose", "who=ada"],
+        ["a.prose", "who=ada", "--views", "--json"],
+        ["a.prose", "who=ada", "--views", ".prose"],
+    ],
+)
+def test_views_are_in_a_directory_of_their_own_unless_it_is_named(
+    place: Path, cli: Any, words: list[str]
+):
+    cli("prose", "run", *words, "--script", "script.json")
+    assert Path(".prose/state/draft.md").read_text().endswith("ok: Improve 2")
+
+
+def test_programs_are_found_in_the_directories_of_the_configuration(place: Path, cli: Any):
+    """Beside the program first, then in `[prose] imports`, in their order."""
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        for name in ("shout", folder):
+            Path(folder, f"{name}.prose").write_text(f'output said = "{name} in {folder}"\n')
+    Path("holdfast.toml").write_text('[prose]\nimports = ["one", "two"]\n')
+    Path("b.prose").write_text(
+        'use "shout"\nuse "two" as other\nlet a = shout()\nlet b = other()\n'
+        "output said = [a.said, b.said]\n"
+    )
+    assert run_file(cli, "b.prose", "--json").document["result"] == {
+        "said": ["shout in one", "two in two"]
+    }
+    Path("shout.prose").write_text('output said = "beside"\n')
+    assert run_file(cli, "b.prose", "--json").document["result"]["said"][0] == "beside"
+    Path("holdfast.toml").write_text("[prose]\nimports = 5\n")
+    assert "cannot be parsed" in run_file(cli, "b.prose", code=2).err
+
+
+def test_memory_of_a_project_is_found_by_the_next_run(place: Path, cli: Any):
+    """`persist: project` without a project is kept in the global scope, like `user`."""
+    head = 'agent a:\n  model: opus\n  prompt: "x"\n  persist: {place}\n'
+    text = head + '{verb}: a\n  prompt: "{said}"\n'
+    for kept in ("project", "user", '"shared"'):
+        first = text.format(place=kept, verb="session", said="one")
+        Path("first.prose").write_text(first)
+        Path("second.prose").write_text(text.format(place=kept, verb="resume", said="two"))
+        run_file(cli, "first.prose")
+        assert run_file(cli, "second.prose").out == "ok: two\n"
+    agents = json.loads(cli("get", "global", "agents").out)
+    assert agents["a"] == agents["shared"]
+    assert "asked: one" in agents["a"]
+    assert "asked: two" in agents["a"]
+
+
+def test_ctrl_c_leaves_a_program_that_goes_on(place: Path, cli: Any):
+    """In a session, which is asked again: it was not answered."""
+    Path("slow.json").write_text(json.dumps({"sessions": [{"match": "Improve 1", "delay": 60}]}))
+    words = ["prose", "run", "a.prose", "who=ada", "--id", "one", "--script", "slow.json"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not os.path.exists("store") or "repeat[1]/session" not in str(seen_of("one")):
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=120)
+    finally:
+        child.kill()
+        child.wait()
+    assert "Traceback" not in said
+    assert child.returncode == 130
+    done = cli("prose", "resume", "one", "--script", "script.json", "--json").document
+    assert done["result"] == {"text": "ok: Improve 2"}
+
+
+def seen_of(id: str) -> list[str]:
+    """Returns the paths that are in the journal of a run, as far as it is there."""
+    with holdfast.open("store") as store:
+        try:
+            return list(store.run(id).journal.entries)
+        except holdfast.NotFoundError:
+            return []
+
+
+def test_a_program_that_outgrows_its_transcript_moves_while_it_runs(place: Path, cli: Any):
+    """At 200,000 characters: no answer is lost, and none is asked for twice."""
+    long = "x" * 60_000
+    rules = {"sessions": [{"match": "Write|Improve", "answer": [f"{long}{n}" for n in range(9)]}]}
+    Path("long.json").write_text(json.dumps(rules))
+    told = cli(
+        *("prose", "run", "a.prose", "who=ada", "--id", "one", "--in-context", "--json"),
+        *("--script", "long.json"),
+    )
+    assert "the program moves to the store: its transcript has more than 200,000" in told.err
+    assert told.document["result"]["text"].startswith(long)
+    shown = cli("prose", "show", "one", "--json").document
+    assert shown["status"] == "completed"
+    assert len(shown["outputs"]["sessions"]) == 4
+    with holdfast.open("store") as store:
+        done = [e.data["path"] for e in store.events() if e.type == "run.done"]
+    asked = [path for path in done if "session" in path]
+    assert len(asked) == len(set(asked)) == 4
+    lines = told.err.splitlines(keepends=True)
+    Path("told.txt").write_text("".join(line for line in lines if line.startswith("prose ")))
+    assert (
+        "goes on there"
+        in cli("prose", "resume", "--transcript", "told.txt", "--script", "script.json", code=2).err
+    )
+
+
+class Served(BaseHTTPRequestHandler):
+    """A server with programs, which counts who asks it."""
+
+    programs: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        data = self.programs.get(self.path)
+        if self.path == "/away.prose":
+            self.send_response(302)
+            self.send_header("Location", "http://localhost:1/x.prose")
+            self.end_headers()
+            return
+        self.send_response(404 if data is None else 200)
+        self.end_headers()
+        self.wfile.write(data or b"")
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def served() -> Any:
+    Served.programs = {
+        "/lib/shout.prose": b'use "deep/inner"\nlet x = inner()\noutput said = x.said + "!"\n',
+        "/lib/deep/inner.prose": b'output said = session "inner"\n',
+        "/escape.prose": b'use "/etc/hostname"\n"x"\n',
+        "/bad.prose": b"let x = \n",
+    }
+    Served.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Served)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_nothing_is_fetched_unless_it_is_asked_for(place: Path, cli: Any, served: str):
+    Path("b.prose").write_text(
+        f'use "{served}/lib/shout.prose"\ninput go: "?"\nlet x = shout()\noutput said = x.said\n'
+    )
+    said = run_file(cli, "b.prose", code=2).err
+    assert "nothing is fetched without being asked for" in said
+    assert "--fetch" in said
+    assert Served.asked == []
+    run_file(cli, "b.prose", "--fetch", "--id", "one", "--leave", code=15)
+    assert Served.asked == ["/lib/shout.prose", "/lib/deep/inner.prose"]
+    cli("runs", "answer", "one", "go", "1")
+    done = cli("prose", "resume", "one", "--script", "script.json", "--json").document
+    assert done["result"] == {"said": "ok: inner!"}
+    assert len(Served.asked) == 2, "what was fetched is kept with the run"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("{served}/none.prose", 3, "the server says 404"),
+        ("{served}/away.prose", 2, "leads to another server"),
+        ("{served}/escape.prose", 3, "/etc/hostname.prose cannot be fetched"),
+        ("{served}/bad.prose", 2, "/bad.prose:1:"),
+        ("http://example.com/x.prose", 2, "is fetched by https"),
+        ("https://me:secret@example.com/x.prose", 2, "no password"),
+        ("http://127.0.0.1:1/x.prose", 8, "cannot be fetched"),
+    ],
+)
+def test_what_is_fetched_is_not_believed(
+    place: Path, cli: Any, served: str, name: str, code: int, said: str
+):
+    Path("b.prose").write_text(f'use "{name.format(served=served)}" as x\nlet y = x()\n')
+    found = run_file(cli, "b.prose", "--fetch", code=code).err
+    assert said in found
+    assert "secret" not in found or "me:secret" not in found.replace(name, "")
+    assert cli("runs", "list", "--json").document["runs"] == []

@@ -103,6 +103,12 @@ class Chat:
         found = self._ask(None, [{"role": "user", "content": asked}], "")
         return (found.choices[0].message.content or "")[:limit]
 
+    def reword(self, text: str, /) -> str:
+        """Asks the server to word what a program wants of a person as one question."""
+        asked = f"Ask a person for this, in one short question and nothing else:\n\n{text}"
+        found = self._ask(None, [{"role": "user", "content": asked}], "")
+        return found.choices[0].message.content or ""
+
     def close(self) -> None:
         """Closes the connections to the server."""
         client, self._client = self._client, None

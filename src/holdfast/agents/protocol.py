@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -124,6 +124,15 @@ class Executor(Protocol):
 
     def summarise(self, text: str, limit: int, /) -> Any:
         """Returns a shorter text, of at most `limit` characters."""
+        ...
+
+
+@runtime_checkable
+class Rewording(Executor, Protocol):
+    """An executor that also words questions to people; `input` with a condition asks it."""
+
+    def reword(self, text: str, /) -> Any:
+        """Returns a question to a person, as it is to be shown."""
         ...
 
 

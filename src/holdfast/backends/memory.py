@@ -35,6 +35,7 @@ from holdfast.backends.protocol import (
     Lease,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
     MarksAtMoment,
     Moment,
@@ -43,6 +44,7 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    mark_order,
 )
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
@@ -385,6 +387,13 @@ class _MemoryMarks:
                 mark for mark in self.ordered(index) if due_before is None or mark.due < due_before
             ][:limit]
 
+    def find(self, query: MarkQuery) -> Sequence[Mark]:
+        with self._checkout.reading():
+            if query.index is not None and query.keys is not None:
+                named = [self._marks.get((query.index, key)) for key in set(query.keys)]
+                return query.pick(mark for mark in named if mark is not None)
+            return query.pick(self._marks.values())
+
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         with self._checkout.reading():
             now_us = self._checkout.clock.boot_us()
@@ -396,7 +405,7 @@ class _MemoryMarks:
 
     def ordered(self, index: str | None) -> Sequence[Mark]:
         marks = [mark for mark in self._marks.values() if index is None or mark.index == index]
-        return sorted(marks, key=lambda mark: (-mark.priority, mark.due, mark.key, mark.index))
+        return sorted(marks, key=mark_order)
 
     def _claimed(self, mark: Mark, now_us: int) -> bool:
         claim = self._claims.get((mark.index, mark.key))

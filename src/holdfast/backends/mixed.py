@@ -43,6 +43,7 @@ from holdfast.backends.protocol import (
     Leases,
     LinkedRow,
     Mark,
+    MarkQuery,
     Marks,
     Moment,
     Objects,
@@ -51,7 +52,9 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    find_marks,
     keeps_meta,
+    mark_order,
     read_back,
     read_linked,
     read_many,
@@ -676,7 +679,7 @@ class _MixedMarks:
             for mark, part in taken:
                 part.marks.release(index, mark.key, owner)
             raise
-        taken.sort(key=lambda one: _order(one[0]))
+        taken.sort(key=lambda one: mark_order(one[0]))
         for mark, part in taken[n:]:
             part.marks.release(index, mark.key, owner)
         return [mark for mark, _ in taken[:n]]
@@ -690,7 +693,11 @@ class _MixedMarks:
     ) -> list[Mark]:
         parts = self._mixed.parts
         found = [part.marks.list(index, due_before=due_before, limit=limit) for part in parts]
-        return list(islice(merge(*found, key=_order), limit))
+        return list(islice(merge(*found, key=mark_order), limit))
+
+    def find(self, query: MarkQuery) -> list[Mark]:
+        found = [find_marks(part.marks, query) for part in self._mixed.parts]
+        return list(islice(merge(*found, key=mark_order), query.limit))
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         found = [part.marks.claims(limit=limit) for part in self._mixed.parts]
@@ -705,9 +712,9 @@ class _MixedMarks:
         found: dict[int, tuple[str, str]] = {}
         for place, part in enumerate(self._mixed.parts):
             for index in sorted({index for index, _ in wanted}):
-                for mark in part.marks.list(index, limit=_MARKS_MAX):
-                    if (mark.index, mark.key) in wanted:
-                        found[place] = mark.index, mark.key
+                keys = [key for about, key in wanted if about == index]
+                for mark in find_marks(part.marks, MarkQuery(index, keys, limit=len(keys))):
+                    found[place] = mark.index, mark.key
         if len(found) > 1:
             (one, (_, key)), (other, (_, second)) = list(found.items())[:2]
             raise UsageError(
@@ -717,10 +724,6 @@ class _MixedMarks:
                 hint="make two commits",
             )
         return next(iter(found), None)
-
-
-def _order(mark: Mark) -> tuple[int, int, str, str]:
-    return -mark.priority, mark.due, mark.key, mark.index
 
 
 class _MixedInspection:

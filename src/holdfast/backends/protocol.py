@@ -72,6 +72,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
      it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
      record without it costs nothing and reads as None. A backend that does not say so is never
      sent one: the log refuses the commit and writes nothing of it.
+(32) `marks.find`, which a backend need not have, returns the marks that a MarkQuery asks for, in
+     the order of clause 17, and fewer than its limit only if there are no more. Of one index, after
+     a mark or by keys, it costs what it returns, however many marks there are; by group it may look
+     through them, and returns only what was asked for.
 (35) `marks_at_moment`, which a backend need not have, returns a moment as `moment` does, the newest
      position that it holds, and every mark as it was in that very moment: none that a later commit
      set, none that a later one cleared.
@@ -79,7 +83,7 @@ never computes a link, and never reads the wall clock but to judge leases and du
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -593,6 +597,47 @@ class Marks(Protocol):
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         """Returns the claims whose time is not over, by index and key (clause 19)."""
         ...
+
+
+def mark_order(mark: Mark) -> tuple[int, int, str, str]:
+    """Returns what marks are sorted by (clause 17); of several indexes, the index comes last."""
+    return -mark.priority, mark.due, mark.key, mark.index
+
+
+class MarkQuery(Struct, frozen=True):
+    """Which marks are asked for (clause 32): those that fit everything that is given."""
+
+    index: str | None = None
+    keys: Sequence[str] | None = None  # only of one index
+    group: str | None = None
+    after: Mark | None = None  # only what comes after this one in the order, be it there or not
+    due_before: int | None = None
+    limit: int = 1000
+
+    def fits(self, mark: Mark) -> bool:
+        """Says whether a mark is one of those."""
+        return (
+            (self.index is None or mark.index == self.index)
+            and (self.keys is None or mark.key in self.keys)
+            and (self.group is None or mark.group == self.group)
+            and (self.after is None or mark_order(mark) > mark_order(self.after))
+            and (self.due_before is None or mark.due < self.due_before)
+        )
+
+    def pick(self, marks: Iterable[Mark]) -> list[Mark]:
+        """Returns those of some marks that are asked for, in order."""
+        return sorted(filter(self.fits, marks), key=mark_order)[: self.limit]
+
+
+def find_marks(marks: Marks, query: MarkQuery) -> list[Mark]:
+    """Finds marks, among all of an index in a backend that has no `find` of its own."""
+    own = getattr(marks, "find", None)
+    if own is None:
+        return query.pick(marks.list(query.index, limit=_ALL))
+    return own(query)
+
+
+_ALL = 1 << 31
 
 
 class Inspection(Protocol):

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
@@ -26,6 +27,7 @@ from holdfast.cli import (
     query,
     runs,
     salvage,
+    schemas,
     selftest,
     state,
     store,
@@ -77,6 +79,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("audit", state.audit, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
+    ("schema list", schemas.list_schemas, _LOOK),
+    ("schema show", schemas.show_schema, _LOOK),
+    ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
     ("set", state.set_value, _CHANGE),
@@ -99,6 +104,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("trust", trust.trust, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
+    ("migrate", schemas.migrate, _CARE),
     ("copy", store.copy_store, _CARE),
     ("salvage", salvage.salvage_store, _CARE),
     ("backup", backup.make, _CARE),
@@ -155,11 +161,14 @@ _FAMILIES = {
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
+    "schema": "List, show and compare the schemas of a program and of a store.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
 _WITH_VALUE = ("--store", "--actor")
+VIEWS = ".prose"
+"""The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
 
 
@@ -202,7 +211,7 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = put_verb_first(words)
+    words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -271,6 +280,17 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         del words[:count]
     count = verb_length(words)
     return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def name_views(words: list[str]) -> list[str]:
+    """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        after = words[number + 1] if number + 1 < len(words) else "--"
+        is_bare = after.startswith("-") or "=" in after or Path(after).is_file()
+        is_views = word == "--views" and words[:2] == ["prose", "run"] and "--" not in found
+        found.append(f"--views={VIEWS}" if is_views and is_bare else word)
+    return found
 
 
 def verb_length(words: list[str]) -> int:

@@ -53,9 +53,18 @@ from holdfast.errors import (
 )
 from holdfast.names import new_id
 from holdfast.prose import Problem, check
+from holdfast.prose.fetching import fetch as fetch_program
 from holdfast.prose.narration import Narrator, Transcript, read_transcript
 from holdfast.prose.problems import show_problems
-from holdfast.prose.program import NAME, Stored, gather, put_edited, start, stored_of
+from holdfast.prose.program import (
+    NAME,
+    Stored,
+    gather,
+    put_edited,
+    read_program_file,
+    start,
+    stored_of,
+)
 from holdfast.prose.settings import Limits, Settings, load_config, settings_of
 from holdfast.prose.transcript import (
     MovedError,
@@ -93,7 +102,7 @@ def check_programs(*files: str, json: Flag = False) -> int:
         raise UsageError("no file is given", hint="holdfast prose check FILE…")
     found: dict[str, list[Problem]] = {}
     for file in files:
-        data = read_program_file(file)
+        data = read_program_file(Path(file))
         found[file] = check(data, file)
         if not json:
             _print_problems(found[file], data.decode("utf-8", "replace"), file)
@@ -117,17 +126,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number or 'no'} {what}s"
 
 
-def read_program_file(file: str) -> bytes:
-    """Returns what is in a file, or says why it cannot be read."""
-    try:
-        return Path(file).read_bytes()
-    except FileNotFoundError:
-        raise NotFoundError(f'there is no file "{file}"', hint="check the path") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UnavailableError(f'the file "{file}" cannot be read: {reason}') from error
-
-
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ProgramOptions:
@@ -139,11 +137,17 @@ class ProgramOptions:
     """Leave the program when it waits for something: exit code 15."""
     timeout: Seconds = None
     """Leave the program after this time, in seconds or such as 1h30m: exit code 15."""
+    fetch: Flag = False
+    """Fetch programs that are named by URL; what was fetched is kept with the run."""
 
     @property
     def waiting(self) -> WaitOptions:
         """How long is waited for its end."""
         return WaitOptions(leave=self.leave, timeout=self.timeout)
+
+    def gather(self, file: Path, imports: list[Path]) -> Stored:
+        """Returns a program with all that it uses."""
+        return gather(file, imports, fetch_program if self.fetch else None)
 
     def executor(self) -> Executor | Command:
         """Returns who answers for agents."""
@@ -186,11 +190,11 @@ def run(
     in_context
         Keep nothing on disk: tell each event in one line on standard error instead.
     views
-        A directory, such as .prose, that shows variables, branches and a checkpoint as files.
+        A directory that shows variables, branches and a checkpoint as files; without a name .prose.
     """
     waiting = how.waiting
     config, imports = load_config()
-    program = gather(file, imports)
+    program = how.gather(file, imports)
     given = dict(parse_named(word, "an input") for word in inputs)
     settings = Settings(
         sessions,
@@ -245,7 +249,7 @@ def resume(
         resume_told(transcript, how.executor(), waiting, options)
         return
     id = check_given(id)
-    edited = None if file is None else gather(file, load_config()[1])
+    edited = None if file is None else how.gather(file, load_config()[1])
     executor = how.executor()
     with open_writing(options) as store:
         store.use_executor(executor)
@@ -447,8 +451,9 @@ def read_told(path: Path) -> Transcript:
         return read_transcript(path.read_bytes().decode("utf-8", "replace"))
     except FileNotFoundError as absent:
         raise NotFoundError(f'there is no transcript "{path}"') from absent
-    except OSError as error:
-        raise UsageError(f'transcript "{path}" cannot be read: {error}') from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UnavailableError(f'transcript "{path}" cannot be read: {reason}') from error
 
 
 def start_told(

@@ -168,3 +168,17 @@ def check_import_time(time: object) -> int:
 def older_bound(now_us: int, older_than: object) -> datetime:
     """Returns the moment that lies a length of time before now."""
     return to_datetime(now_us - round(check_duration(older_than, "older_than") * 1_000_000))
+
+
+def check_since(given: object, what: str, now_us: int) -> int:
+    """Returns a time, or that of a length of time before now, such as "7d"."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise UsageError(f"{what} needs a time zone, found {show_value(given)}")
+        return from_datetime(given)
+    if isinstance(given, str) and not given[:1].isdecimal():
+        raise UsageError(
+            f'{what} is a time, or a length of time before now such as "7d", '
+            f"found {show_value(given)}"
+        )
+    return now_us - round(check_duration(given, what) * 1_000_000)

@@ -9,6 +9,7 @@ Then all of it becomes one commit, each event with the key that guards its item 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
@@ -24,12 +25,14 @@ from holdfast.backends.protocol import (
     Found,
     Head,
     Mark,
+    MarkQuery,
     Marks,
     Moment,
     Position,
     Receipt,
     Record,
     Refusal,
+    find_marks,
     keeps_meta,
     takes_record_keys,
 )
@@ -176,13 +179,14 @@ class _OverlayMarks:
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
-        found = self._marks.list(index, due_before=due_before, limit=limit + len(self._changed))
+        return self.find(MarkQuery(index, due_before=due_before, limit=limit))
+
+    def find(self, query: MarkQuery) -> builtins.list[Mark]:
+        more = replace(query, limit=query.limit + len(self._changed))
+        found = find_marks(self._marks, more)
         kept = [mark for mark in found if (mark.index, mark.key) not in self._changed]
-        for mark in self._changed.values():
-            is_due = isinstance(mark, Mark) and (due_before is None or mark.due <= due_before)
-            if is_due and index in (None, mark.index):
-                kept.append(cast("Mark", mark))
-        return sorted(kept, key=lambda one: (-one.priority, one.due, one.key, one.index))[:limit]
+        set_here = [mark for mark in self._changed.values() if isinstance(mark, Mark)]
+        return query.pick([*kept, *set_here])
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> NoReturn:
         raise UsageError(

@@ -56,7 +56,6 @@ def scope_names(
 
     One question for each level, however many other streams lie between them.
     """
-    absent = log.absent()
     names: list[str] = []
     for root in sorted(GLOBAL if level == GLOBAL else f"{level}/" for level in levels):
         if root.startswith(prefix) or (prefix.startswith(root) and root != GLOBAL):
@@ -64,24 +63,26 @@ def scope_names(
             if max(root, prefix) == GLOBAL:
                 # The first that begins so, if it is there; a level may be named `global-…`.
                 page = log.stream_page(prefix=GLOBAL, after=after, limit=1)
-                names += [name for name in page if name == GLOBAL and name not in absent]
+                names += [name for name in page if name == GLOBAL and not log.absent(page)]
             else:
-                names += names_beginning(log, max(root, prefix), after, left, absent)
+                names += names_beginning(log, max(root, prefix), after, left)
         if limit is not None and len(names) >= limit:
             break
     return names
 
 
-def names_beginning(
-    log: Log, prefix: str, after: str, limit: int | None, absent: set[str]
-) -> list[str]:
-    """Returns stored names that begin so and come after another, but for those in `absent`."""
+def names_beginning(log: Log, prefix: str, after: str, limit: int | None) -> list[str]:
+    """Returns stored names that begin so and come after another, but for scopes that are removed.
+
+    Of each page of names it is asked which of them are: however many others there are.
+    """
     names: list[str] = []
     asked = _asked(prefix)
     while limit is None or len(names) < limit:
         wanted = PAGE_SIZE if limit is None else limit - len(names)
         page = log.stream_page(prefix=asked, after=after, limit=wanted)
         fitting = page if asked == prefix else _beginning(log, page, prefix)
+        absent = log.absent(fitting)
         names += [name for name in fitting if name not in absent]
         if len(page) < wanted:
             break

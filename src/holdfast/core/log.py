@@ -33,6 +33,7 @@ from holdfast.backends.protocol import (
     Head,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
     Moment,
     Objects,
@@ -41,6 +42,7 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Routing,
+    find_marks,
     keeps_meta,
     position_before,
     read_back,
@@ -1588,9 +1590,22 @@ class Log:
                     return 0 if before is None else before.removed_at
         return 0
 
-    def absent(self) -> set[str]:
-        """Returns the streams that are there and whose scopes were removed, as they are now."""
-        return {mark.key for mark in self._backend.marks.list(ABSENT, limit=NO_LIMIT)}
+    def find_marks(
+        self,
+        index: str | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        group: str | None = None,
+        after: Mark | None = None,
+        limit: int = NO_LIMIT,
+    ) -> list[Mark]:
+        """Returns the marks that fit what is given, in the order of clause 17."""
+        query = MarkQuery(index, keys, group, after, limit=limit)
+        return find_marks(self._backend.marks, query)
+
+    def absent(self, streams: Sequence[str]) -> set[str]:
+        """Returns those of some streams whose scopes were removed, as they are now."""
+        return {mark.key for mark in self.find_marks(ABSENT, keys=streams)} if streams else set()
 
     def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
         """Yields the name of every stream after one, in order."""

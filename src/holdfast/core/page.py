@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from holdfast.backends.protocol import Mark
+from holdfast.backends.protocol import Mark, mark_order
 from holdfast.core.arguments import check_whole
 from holdfast.errors import UsageError, show_value
 
@@ -56,7 +56,16 @@ def check_limit(limit: object) -> int | None:
 
 def mark_key(mark: Mark) -> Key:
     """Returns what marks are listed by (clause 17)."""
-    return -mark.priority, mark.due, mark.key, mark.index
+    return mark_order(mark)
+
+
+def read_mark(cursor: object) -> Mark:
+    """Returns the mark that a page of marks ended with, without its group; or raises UsageError."""
+    parts = read_cursor("marks", cursor)
+    if list(map(type, parts)) != [int, int, str, str]:
+        raise _not_a_cursor("marks", cursor)
+    below, due, key, index = parts
+    return Mark(index, key, due, -below)
 
 
 def write_cursor(kind: str, *parts: object) -> str:

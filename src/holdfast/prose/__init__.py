@@ -7,6 +7,7 @@ parser    tokens into a tree, by recursive descent
 tokens    text into tokens
 texts     what stands between quotes
 problems  every code, and how a problem is shown
+fetching  programs from elsewhere, when it is asked for
 program   a program as a run: gather, start
 interpreter    walks the tree over a run's context
 scopes values settings    names and arms; what text counts as; what may be set

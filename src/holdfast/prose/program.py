@@ -8,7 +8,7 @@ where it differs from what was done already, the run diverges like any other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import NotFoundError, UnavailableError, UsageError
+from holdfast.prose import fetching
 from holdfast.prose import syntax as tree
 from holdfast.prose.interpreter import Interpreter, calls_max
 from holdfast.prose.settings import Settings, settings_of
-from holdfast.prose.source import load
+from holdfast.prose.source import decoded, load
 from holdfast.runs.define import run
 
 if TYPE_CHECKING:
@@ -92,14 +93,17 @@ def _plain(value: Any) -> Any:
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
-def gather(path: Path, imports: Sequence[Path] = ()) -> Stored:
+def gather(
+    path: Path, imports: Sequence[Path] = (), fetch: Callable[[str], bytes] | None = None
+) -> Stored:
     """Returns a program with all that it uses, read from files; ProgramError if one has errors.
 
-    What `use` names is looked for beside the program, then in the directories given.
+    What `use` names is looked for beside the program, then in the directories given. A URL is
+    fetched if `fetch` is given, and refused if it is not.
     """
-    sources: dict[str, Source] = {}
-    main = _gather(path, sources, imports)
-    return Stored(main, sources)
+    gathering = _Gathering(imports, fetch)
+    main = gathering.add_file(path)
+    return Stored(main, gathering.sources)
 
 
 def gather_text(text: str, file: str = "program.prose") -> Stored:
@@ -110,26 +114,59 @@ def gather_text(text: str, file: str = "program.prose") -> Stored:
     return Stored(file, {file: Source(file, text)})
 
 
-def _gather(path: Path, sources: dict[str, Source], imports: Sequence[Path]) -> str:
-    real = path.resolve()
-    key = str(path)
-    for known, source in sources.items():
-        if Path(known).resolve() == real:
-            return source.file
-    text = _read(path)
-    program = loaded(text, key)
-    sources[key] = Source(key, text)
-    uses: dict[str, str] = {}
-    for statement in program.body:
-        if isinstance(statement, tree.Use):
-            found = find_used(statement.path, path.parent, imports)
-            uses[statement.name] = _gather(found, sources, imports)
-    sources[key] = Source(key, text, uses)
-    return key
+class _Gathering:
+    """The programs that one program is made of, as they are found."""
+
+    def __init__(self, imports: Sequence[Path], fetch: Callable[[str], bytes] | None) -> None:
+        self.sources: dict[str, Source] = {}
+        self._imports = imports
+        self._fetch = fetch
+
+    def add_file(self, path: Path) -> str:
+        """Adds the program in a file; returns its name here."""
+        real = path.resolve()
+        for known in self.sources:
+            if not fetching.is_url(known) and Path(known).resolve() == real:
+                return known
+        data = read_program_file(path)
+
+        def find(name: str) -> str:
+            return self.add_file(find_used(name, path.parent, self._imports))
+
+        return self._add(str(path), data, find)
+
+    def add_url(self, url: str) -> str:
+        """Adds the program at a URL; what it uses is beside it, never on this machine."""
+        if url in self.sources:
+            return url
+        if self._fetch is None:
+            raise UsageError(
+                f"the program {url} is elsewhere, and nothing is fetched without being asked for",
+                hint="give --fetch, or save it beside the program",
+            )
+        data = self._fetch(url)
+
+        def find(name: str) -> str:
+            found = fetching.beside(url, name)
+            return self.add_url(found if found.endswith(SUFFIX) else f"{found}{SUFFIX}")
+
+        return self._add(url, data, find)
+
+    def _add(self, key: str, data: bytes, find: Callable[[str], str]) -> str:
+        text = decoded(data, key)
+        program = loaded(text, key)
+        self.sources[key] = Source(key, text)  # before what it uses, which may use it again
+        uses = {
+            one.name: self.add_url(one.path) if fetching.is_url(one.path) else find(one.path)
+            for one in program.body
+            if isinstance(one, tree.Use)
+        }
+        self.sources[key] = Source(key, text, uses)
+        return key
 
 
 def find_used(name: str, beside: Path, imports: Sequence[Path]) -> Path:
-    """Returns the file that `use` names. Nothing is fetched from anywhere."""
+    """Returns the file that `use` names."""
     for folder in (beside, *imports):
         for candidate in (folder / name, folder / f"{name}{SUFFIX}"):
             if candidate.is_file():
@@ -140,15 +177,15 @@ def find_used(name: str, beside: Path, imports: Sequence[Path]) -> Path:
     )
 
 
-def _read(path: Path) -> str:
+def read_program_file(path: Path) -> bytes:
+    """Returns what is in a file, or says why it cannot be read."""
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError as absent:
-        raise NotFoundError(f'there is no program "{path}"') from absent
-    except UnicodeDecodeError as error:
-        raise UsageError(f'program "{path}" is not UTF-8: {error}') from error
-    except OSError as error:
-        raise UsageError(f'program "{path}" cannot be read: {error}') from error
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(f'there is no file "{path}"', hint="check the path") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UnavailableError(f'the file "{path}" cannot be read: {reason}') from error
 
 
 def start(

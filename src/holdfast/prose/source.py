@@ -31,6 +31,13 @@ def load(source: str | bytes, file: str = "program.prose") -> Program:
     return parsed.program
 
 
+def decoded(source: bytes, file: str) -> str:
+    """Returns the text of a program; ProgramError says which byte of it is no UTF-8."""
+    text, problem = _decode(source)
+    _refuse(problem, text, file)
+    return text
+
+
 def _decode(source: str | bytes) -> tuple[str, list[Problem]]:
     if isinstance(source, str):
         return source, []

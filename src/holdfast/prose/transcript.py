@@ -127,14 +127,17 @@ class Telling:
         if write.stream != self._stream:
             return
         if self.is_full:
-            raise MovedError("it goes on in the store")
+            raise self._too_much()
         if before.revision < len(self.told):
             return  # it was prepared again
         for one in write.new_events:
             self._tell_event(one)
         if self.characters > self._most:
             self.is_full = True
-            raise MovedError(f"its transcript has more than {self._most:,} characters")
+            raise self._too_much()
+
+    def _too_much(self) -> MovedError:
+        return MovedError(f"its transcript has more than {self._most:,} characters")
 
     def _tell_event(self, one: NewEvent) -> None:
         for id, size in codec.blobs_in(one.payload):

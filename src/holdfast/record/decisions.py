@@ -849,9 +849,9 @@ class Decisions:
 
     def _open_after(self, stream: str | None, passed: Key | None) -> Iterator[tuple[Key, Decision]]:
         """Yields the open decisions with what they are listed by; reads no further than needed."""
-        for mark in self.log.marks.list(INDEX_OPEN, limit=NO_LIMIT):
+        for mark in self.log.find_marks(INDEX_OPEN, group=stream):
             key = mark_key(mark)
-            if stream in (None, mark.group) and (passed is None or is_after(key, passed)):
+            if passed is None or is_after(key, passed):
                 for entry in self._read_marks(INDEX_OPEN, [mark]):
                     yield key, entry
 
@@ -869,10 +869,10 @@ class Decisions:
     def standing(self, streams: Sequence[str]) -> list[Decision]:
         """Returns the standing orders of these scopes: those of the first, then of the next."""
         found: list[Decision] = []
-        marks = self.log.marks.list(INDEX_STANDING, limit=NO_LIMIT)
         for stream in streams:
             for name, until in keyed_item.lineage(self.log, stream):
-                made = self._read_marks(INDEX_STANDING, [m for m in marks if m.group == name])
+                marks = self.log.find_marks(INDEX_STANDING, group=name)
+                made = self._read_marks(INDEX_STANDING, marks)
                 found += (entry for entry in made if until is None or entry.revision <= until)
         return found
 
@@ -882,8 +882,7 @@ class Decisions:
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
     def _marked(self, index: str, stream: str | None) -> Iterator[Decision]:
-        marks = self.log.marks.list(index, limit=NO_LIMIT)
-        return self._read_marks(index, [m for m in marks if stream in (None, m.group)])
+        return self._read_marks(index, self.log.find_marks(index, group=stream))
 
     def _read_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
         for mark in marks:

@@ -166,8 +166,8 @@ class Facts:
         names = {
             KeyedItem.from_mark(KIND, mark).name
             for index in (INDEX, INDEX_KEPT)
-            for mark in self._log.marks.list(index, limit=NO_LIMIT)
-            if mark.group in streams
+            for stream in streams
+            for mark in self._log.find_marks(index, group=stream)
         }
         found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
         if older_than is None:

@@ -8,22 +8,30 @@ the same commit; the event says which, so that an undo can set them again (0025)
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from holdfast.core import layers
-from holdfast.core.commit import Cleared, Mark, NewEvent, StreamWrite
+from holdfast.core.commit import Cleared, Fence, Mark, NewEvent, StreamWrite
 from holdfast.core.event import LIFE, REMOVED, removed_payload
 from holdfast.core.expiry import EXPIRING
-from holdfast.core.log import ABSENT, NO_LIMIT
-from holdfast.errors import UsageError
+from holdfast.core.log import ABSENT, FENCE, WRITER
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.record.context import RecordContext
 
+_logger = logging.getLogger("holdfast.scope")
+
 _SHOWN_MAX = 3
+LEASE_S = 30.0
+"""How long a removal may take: after that its lease can be taken, and its commit is refused."""
 
 
 def check_nothing_under_way(context: RecordContext, stream: str) -> None:
     """Raises UsageError that names what a scope cannot be removed for."""
     held = list(layers.held_by(context, stream))
     holder = context.log.leases.holder(stream)
-    if holder is not None:
+    if holder is not None and holder.owner != _remover(context):
         held.append(f'"{holder.owner}" holds the lease "{stream}"')
     if held:
         more = f", and {len(held) - _SHOWN_MAX} more" if len(held) > _SHOWN_MAX else ""
@@ -33,14 +41,40 @@ def check_nothing_under_way(context: RecordContext, stream: str) -> None:
         )
 
 
+def _remover(context: RecordContext) -> str:
+    """Returns whose the lease is that a removal takes: not the worker's own, which may have it."""
+    return f"{context.worker}.remove"
+
+
+@contextmanager
+def leased(context: RecordContext, *streams: str) -> Generator[Fence | None]:
+    """Holds the leases of scopes' names while these are removed, but for those that others have.
+
+    What is under way is looked for before the commit. A lease is no event of the scope, so one that
+    somebody takes in between would be no conflict: he would hold the lease of what is gone. While
+    the removal has it nobody gets it, and the commit is fenced by the first of them: if that lapsed
+    before the commit, nothing is removed. Inside another lease's block, and in a run, the commit
+    has that fence, because it has one only.
+    """
+    leases, owner = context.log.leases, _remover(context)
+    taken = [leases.acquire(stream, owner, ttl_s=LEASE_S) for stream in streams]
+    is_fenced = FENCE.get() is not None or WRITER.get() is not None
+    first = taken[0] if taken and not is_fenced else None
+    try:
+        yield None if first is None else Fence(first.name, owner, first.epoch)
+    finally:
+        for lease in taken:
+            try:
+                if lease is not None:
+                    leases.release(lease)
+            except HoldfastError as error:
+                _logger.debug("the lease of a removal lapses by itself: %s", error)
+
+
 def removal(context: RecordContext, stream: str) -> tuple[NewEvent, tuple[Mark | Cleared, ...]]:
     """Returns the event that removes a scope, and what becomes of marks with it."""
     own = (ABSENT, EXPIRING)
-    marks = [
-        mark
-        for mark in context.log.marks.list(limit=NO_LIMIT)
-        if mark.group == stream and mark.index not in own
-    ]
+    marks = [mark for mark in context.log.find_marks(group=stream) if mark.index not in own]
     changes = [Cleared(mark.index, mark.key) for mark in marks]
     new_event = NewEvent(REMOVED, removed_payload(marks))
     return new_event, (*changes, Mark(ABSENT, stream, group=stream))

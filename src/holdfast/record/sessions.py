@@ -154,8 +154,8 @@ def status_of(context: RecordContext, stream: str) -> SessionStatus:
         return session.status
     if keyed_item.is_closed(context.log, stream):
         return "completed"
-    for mark in context.log.marks.list(INDEX_TURN, limit=NO_LIMIT):
-        if mark.group == stream and not context.lease_keeper.is_alive(worker_of(mark)):
+    for mark in context.log.find_marks(INDEX_TURN, group=stream):
+        if not context.lease_keeper.is_alive(worker_of(mark)):
             return "crashed"
     return "active"
 
@@ -165,8 +165,8 @@ def live_here(context: RecordContext, stream: str) -> Iterator[str]:
     session = read_session(context, stream)
     if session is not None and session.status == "active":
         yield f'worker "{session.worker}" has its session there'
-    for mark in context.log.marks.list(INDEX_TURN, limit=NO_LIMIT):
-        if mark.group == stream and context.lease_keeper.is_alive(worker_of(mark)):
+    for mark in context.log.find_marks(INDEX_TURN, group=stream):
+        if context.lease_keeper.is_alive(worker_of(mark)):
             yield f'worker "{worker_of(mark)}" has a turn there'
 
 
@@ -304,9 +304,7 @@ class OpenTurn:
 
     def _is_marked(self) -> bool:
         """Says whether the turn was begun by a commit whose result was lost."""
-        return self._was_sent and any(
-            mark.key == self._mark_key for mark in self._log.marks.list(INDEX_TURN, limit=NO_LIMIT)
-        )
+        return self._was_sent and bool(self._log.find_marks(INDEX_TURN, keys=[self._mark_key]))
 
     def _end_event(self, error: BaseException | None) -> NewEvent:
         """Returns the event that ends the turn."""

@@ -22,7 +22,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import new_id
-from holdfast.record.removal import along, check_nothing_under_way, removal
+from holdfast.record.removal import along, check_nothing_under_way, leased, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
 from holdfast.runs.execution import INDEX, new_event, status_marks
@@ -214,20 +214,26 @@ def remove(engine: Engine, id: str) -> list[str]:
     """Removes a run that has ended, with its children: their ids can begin again (0025).
 
     One commit ends the journal, the inbox and the own state of each. It is guarded by where each of
-    them was when it was looked at. Nobody adds to a journal that has ended, so no lease is needed.
+    them was when it was looked at. Nobody adds to a journal that has ended, so its lease is not
+    needed; those of the own states are held meanwhile, as for every scope that is removed.
     """
     id = check_id(id)
     for _ in range(REMOVE_RETRIES):
         removing: dict[str, Journal] = {}
         writes: list[StreamWrite] = []
         marks: list[Mark | Cleared] = []
-        for one in _with_children(engine, id, removing):
-            found, changes = _removal_of(engine, one, removing[one].revision)
-            writes += found
-            marks += changes
+        ids = list(_with_children(engine, id, removing))
+        states = [engine.state_of(one) for one in ids]
         try:
-            engine.log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
-        except ConflictError as error:
+            with leased(states[0]._context, *[state.name for state in states]) as fence:
+                for one in ids:
+                    found, changes = _removal_of(engine, one, removing[one].revision)
+                    writes += found
+                    marks += changes
+                engine.log.commit(ProposedCommit(tuple(writes), fence=fence, marks=tuple(marks)))
+        except (ConflictError, LeaseLostError) as error:
+            if isinstance(error, LeaseLostError) and error.lease != states[0].name:
+                raise
             _logger.debug('the removal of run "%s" is tried again: %s', id, error)
             continue
         return list(removing)

@@ -30,7 +30,7 @@ from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamW
 from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
 from holdfast.core.layers import Layer, register_layer
-from holdfast.core.log import NO_LIMIT, Log
+from holdfast.core.log import Log
 from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
@@ -141,9 +141,8 @@ def _unfinished_of(log: Log, stream: str) -> Iterator[str]:
     """Yields the run whose own state a scope is, if it has not ended."""
     level, _, id = stream.partition("/")
     if level == WORKFLOW:
-        for mark in log.marks.list(INDEX, limit=NO_LIMIT):
-            if mark.key == id:
-                yield f'run "{id}" is {mark.group}'
+        for mark in log.find_marks(INDEX, keys=[id]):
+            yield f'run "{id}" is {mark.group}'
 
 
 class AskingStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import Barrier, Thread
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import (
     Backend,
@@ -12,7 +13,9 @@ from holdfast.backends.protocol import (
     Fence,
     Lease,
     Mark,
+    MarkQuery,
     Refusal,
+    find_marks,
     renew_many,
 )
 from holdfast.testing.clock import FakeClock
@@ -445,6 +448,45 @@ class MarkClauses(Trial):
         assert [claim.key for claim in backend.marks.claims()] == ["m"]
         self.pass_time(clock, 7)
         assert backend.marks.claims() == []
+
+    def test_clause_32_marks_are_found_by_index_group_and_keys_from_any_place_on(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        """What `find` returns, or what is done without it, is what `list` has of it."""
+        marks = [*_ordered_marks(), *(replace(mark, index="j") for mark in _ordered_marks())]
+        marks += [replace(mark, key=f"{mark.key}'", group="h") for mark in marks]
+        marks += [Mark("i", "top", priority=(1 << 63) - 1), Mark("i", "low", -5, -(1 << 63))]
+        accepted(backend, build.commit(marks=marks))
+        accepted(backend, build.commit(marks=[Cleared("i", "a"), Cleared("j", "a2")]))
+        gone = Mark("i", "a", due=20, priority=1), Mark("j", "a2", due=20)
+        marks = [mark for mark in marks if mark not in gone]
+        queries = [
+            MarkQuery(index, keys, group, after, due_before, limit)
+            for index in ("i", "j", "none", None)
+            for keys in ((None,) if index is None else (None, [], ["a", "z", "\U0001f600", "top"]))
+            for group in (None, "", "g", "none")
+            for after in (None, marks[0], marks[9], gone[0], gone[1], Mark("i", "é", 20, 1))
+            for due_before, limit in ((None, 1000), (20, 1000), (None, 3))
+        ]
+        for query in queries:
+            assert list(find_marks(backend.marks, query)) == query.pick(marks), query
+        for index in ("i", None):
+            found: list[Mark] = []
+            last = None
+            while page := find_marks(backend.marks, MarkQuery(index, after=last, limit=2)):
+                found += page
+                last = page[-1]
+            assert found == backend.marks.list(index)
+
+    def test_clause_32_names_of_marks_are_found_as_they_are(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        marks = [Mark("i", name, group=name) for name in HOSTILE_NAMES]
+        accepted(backend, build.commit(marks=marks))
+        assert find_marks(backend.marks, MarkQuery("i", HOSTILE_NAMES)) == backend.marks.list("i")
+        for mark in marks:
+            assert find_marks(backend.marks, MarkQuery("i", [mark.key])) == [mark]
+            assert find_marks(backend.marks, MarkQuery(group=mark.group)) == [mark]
 
     def test_clause_14_mark_names_are_data(self, backend: Backend, build: RecordBuilder) -> None:
         marks = [Mark(name, name, group=name) for name in HOSTILE_NAMES]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.files import FilesBackend, catalog, index
-from holdfast.backends.protocol import START, Mark
+from holdfast.backends.protocol import START, Mark, MarkQuery
 from holdfast.clock import SystemClock
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -241,3 +241,24 @@ def test_the_whole_of_a_conversation_costs_at_most_1_3_bytes_a_byte(
     stored = sum(p.stat().st_size for p in (tmp_path / "s").rglob("*") if p.is_file())
     assert (tmp_path / "s" / "index.sqlite").exists()
     assert stored / (1000 * len(payload)) < 1.3
+
+
+def test_marks_are_found_in_the_index_as_they_are_in_memory(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Clause 32: by keys, by group, and from any place on, in the index and in what is newer."""
+    backend = _filled(tmp_path, clock)
+    try:
+        build = RecordBuilder()
+        more = [Mark("j", f"m{number}", number % 3, number % 2, "g") for number in range(9)]
+        accepted(backend, build.commit(marks=more))
+        every = backend.marks.list()
+        assert backend.catalog.tail.base.position > 0
+        for name in ("i", "j", None):
+            for keys in (None,) if name is None else (None, ["m1", "m3", "\ud800"]):
+                for group in (None, "", "g"):
+                    for after in (None, every[2], every[-3], Mark("j", "m1", 1, 1)):
+                        query = MarkQuery(name, keys, group, after, limit=4)
+                        assert backend.marks.find(query) == query.pick(every), query
+    finally:
+        backend.close()

@@ -52,6 +52,7 @@ from holdfast.backends.protocol import (
     Inspection,
     Leases,
     LinkedRow,
+    MarkQuery,
     Marks,
     MarksAtMoment,
     Moment,
@@ -322,7 +323,7 @@ class FilesBackend(Handle):
     def marks_at_moment(self) -> MarksAtMoment:
         with self.reading(), self.catalog.mutex:
             newest = Position(self.catalog.tail.cursor.position)
-            marks = [mark for mark, _ in self.catalog.marks(None, None, 1 << 40)]
+            marks = [mark for mark, _ in self.catalog.marks(MarkQuery(limit=1 << 40))]
         return MarksAtMoment(Moment(newest), newest, marks)
 
     def now_us(self, stream: str) -> int:

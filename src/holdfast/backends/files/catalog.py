@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.backends.files.index import (
     UNUSABLE,
     Index,
@@ -40,7 +42,17 @@ from holdfast.backends.files.text import (
     records_of,
     section_of,
 )
-from holdfast.backends.protocol import Commit, Found, Head, LinkedRow, Mark, Position, Record
+from holdfast.backends.protocol import (
+    Commit,
+    Found,
+    Head,
+    LinkedRow,
+    Mark,
+    MarkQuery,
+    Position,
+    Record,
+    mark_order,
+)
 from holdfast.errors import CorruptError
 
 HEADS_MAX = 1 << 17
@@ -543,26 +555,20 @@ class Catalog:
             newer = {s for s in self.tail.spans if s.startswith(prefix) and s > after}
             return sorted(newer.union(older))[:limit]
 
-    def marks(
-        self, index: str | None, due_before: int | None, limit: int
-    ) -> list[tuple[Mark, int]]:
+    def marks(self, query: MarkQuery) -> list[tuple[Mark, int]]:
         """Returns marks with the positions they were set at, in the order of clause 17."""
         with self.mutex:
             older: list[tuple[Mark, int]] = []
-            if self.tail.base.position and (index is None or _is_text(index)):
-                most = limit + len(self.tail.marks)
-                older = self._ask(lambda table: table.marks(index, due_before, most))
+            if self.tail.base.position and (query.index is None or _is_text(query.index)):
+                keys = None if query.keys is None else [*filter(_is_text, {*query.keys})]
+                more = replace(query, keys=keys, limit=query.limit + len(self.tail.marks))
+                older = self._ask(lambda table: table.marks(more))
             changed = self.tail.marks
             found = [(mark, at) for mark, at in older if (mark.index, mark.key) not in changed]
             found += [(mark, at) for mark, at in changed.values() if mark is not None]
-        wanted = [
-            (mark, at)
-            for mark, at in found
-            if (index is None or mark.index == index)
-            and (due_before is None or mark.due < due_before)
-        ]
-        wanted.sort(key=lambda one: (-one[0].priority, one[0].due, one[0].key, one[0].index))
-        return wanted[:limit]
+        wanted = [one for one in found if query.fits(one[0])]
+        wanted.sort(key=lambda one: mark_order(one[0]))
+        return wanted[: query.limit]
 
     # --- reading records ---
 

@@ -28,7 +28,16 @@ from holdfast.backends.files.index import LogCursor
 from holdfast.backends.files.pieces import Piece, pieces
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, decode_line
-from holdfast.backends.protocol import Finding, Found, Head, LinkedRow, Mark, Position, Record
+from holdfast.backends.protocol import (
+    Finding,
+    Found,
+    Head,
+    LinkedRow,
+    Mark,
+    MarkQuery,
+    Position,
+    Record,
+)
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError
 
@@ -251,11 +260,9 @@ class DamagedCatalog:
         self._check_all("streams cannot be listed: there may be more")
         return self._catalog.streams(prefix, after, limit)
 
-    def marks(
-        self, index: str | None, due_before: int | None, limit: int
-    ) -> list[tuple[Mark, int]]:
+    def marks(self, query: MarkQuery) -> list[tuple[Mark, int]]:
         self._check_all("marks cannot be listed: some may have been set or cleared")
-        return self._catalog.marks(index, due_before, limit)
+        return self._catalog.marks(query)
 
     def read_all(self, after: int, limit: int) -> list[Record]:
         """Returns records up to the next lost commit; raises if that comes next."""

@@ -32,7 +32,7 @@ from msgspec import Struct
 from holdfast.backends.files.text import (
     DIGEST_START,
 )
-from holdfast.backends.protocol import Head, Mark, Position
+from holdfast.backends.protocol import Head, Mark, MarkQuery, Position
 
 if TYPE_CHECKING:
     from holdfast.backends.files.catalog import Tail
@@ -240,17 +240,25 @@ class Index:
         )
         return [row[0] for row in rows]
 
-    def marks(
-        self, index: str | None, due_before: int | None, limit: int
-    ) -> list[tuple[Mark, int]]:
-        """Returns marks and the positions they were set at, in the order of clause 17."""
-        rows = self._rows(
-            "SELECT idx, key, due, priority, grp, position FROM mark WHERE "
-            + ("1" if index is None else "idx = ?1")
-            + ("" if due_before is None else " AND due < ?2")
-            + " ORDER BY priority DESC, due, key, idx LIMIT ?3",
-            (index, due_before, limit),
-        )
+    def marks(self, query: MarkQuery) -> list[tuple[Mark, int]]:
+        """Returns marks and the positions they were set at, in the order of clause 17.
+
+        After a mark of one index: those of its priority, then those below, each by one search.
+        """
+        last, rows = query.after, list[Any]()
+        values: dict[str, Any] = {"top": None, "due": 0, "key": "", "about": ""}
+        values |= {"idx": query.index, "grp": query.group, "before": query.due_before}
+        if last is not None:
+            values |= {"top": last.priority, "due": last.due, "key": last.key, "about": last.index}
+        if query.keys is not None and query.index is not None:
+            for key in query.keys:
+                rows += self._rows(_MARK, (query.index, key))
+        elif query.index is None:
+            rows = self._rows(_MARKS, {**values, "limit": query.limit})
+        else:
+            if last is not None:
+                rows = self._rows(_MARKS_LIKE, {**values, "limit": query.limit})
+            rows += self._rows(_MARKS_BELOW, {**values, "limit": query.limit - len(rows)})
         return [(Mark(*row[:5]), row[5]) for row in rows]
 
     def update(self, tail: Tail) -> None:
@@ -347,7 +355,7 @@ class Index:
         rows = self._rows("SELECT id FROM stream WHERE name = ?", (stream,))
         return rows[0][0] if rows else None
 
-    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    def _rows(self, sql: str, values: tuple[Any, ...] | dict[str, Any] = ()) -> list[Any]:
         return self._db.execute(sql, values).fetchall()
 
 
@@ -396,6 +404,21 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     return db
 
 
+_FROM_MARK = "SELECT idx, key, due, priority, grp, position FROM mark WHERE "
+_FITTING = "(:grp IS NULL OR grp = :grp) AND (:before IS NULL OR due < :before)"
+_MARK = _FROM_MARK + "idx = ? AND key = ?"
+_MARKS = (
+    _FROM_MARK + _FITTING + " AND (:top IS NULL OR priority < :top OR (priority = :top AND "
+    "(due, key, idx) > (:due, :key, :about))) ORDER BY priority DESC, due, key, idx LIMIT :limit"
+)
+_MARKS_LIKE = (
+    _FROM_MARK + _FITTING + " AND idx = :idx AND priority = :top "
+    "AND (due, key, idx) > (:due, :key, :about) ORDER BY due, key LIMIT :limit"
+)
+_MARKS_BELOW = (
+    _FROM_MARK + _FITTING + " AND idx = :idx AND (:top IS NULL OR priority < :top) "
+    "ORDER BY priority DESC, due, key LIMIT :limit"
+)
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 

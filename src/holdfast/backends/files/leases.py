@@ -29,7 +29,7 @@ from holdfast.backends.files.directory import LEASES
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.liveness import Workers
-from holdfast.backends.protocol import Claim, Fence, Held, Lease, Mark
+from holdfast.backends.protocol import Claim, Fence, Held, Lease, Mark, MarkQuery
 
 if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
@@ -280,7 +280,8 @@ class FileMarks:
             running = [c for c in leases.claims if c.index == index and c.expires_us > now_us]
             alive = {name for name in {c.owner for c in running} if leases.is_alive(name)}
             claimed = {(c.index, c.key): c.position for c in running if c.owner in alive}
-            due = self._backend.catalog.marks(index, clock.now_us() + 1, n + len(claimed))
+            query = MarkQuery(index, due_before=clock.now_us() + 1, limit=n + len(claimed))
+            due = self._backend.catalog.marks(query)
             taken = [(m, at) for m, at in due if claimed.get((m.index, m.key)) != at][:n]
             if taken:
                 mark_ids = {(mark.index, mark.key) for mark, _ in taken}
@@ -309,7 +310,7 @@ class FileMarks:
             self._leases.load()
             now_us = self._backend.clock.boot_us()
             running = [c for c in self._leases.claims if c.expires_us > now_us]
-            marks = self._backend.catalog.marks(None, None, _ALL) if running else []
+            marks = self._backend.catalog.marks(MarkQuery(limit=_ALL)) if running else []
             set_at = {(mark.index, mark.key): at for mark, at in marks}
         return sorted(
             Claim(c.index, c.key, c.owner, c.expires_us - now_us)
@@ -320,5 +321,8 @@ class FileMarks:
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
+        return self.find(MarkQuery(index, due_before=due_before, limit=limit))
+
+    def find(self, query: MarkQuery) -> list[Mark]:
         with self._backend.reading():
-            return [mark for mark, _ in self._backend.catalog.marks(index, due_before, limit)]
+            return [mark for mark, _ in self._backend.catalog.marks(query)]

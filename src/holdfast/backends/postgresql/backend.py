@@ -63,6 +63,7 @@ from holdfast.backends.protocol import (
     Lease,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
     MarksAtMoment,
     Moment,
@@ -335,6 +336,22 @@ _LIST_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
 _LIST_ALL_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
  WHERE application = %(application)s AND due < %(before)s
  ORDER BY priority DESC, due, key, about LIMIT %(limit)s"""
+_FIND_MARKS = """SELECT about, key, due, priority, team FROM holdfast.marks
+ WHERE application = %(application)s AND (%(index)s::text IS NULL OR about = %(index)s)
+ AND due < %(before)s AND (%(keys)s::text[] IS NULL OR key = ANY (%(keys)s))
+ AND (%(group)s::text IS NULL OR team = %(group)s)
+ AND (%(top)s::bigint IS NULL OR priority < %(top)s
+ OR (priority = %(top)s AND (due, key, about) > (%(due)s, %(key)s, %(about)s)))
+ ORDER BY priority DESC, due, key, about LIMIT %(limit)s"""
+_NEXT_MARKS = """(SELECT about, key, due, priority, team FROM holdfast.marks
+  WHERE application = %(application)s AND about = %(index)s AND priority = %(top)s
+  AND due < %(before)s AND (due, key, about) > (%(due)s, %(key)s, %(about)s)
+  ORDER BY due, key LIMIT %(limit)s)
+ UNION ALL
+ (SELECT about, key, due, priority, team FROM holdfast.marks
+  WHERE application = %(application)s AND about = %(index)s AND priority < %(top)s
+  AND due < %(before)s ORDER BY priority DESC, due, key LIMIT %(limit)s)
+ ORDER BY priority DESC, due, key LIMIT %(limit)s"""
 
 # One statement has one snapshot, here too. A store without marks answers with one row of nulls.
 _MARKS_AT_MOMENT = """WITH seen AS MATERIALIZED (
@@ -383,6 +400,25 @@ class PostgresqlMarks:
         values = {"application": self._checkout.application, "before": before, "limit": limit}
         statement = _LIST_ALL_MARKS if index is None else _LIST_MARKS
         return [Mark(*row) for row in self._checkout.ask(statement, {**values, "index": index})]
+
+    def find(self, query: MarkQuery) -> Sequence[Mark]:
+        last = query.after or Mark("", "")
+        values = {
+            "application": self._checkout.application,
+            "index": query.index,
+            "keys": None if query.keys is None else list(query.keys),
+            "group": query.group,
+            "top": None if query.after is None else last.priority,
+            "due": last.due,
+            "key": last.key,
+            "about": last.index,
+            "before": _DUE_MAX if query.due_before is None else query.due_before,
+            "limit": query.limit,
+        }
+        # What goes on in one index is two searches in the index of the table, not a look at all.
+        is_next = query.after and query.index is not None and query.keys is query.group is None
+        statement = _NEXT_MARKS if is_next else _FIND_MARKS
+        return [Mark(*row) for row in self._checkout.ask(statement, values)]
 
     def claims(self, *, limit: int = 1000) -> Sequence[Claim]:
         return [

@@ -21,6 +21,7 @@ from holdfast.backends.protocol import (
     Lease,
     Leases,
     Mark,
+    MarkQuery,
     Marks,
     MarksAtMoment,
     Moment,
@@ -43,6 +44,7 @@ from holdfast.backends.redis.encoding import (
     decode_head,
     is_sealed,
     missing,
+    order_of,
     prefix_end,
     sealed,
 )
@@ -196,14 +198,27 @@ class RedisMarks:
     def list(
         self, index: str | None = None, *, due_before: int | None = None, limit: int = 1000
     ) -> list[Mark]:
-        before = False if due_before is None else f"{DUE_ZERO + due_before:020}"
-        wanted = False if index is None else index
-        arguments: tuple[Any, ...] = (wanted, before, min(limit, _LIMIT_MAX))
-        return _ordered(self._checkout.look("marks", (), arguments))[:limit]
+        return self.find(MarkQuery(index, due_before=due_before, limit=limit))
+
+    def find(self, query: MarkQuery) -> list[Mark]:
+        last, before = query.after, query.due_before
+        arguments: tuple[Any, ...] = (
+            False if query.index is None else query.index,
+            False if before is None else f"{DUE_ZERO + before:020}",
+            # One more than wanted: in another index, one like the last may come after it or not.
+            min(query.limit + 1, _LIMIT_MAX),
+            False,
+            False if last is None else order_of(last) + last.key,
+            False if query.group is None else query.group,
+            False if query.keys is None else [*dict.fromkeys(query.keys)],
+        )
+        return query.pick(_ordered(self._checkout.look("marks", (), arguments)))
 
     def at_moment(self) -> MarksAtMoment:
         """A script runs while nothing else does: what it finds is of one moment."""
-        *found, position = self._checkout.look("marks", (), (False, False, _LIMIT_MAX, True))
+        *found, position = self._checkout.look(
+            "marks", (), (False, False, _LIMIT_MAX, True, False, False, False)
+        )
         newest = Position(self._checkout.number(position))
         return MarksAtMoment(Moment(newest), newest, _ordered(found))
 

@@ -8,6 +8,7 @@ the wall clock says by then. Marks are set and cleared by commits, and claimed u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
@@ -17,6 +18,7 @@ from holdfast.backends.protocol import (
     Held,
     Lease,
     Mark,
+    MarkQuery,
 )
 from holdfast.backends.sqlite.connection import (
     HAS_TABLE,
@@ -175,6 +177,19 @@ _LIST_MARKS = """SELECT about, key, due, priority, team, crc FROM marks
  WHERE about = ? AND due <= ? ORDER BY priority DESC, due, key LIMIT ?"""
 _LIST_ALL = """SELECT about, key, due, priority, team, crc FROM marks
  WHERE due <= ? ORDER BY priority DESC, due, key, about LIMIT ?"""
+_MARK = "SELECT about, key, due, priority, team, crc FROM marks WHERE about = ? AND key = ?"
+_FIND_ALL = """SELECT about, key, due, priority, team, crc FROM marks
+ WHERE (:team IS NULL OR team = :team) AND due < :before AND (:top IS NULL OR priority < :top
+ OR (priority = :top AND (due, key, about) > (:due, :key, :last)))
+ ORDER BY priority DESC, due, key, about LIMIT :limit"""
+_FIND_LIKE = """SELECT about, key, due, priority, team, crc FROM marks
+ WHERE about = :about AND priority = :top AND (due, key, about) > (:due, :key, :last)
+ AND due < :before AND (:team IS NULL OR team = :team)
+ ORDER BY due, key LIMIT :limit"""
+_FIND_BELOW = """SELECT about, key, due, priority, team, crc FROM marks
+ WHERE about = :about AND (:top IS NULL OR priority < :top)
+ AND due < :before AND (:team IS NULL OR team = :team)
+ ORDER BY priority DESC, due, key LIMIT :limit"""
 _CLAIMS = """SELECT about, key, owner, ends_us FROM claims
  WHERE boot = ? AND ends_us > ? ORDER BY about, key LIMIT ?"""
 READ_MARKS = "SELECT about, key, due, priority, team, crc FROM marks"
@@ -261,6 +276,16 @@ class SqliteMarks:
                 rows = execute(_LIST_MARKS, (index, due, limit)).fetchall()
         return [self._mark(row) for row in rows]
 
+    def find(self, query: MarkQuery) -> Sequence[Mark]:
+        checkout = self._checkout
+        checkout.check_open()
+        with checkout.errors, checkout.reader.lock:
+            execute = checkout.reader.execute
+            if not checkout.tables.exist("marks", execute):
+                return []
+            rows = _rows_of(query, execute)
+        return query.pick(self._mark(row) for row in rows)
+
     def all(self, execute: Execute) -> list[Mark]:
         """Returns every mark, inside the transaction that asks.
 
@@ -290,3 +315,28 @@ class SqliteMarks:
                 f'mark "{key}" of "{about}" fails its checksum ({where})', where=where
             )
         return Mark(about, key, due, priority, team)
+
+
+def _rows_of(query: MarkQuery, execute: Execute) -> list[Row]:
+    """Returns the rows of all marks that are asked for, in the order of the index if it is one.
+
+    Those of the same priority as the mark before them, then those below: each is one search in the
+    index, so the hundredth page costs what the first does.
+    """
+    if query.index is not None and query.keys is not None:
+        found = [execute(_MARK, (query.index, key)).fetchall() for key in set(query.keys)]
+        return [row for rows in found for row in rows]
+    last, limit = query.after, query.limit
+    before = _DUE_MAX if query.due_before is None else query.due_before
+    values: dict[str, Any] = {"team": query.group, "top": None, "limit": limit, "before": before}
+    if last is not None:
+        values |= {"top": last.priority, "due": last.due, "key": last.key, "last": last.index}
+    if query.index is None:
+        return execute(_FIND_ALL, {"due": 0, "key": "", "last": "", **values}).fetchall()
+    values["about"] = query.index
+    rows: list[Row] = []
+    if last is not None:
+        rows = execute(_FIND_LIKE, values).fetchall()
+    if len(rows) < limit:
+        rows += execute(_FIND_BELOW, {**values, "limit": limit - len(rows)}).fetchall()
+    return rows
