@@ -73,6 +73,7 @@ class QueryIndex:
         self._log: Log = context.log
         self._tables = tables
         self._is_known = False
+        self._expiring: str | None = None
         self._store = str(context.log.describe()["store"])
 
     @property
@@ -149,10 +150,7 @@ class QueryIndex:
 
         The clock is asked outside of the transaction: a server may have one connection for both.
         """
-        find = "SELECT stream FROM expiring LIMIT 1"
-        for (stream,) in self._tables.read(lambda session: session.ask(find)):
-            return self._log.now_us(stream)
-        return None
+        return None if self._expiring is None else self._log.now_us(self._expiring)
 
     def _conditions(self, query: Query, now_us: int | None) -> list[Condition]:
         """Returns what a question asks for, each part with its values: none is in the text."""
@@ -311,7 +309,14 @@ class QueryIndex:
         self._is_known = True
 
     def _reached(self) -> Position:
-        return self._position(self._tables.read(_about))
+        """Returns how far the index is, and notes a scope that ends by itself if there is one."""
+
+        def look(session: SideSession) -> tuple[dict[str, str], list[tuple[Any, ...]]]:
+            return _about(session), session.ask("SELECT stream FROM expiring LIMIT 1")
+
+        about, expiring = self._tables.read(look)
+        self._expiring = expiring[0][0] if expiring else None
+        return self._position(about)
 
     def _position(self, about: dict[str, str]) -> Position:
         number = int(about["position"])
