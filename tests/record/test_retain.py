@@ -115,14 +115,27 @@ def test_what_was_let_go_is_an_error_of_its_own_that_names_it(hf: Store) -> None
 
 
 def test_a_scope_that_was_closed_without_its_state_leaves_no_bytes(hf: Store) -> None:
-    """BOOT-6, VIC-22: a session with keep=False is gone with the next retain."""
-    chat, kept = lived(hf, "c"), hf.conversation("k")
+    """BOOT-6, VIC-22: state and messages were dropped; decisions can still be read, and stay."""
+    chat, kept = hf.conversation("c"), hf.conversation("k")
+    for number in range(3):
+        chat.set("n", [CANARY, number])
+    chat.set("large", [CANARY * 8000])
+    chat.say(f"{CANARY} hello")
+    with chat.decide("stay?") as decision:
+        decision.outcome("yes")
     kept.set("n", 1)
     chat.close(keep=False)
     kept.close(keep=True)
     found = hf.retain(grace_s=0)
     assert [(one.scope, one.why) for one in found.scopes] == [(chat.name, "closed")]
+    assert found.blobs == 1
     assert CANARY.encode() not in stored(hf)
+    with pytest.raises(LetGoError):
+        chat.messages.at(5).last()[0].text  # noqa: B018
+    with pytest.raises(LetGoError):
+        chat.at(2)
+    assert list(hf.query(text=CANARY)) == []
+    hf.refresh_tables()
     assert kept.to_dict() == {"n": 1}
     assert hf.check().findings == []
 

@@ -1,9 +1,9 @@
 """Letting go on purpose: which payloads may go, that they went, what is left to do (0049).
 
-Nothing goes that anybody can still ask for. What may go is what a scope held before it was removed,
-what it held before it was closed in a way that drops its state, and what it held when its lifetime
-was over. A scope that is held keeps everything, whatever else is true of it. What a living fork
-began from stays too.
+Nothing goes that anybody can still ask for. What may go is what a scope held before it was removed;
+the state and the messages that were dropped when a scope was closed (its decisions, tasks and facts
+can still be read, and stay); and what a scope held when its lifetime was over. A scope that is held
+keeps everything, whatever else is true of it. What a living fork began from stays too.
 
 The order of one letting-go, so that a process that is killed anywhere leaves nothing undone for
 ever and nothing half done:
@@ -46,11 +46,13 @@ from holdfast.backends.protocol import (
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import (
+    CHANGED,
     CHECKPOINTED,
     CLOSED,
     FORKED,
     JOINED,
     LEASE,
+    MIGRATED,
     OPENED,
     REMOVED,
     end_of,
@@ -92,6 +94,10 @@ DIGESTS_PER_EVENT = 500
 MARKS_PER_COMMIT = 500
 _STRUCTURE = frozenset({OPENED, FORKED, CLOSED, REMOVED, CHECKPOINTED, JOINED, LEASE})
 """Types whose payloads say how streams hang together; they hold nothing that people wrote."""
+_STATE = frozenset({CHANGED, MIGRATED})
+"""Types that only the state is made of; a `restored` event also says what was rewound."""
+_MESSAGES = "message."
+"""How the types of messages begin: they are dropped with the state."""
 
 Why = Literal["removed", "closed", "expired"]
 
@@ -233,10 +239,16 @@ def _records(log: Log, one: _Condemned) -> Iterator[Record]:
     while after < one.until:
         page = log.read(one.stream, after=after, until=one.until, limit=READ_CHUNK)
         for record in page:
-            is_held_already = record.payload == GONE or len(record.payload) < len(GONE)
-            if not is_held_already and record.type not in _STRUCTURE:
+            is_gone = record.payload == GONE or len(record.payload) < len(GONE)
+            if not is_gone and _may_go(record.type, one.why):
                 yield record
         after = page[-1].revision
+
+
+def _may_go(type: str, why: Why) -> bool:
+    if why == "closed":
+        return type in _STATE or type.startswith(_MESSAGES)
+    return type not in _STRUCTURE
 
 
 # --- letting go -----------------------------------------------------------------------------------

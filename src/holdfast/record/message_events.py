@@ -31,13 +31,13 @@ from typing import Any, cast
 
 from msgspec import Raw, Struct
 
-from holdfast.backends.protocol import Record
+from holdfast.backends.protocol import GONE, Record
 from holdfast.clock import Clock
 from holdfast.core import codec
 from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.log import WRITER
-from holdfast.errors import CorruptError, UsageError, show_value
+from holdfast.errors import CorruptError, LetGoError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name, new_id
 
 ADDED = "message.added"
@@ -111,6 +111,8 @@ class Message:
         return data
 
     def _value(self, payload: bytes) -> dict[str, Any]:
+        if payload == GONE:
+            raise LetGoError(self._record.stream, self.revision)
         data = codec.decode(payload, blob=self._value_of_blob)
         if not isinstance(data, dict):
             raise CorruptError(
